@@ -1,0 +1,145 @@
+"""The seam to the array libraries: whose array this is, and the few things the array API standard leaves out.
+
+Everything in `core` is written against the Python array API (https://data-apis.org/array-api), so one body serves
+NumPy, JAX and PyTorch. A few needs lie outside the standard: accumulating in a wider dtype, stopping a gradient,
+asking whether a traced value is known, looping until convergence. Their framework-specific lines live here alone.
+
+An array of a framework proves that its framework is imported, so `sys.modules` holds it: core never imports one.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from array_api_compat import array_namespace, device, is_array_api_obj
+
+Array = Any  # an array of any library that speaks the standard
+Namespace = Any
+
+
+def is_torch_array(value: Any) -> bool:
+    """Tell whether it is a PyTorch tensor (in words that torch.compile can trace)."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_jax_array(value: Any) -> bool:
+    """Tell whether it is a JAX array, traced or not."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether it is an array of any library we know."""
+    return is_torch_array(value) or bool(is_array_api_obj(value))
+
+
+def namespace(*arrays: Array) -> Namespace:
+    """Return the array API namespace that the arrays share; TypeError when they are of two libraries."""
+    if all(is_torch_array(array) for array in arrays):
+        import array_api_compat.torch as compatible_torch  # imports torch, which is imported already
+
+        return compatible_torch
+    return array_namespace(*arrays)
+
+
+def floating_array(name: str, value: Array) -> Array:
+    """Return `value` if it is an array of real floating dtype, else raise a TypeError that says what came."""
+    if not is_array(value):
+        raise TypeError(
+            f"{name} must be an array (NumPy, JAX, PyTorch, or any that follows the array API), "
+            f"got {type(value).__name__}"
+        )
+    if not is_floating(value):
+        raise TypeError(f"{name} must have a real floating dtype, got {value.dtype}; cast them first")
+    return value
+
+
+def is_floating(value: Array) -> bool:
+    """Tell whether the dtype is real floating, the half precisions of every library included."""
+    if str(value.dtype) == "bfloat16":  # NumPy's isdtype raises on the one of ml_dtypes
+        return True
+    return bool(namespace(value).isdtype(value.dtype, "real floating"))
+
+
+def widen(value: Array) -> Array:
+    """Cast half precision to float32; float32 and float64 pass through."""
+    xp = namespace(value)
+    if value.dtype in (xp.float32, xp.float64):
+        return value
+    return xp.astype(value, xp.float32)
+
+
+def like(value: Any, row: Array) -> Any:
+    """Bring a policy's numeric field to the row's library, dtype and device; Python numbers need nothing."""
+    if isinstance(value, int | float):
+        return value
+    if is_torch_array(row) and is_torch_array(value):
+        return value.to(device=row.device, dtype=row.dtype)
+    return namespace(row).asarray(value, dtype=row.dtype, device=_device(row))
+
+
+def clamp(value: Array, low: float | None = None, high: float | None = None) -> Array:
+    """Clip to Python bounds in one pass (array-api-compat's own `clip` makes several)."""
+    if is_torch_array(value):
+        return value.clamp(low, high)
+    xp = namespace(value)
+    if low is not None:
+        value = xp.maximum(value, xp.asarray(low, dtype=value.dtype, device=_device(value)))
+    if high is not None:
+        value = xp.minimum(value, xp.asarray(high, dtype=value.dtype, device=_device(value)))
+    return value
+
+
+def _device(value: Array) -> Any:
+    return None if is_jax_array(value) else device(value)  # a traced JAX array has none; JAX places it with the rest
+
+
+def stop_gradient(value: Array) -> Array:
+    """Return the same values, through which no gradient flows."""
+    if is_torch_array(value):
+        return value.detach()
+    if is_jax_array(value):
+        return sys.modules["jax"].lax.stop_gradient(value)
+    return value
+
+
+def may_need_gradient(value: Array) -> bool:
+    """Tell whether someone may differentiate through `value` (False spares work that only a gradient uses)."""
+    if is_torch_array(value):
+        return bool(sys.modules["torch"].is_grad_enabled())
+    return is_jax_array(value) and isinstance(value, sys.modules["jax"].core.Tracer)
+
+
+def truth(condition: Array) -> bool | None:
+    """Return a boolean scalar's value, or None where it is not known yet: under jit, vmap or torch.compile."""
+    if is_torch_array(condition) and sys.modules["torch"].compiler.is_compiling():
+        return None
+    try:
+        return bool(condition)
+    except (TypeError, RuntimeError):  # JAX's and PyTorch's words for "this is a traced value"
+        return None
+
+
+def iterate(step: Callable[[tuple], tuple], state: tuple, done: Callable[[tuple], Array], limit: int) -> tuple:
+    """Apply `step` until `done(state)` holds or `limit` steps are made.
+
+    Stops early wherever the library can: by a Python `break` on known values, by `lax.while_loop` under a JAX trace.
+    Under torch.compile, which unrolls the loop, all `limit` steps run. No gradient flows through the loop.
+    """
+    finished = done(state)
+    if is_jax_array(finished) and truth(finished) is None:
+        xp, lax = namespace(finished), sys.modules["jax"].lax
+
+        def unfinished(carry: tuple) -> Array:
+            count, current = carry
+            return xp.logical_and(count < limit, xp.logical_not(done(current)))
+
+        _, state = lax.while_loop(unfinished, lambda carry: (carry[0] + 1, step(carry[1])), (0, state))
+        return state
+    for _ in range(limit):
+        if truth(finished):
+            break
+        state = step(state)
+        finished = done(state)
+    return state

@@ -1,0 +1,115 @@
+"""What softmax can and cannot do, proved: bounds on attention coefficients from the spread of the logits.
+
+Notation: n items, logits within a spread delta = max - min, inverse temperature beta = 1/theta. The inequalities are
+Lemma 2.1 and Proposition 3.1 of arXiv 2410.01104 and their tight forms. All in NumPy, float64, broadcasting.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from sharpmax.core.arrays import Array, namespace
+from sharpmax.core.policies.base import check_number
+from sharpmax.core.stats import StreamState, masked_rows, shift
+
+
+def lemma_bounds(spread: Any, n: Any, inverse_temperature: Any = 1.0) -> tuple[Any, Any]:
+    """Lemma 2.1: exp(-beta·delta)/n <= alpha_k <= exp(beta·delta)/n. Returns (lower, upper); upper may exceed 1."""
+    delta, n = _scaled_spread(spread, inverse_temperature), _sizes(n)
+    return np.exp(-delta - np.log(n)), np.exp(delta - np.log(n))
+
+
+def coefficient_bounds(spread: Any, n: Any, inverse_temperature: Any = 1.0) -> tuple[Any, Any]:
+    """The tight form: 1/(1 + (n-1)e^{beta·delta}) <= alpha_k <= 1/(1 + (n-1)e^{-beta·delta}).
+
+    The upper end is attained by one item at the top and all others at the bottom; the lower end by the reverse.
+    """
+    delta, n = _scaled_spread(spread, inverse_temperature), _sizes(n)
+    with np.errstate(divide="ignore"):  # log(n - 1) = -inf for a single item: both ends are 1
+        others = np.log(n - 1.0)
+    return np.exp(-np.logaddexp(0.0, others + delta)), np.exp(-np.logaddexp(0.0, others - delta))
+
+
+def dispersion_size(spread: Any, weight: Any, inverse_temperature: Any = 1.0) -> Any:
+    """The size beyond which no item can hold more than `weight`: n >= 1 + (1/weight - 1)·e^{beta·delta}.
+
+    May be astronomical (inf beyond float64): see `log10_dispersion_size`.
+    """
+    with np.errstate(over="ignore"):
+        return 1.0 + (1.0 / _weight(weight) - 1.0) * np.exp(_scaled_spread(spread, inverse_temperature))
+
+
+def log10_dispersion_size(spread: Any, weight: Any, inverse_temperature: Any = 1.0) -> Any:
+    """log10 of `dispersion_size`, finite whatever the spread."""
+    delta, weight = _scaled_spread(spread, inverse_temperature), _weight(weight)
+    return np.logaddexp(0.0, np.log(1.0 / weight - 1.0) + delta) / np.log(10.0)
+
+
+def spread_bound(query_weight: Any, key_weight: Any, query_norm: Any, key_norm: Any, *, scale: float = 1.0) -> Any:
+    """Prop. 3.1: delta <= 2·scale·sigma_max(Q)·sigma_max(K)·|y|·max_i |x_i|, for logits scale·(Q y)·(K x_i).
+
+    `query_weight` and `key_weight` are the matrices Q, K (…, out, in); `query_norm` bounds |y|, `key_norm` bounds
+    every |x_i|. The logits lie within ± half of it.
+    """
+    check_number("spread_bound", "scale", scale, least=0)
+    norms = [np.asarray(norm, dtype=np.float64) for norm in (query_norm, key_norm)]
+    if any(not np.all(norm >= 0) for norm in norms):
+        raise ValueError("spread_bound needs norms of 0 or more")
+    sigmas = []
+    for name, matrix in (("query_weight", query_weight), ("key_weight", key_weight)):
+        matrix = np.asarray(matrix, dtype=np.float64)
+        if matrix.ndim < 2:
+            raise ValueError(f"{name} must be a matrix (…, out, in), got shape {matrix.shape}")
+        sigmas.append(np.linalg.norm(matrix, ord=2, axis=(-2, -1)))
+    return 2.0 * scale * sigmas[0] * sigmas[1] * norms[0] * norms[1]
+
+
+def entropy_slope(logits: Array, inverse_temperature: Any = 1.0, *, axis: int = -1, where: Any = None) -> Array:
+    """dH/dbeta = -beta·Var_w(e) <= 0 with w = softmax(beta·e): sharpening never raises the entropy.
+
+    `logits` may be of any array library; axis, mask and errors as in `softmax`.
+    """
+    check_number("entropy_slope", "inverse_temperature", inverse_temperature, above=0)
+    shifted, maximum = shift(masked_rows(logits, axis=axis, where=where))
+    beta = namespace(maximum).ones_like(maximum) * inverse_temperature
+    scaled = StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
+    return -scaled.variance / beta
+
+
+def sharpening_needed(weight: Any, gap: Any, n: Any) -> Any:
+    """The smallest beta that keeps `weight` on a leader ahead of all n - 1 others by at least `gap`.
+
+        alpha_leader >= 1/(1 + (n-1)e^{-beta·gap}) >= weight   <=>   beta >= log((n-1)·weight/(1-weight)) / gap
+
+    It grows as log n: the rate at which any policy must sharpen. 0 where even uniform attention suffices.
+    """
+    weight, n = _weight(weight), _sizes(n)
+    gap = np.asarray(gap, dtype=np.float64)
+    if not np.all(gap > 0):
+        raise ValueError(f"sharpening_needed needs a gap above 0 (tied leaders share at any beta), got {gap}")
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(n - 1.0) + np.log(weight / (1.0 - weight)), 0.0) / gap
+
+
+def _scaled_spread(spread: Any, inverse_temperature: Any) -> Any:
+    spread = np.asarray(spread, dtype=np.float64)
+    beta = np.asarray(inverse_temperature, dtype=np.float64)
+    if not np.all(spread >= 0):
+        raise ValueError(f"the spread of the logits is max - min, 0 or more; got {spread}")
+    if not np.all(beta >= 0):
+        raise ValueError(f"an inverse temperature is 0 or more; got {beta}")
+    return spread * beta
+
+
+def _sizes(n: Any) -> Any:
+    n = np.asarray(n, dtype=np.float64)
+    if not np.all(n >= 1):
+        raise ValueError(f"a row has 1 item or more; got n = {n}")
+    return n
+
+
+def _weight(weight: Any) -> Any:
+    weight = np.asarray(weight, dtype=np.float64)
+    if not np.all((weight > 0) & (weight < 1)):
+        raise ValueError(f"a weight to hold lies strictly between 0 and 1; got {weight}")
+    return weight

@@ -1,0 +1,152 @@
+"""Policy cards: a policy as a small JSON file, with what it was fitted on and what it was worth.
+
+    {"sharpmax_card": 1, "policy": {"type": "Polynomial", "coefficients": […], …}, "model": …, "data": …,
+     "fitted_range": {"entropy": [low, high], …}, "held_out": {…}, "notes": …}
+
+A card is read strictly: whatever it does not know, it refuses, in one line. No pickle: a card from a stranger is data.
+"""
+
+import dataclasses
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sharpmax.core.policies import Policy
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Card:
+    """A policy with its provenance; every field but the policy may be left empty."""
+
+    policy: Policy
+    model: str | None = None
+    """The model it was fitted on."""
+    data: str | None = None
+    """What it was fitted on."""
+    fitted_range: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The range of each statistic seen while fitting; the policy's own where it records one."""
+    held_out: dict[str, Any] = field(default_factory=dict)
+    """Figures on data that no fitting step saw, with and without the policy."""
+    notes: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.policy, Policy):
+            raise TypeError(f"a card holds a sharpmax policy, got {type(self.policy).__name__}")
+        for name in ("model", "data", "notes"):
+            if not isinstance(getattr(self, name), str | None):
+                raise TypeError(f"a card's {name} is text, got {getattr(self, name)!r}")
+        for name in ("fitted_range", "held_out"):
+            if not isinstance(getattr(self, name), dict):
+                raise TypeError(f"a card's {name} is a mapping, got {getattr(self, name)!r}")
+        ranges = {**self.policy.fitted_range, **self.fitted_range}
+        object.__setattr__(self, "fitted_range", {name: tuple(ends) for name, ends in ranges.items()})
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the card atomically: a reader sees the old file or the new one, never a part."""
+        content: dict[str, Any] = {"sharpmax_card": SCHEMA, "policy": policy_to_json(self.policy)}
+        content |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "policy"}
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        target = Path(path)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def load_card(path: str | PathLike[str]) -> Card:
+    """Read a policy card.
+
+    Raises:
+        ValueError: the file is not a card this version understands; the message says what is wrong.
+        OSError: the file cannot be read.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        return _card_from_json(content)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not a usable policy card: {error}") from None
+
+
+def load_policy(path: str | PathLike[str]) -> Policy:
+    """Read the policy out of a policy card; raises as `load_card`."""
+    return load_card(path).policy
+
+
+def policy_to_json(policy: Policy) -> dict[str, Any]:
+    """Return the policy as JSON values: its class name and its fields."""
+    fields = dataclasses.fields(policy.freeze())  # type: ignore[arg-type]
+    frozen = policy.freeze()
+    return {"type": type(policy).__name__} | {f.name: _value_to_json(getattr(frozen, f.name)) for f in fields}
+
+
+def policy_from_json(content: Any) -> Policy:
+    """Rebuild a policy; ValueError or TypeError in one line when the content is not one."""
+    if not isinstance(content, dict) or "type" not in content:
+        raise ValueError(f'a policy is an object with a "type", got {_short(content)}')
+    kind = Policy.known.get(content["type"]) if isinstance(content["type"], str) else None
+    if kind is None:
+        raise ValueError(f"unknown policy {content['type']!r}; known are {', '.join(sorted(Policy.known))}")
+    names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(content) - names - {"type"})
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no field {', '.join(map(repr, unknown))}")
+    fields = {name: _value_from_json(value) for name, value in content.items() if name != "type"}
+    required = {f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING}  # type: ignore[arg-type]
+    missing = sorted(required - set(fields))
+    if missing:
+        raise ValueError(f"{kind.__name__} lacks its field {', '.join(map(repr, missing))}")
+    return kind(**fields)
+
+
+def _card_from_json(content: Any) -> Card:
+    if not isinstance(content, dict) or "sharpmax_card" not in content:
+        raise ValueError('it has no "sharpmax_card" field')
+    if content["sharpmax_card"] != SCHEMA:
+        raise ValueError(f"its schema is {_short(content['sharpmax_card'])}; this version reads {SCHEMA}")
+    if "policy" not in content:
+        raise ValueError('it has no "policy" field')
+    known = {f.name for f in dataclasses.fields(Card)} | {"sharpmax_card"}
+    unknown = sorted(set(content) - known)
+    if unknown:
+        raise ValueError(f"a card has no field {', '.join(map(repr, unknown))}")
+    details = {name: content[name] for name in content if name not in ("sharpmax_card", "policy")}
+    for name, ends in details.get("fitted_range", {}).items():
+        if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends)):
+            raise ValueError(f"fitted_range[{name!r}] must be [low, high], got {_short(ends)}")
+    return Card(policy=policy_from_json(content["policy"]), **details)
+
+
+def _value_to_json(value: Any) -> Any:
+    if isinstance(value, Policy):
+        return policy_to_json(value)
+    if isinstance(value, tuple):
+        return [_value_to_json(item) for item in value]
+    return value
+
+
+def _value_from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return policy_from_json(value)
+    if isinstance(value, list):
+        return tuple(_value_from_json(item) for item in value)
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number a card may hold")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

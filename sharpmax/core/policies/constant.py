@@ -1,0 +1,28 @@
+"""One inverse temperature for every row."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sharpmax.core.arrays import Array, like, namespace
+from sharpmax.core.policies.base import Policy, check_number
+from sharpmax.core.stats import RowStats, StatsAt
+
+
+@dataclass(frozen=True)
+class Constant(Policy):
+    """beta = inverse_temperature. `Constant(1.0)` is plain softmax."""
+
+    inverse_temperature: Any = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("Constant", "inverse_temperature", self.inverse_temperature, least=0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Nothing: it reads no statistic."""
+        return frozenset()
+
+    def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
+        """Return the same beta for every row."""
+        one = namespace(stats.maximum).ones_like(stats.maximum)
+        return one * like(self.inverse_temperature, one)

@@ -1,0 +1,114 @@
+"""Sharpen each row just enough: the smallest beta >= 1 at which its entropy is at most a target.
+
+H(beta), the entropy of softmax(beta·e), falls monotonically: with u = log beta and w = softmax(beta·e),
+
+    dH/du = -Var_w(beta·e) <= 0
+
+so the equation H = target has one root, found by Newton's method in u, kept inside a shrinking bracket by bisection.
+
+The gradient is that of the root, not of the iterations: by the implicit function theorem, for any input x of H,
+dbeta/dx = -(dH/dx)/(dH/dbeta), hence dbeta/de_j = -beta·w_j(e_j - ē)/Var_w(e). It needs one more statistics pass at the
+solution and nothing framework-specific: see `_with_implicit_gradient`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sharpmax.core.arrays import Array, iterate, like, may_need_gradient, namespace, stop_gradient
+from sharpmax.core.policies.base import Policy, check_number
+from sharpmax.core.stats import RowStats, StatsAt
+
+TOLERANCE = 1e-4  # nats; the promise is 1e-3
+NARROWEST = 1e-5  # width in log beta at which a bracket is as good as a point: H moves by Var·1e-5 within it
+FLATTEST = 1e-20  # a variance below which Newton's step is meaningless
+LIMIT = 32  # Newton takes about 6 steps; a row of tied leaders takes the 21 halvings from log(1e6) to NARROWEST
+
+
+class _Search(NamedTuple):
+    u: Array
+    low: Array  # log beta at which H > target
+    high: Array  # log beta at which H <= target, or the maximum
+    settled: Array
+
+
+@dataclass(frozen=True)
+class EntropyTarget(Policy):
+    """The smallest beta in [1, maximum] with H(beta) <= target nats (to 1e-3).
+
+    k leaders tied for the maximum keep H above log k at any beta: such a row stops at `maximum` (and so do leaders
+    closer than about 1/maximum), with gradient 0. An array of targets, (heads, 1), gives each head its own.
+    """
+
+    target: Any = 0.5
+    maximum: float = 1e6
+
+    def __post_init__(self) -> None:
+        check_number("EntropyTarget", "target", self.target, above=0)
+        check_number("EntropyTarget", "maximum", self.maximum, least=1)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Entropy, to know which rows to sharpen, and variance, for the first step."""
+        return frozenset({"entropy", "variance"})
+
+    @property
+    def iterative(self) -> bool:
+        """True: it solves."""
+        return True
+
+    def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
+        """Solve for beta in every row at once."""
+        if stats_at is None:
+            raise TypeError("EntropyTarget is iterative: call it with stats_at, the statistics of scaled rows")
+        xp = namespace(stats.entropy)
+        target = like(self.target, stats.entropy)
+        excess = stop_gradient(stats.entropy - target)
+        active = excess > 0
+        top = math.log(self.maximum)
+        low = xp.zeros_like(excess)
+        high = xp.full_like(excess, top)
+        start = _newton(low, excess, stop_gradient(stats.variance), low, high)
+        search = _Search(xp.where(active, start, low), low, high, xp.logical_not(active))
+
+        def step(state: tuple) -> tuple:
+            u, low, high, settled = state
+            at = stats_at(xp.exp(u))
+            excess = stop_gradient(at.entropy - target)
+            low = xp.where(excess > 0, u, low)
+            high = xp.where(excess > 0, high, u)
+            close = xp.abs(excess) <= TOLERANCE
+            narrow = high - low <= NARROWEST
+            onward = _newton(u, excess, stop_gradient(at.variance), low, high)
+            here = settled | close
+            return _Search(xp.where(here, u, xp.where(narrow, high, onward)), low, high, here | narrow)
+
+        found = _Search(*iterate(step, search, lambda state: xp.all(state[3]), LIMIT))
+        u = stop_gradient(xp.where(found.settled, found.u, found.high))
+        beta = xp.exp(u)
+        if not may_need_gradient(stats.entropy):
+            return beta
+        return _with_implicit_gradient(beta, stats_at(beta), target, active & (u < top - NARROWEST))
+
+
+def _newton(u: Array, excess: Array, variance: Array, low: Array, high: Array) -> Array:
+    """Return the Newton iterate u + excess/Var if it stays strictly inside the bracket, else its middle."""
+    xp = namespace(u)
+    flat = variance <= FLATTEST
+    onward = u + excess / xp.where(flat, xp.ones_like(variance), variance)
+    inside = (onward > low) & (onward < high) & xp.logical_not(flat)
+    return xp.where(inside, onward, (low + high) / 2)
+
+
+def _with_implicit_gradient(beta: Array, at: RowStats, target: Any, solved: Array) -> Array:
+    """Add a term whose value is 0 and whose gradient is that of the root.
+
+    `residual` is H - target at fixed beta, so its derivative is dH/dx; subtracting its own value leaves 0. Divided by
+    -dH/dbeta = Var_w(beta·e)/beta, held constant, it differentiates to the implicit gradient.
+    """
+    xp = namespace(beta)
+    residual = at.entropy - target
+    variance = stop_gradient(at.variance)
+    solved = solved & (variance > FLATTEST)
+    slope = beta / xp.where(solved, variance, xp.ones_like(variance))
+    return beta + xp.where(solved, slope * (residual - stop_gradient(residual)), xp.zeros_like(beta))

@@ -1,0 +1,147 @@
+"""Policies made of policies: one a head, one a layer, and one held constant to the gradient."""
+
+from dataclasses import dataclass
+
+from sharpmax.core.arrays import Array, namespace, stop_gradient
+from sharpmax.core.policies.base import Policy, check_policies
+from sharpmax.core.stats import RowStats, StatsAt
+
+
+@dataclass(frozen=True)
+class PerHead(Policy):
+    """One policy for each query head; rows are (…, head, query).
+
+    An iterative member makes a statistics pass over all heads each time it asks. Where all members are of one kind,
+    one policy with array fields of shape (heads, 1) says the same and runs once.
+    """
+
+    policies: tuple[Policy, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policies", tuple(self.policies))
+        check_policies("PerHead", self.policies)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any head needs."""
+        return frozenset().union(*(policy.needs for policy in self.policies))
+
+    @property
+    def iterative(self) -> bool:
+        """Whether any head iterates."""
+        return any(policy.iterative for policy in self.policies)
+
+    @property
+    def silent_above(self) -> float | None:
+        """The lowest entropy at which some head's policy switches itself off."""
+        points = [policy.silent_above for policy in self.policies if policy.silent_above is not None]
+        return min(points, default=None)
+
+    def for_layer(self, index: int) -> Policy:
+        """Resolve each head's policy."""
+        return PerHead(tuple(policy.for_layer(index) for policy in self.policies))
+
+    def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
+        """Ask each head's policy about its own rows."""
+        shape = stats.maximum.shape
+        if len(shape) < 2 or shape[-2] != len(self.policies):
+            raise ValueError(
+                f"PerHead holds {len(self.policies)} policies, but the rows' shape {tuple(shape)} "
+                f"has no axis of that many heads before the last"
+            )
+        xp = namespace(stats.maximum)
+
+        def of_head(head: int, rows: RowStats) -> RowStats:
+            return RowStats(*(None if field is None else field[..., head, :] for field in rows))
+
+        def at_head(head: int) -> StatsAt | None:
+            if stats_at is None:
+                return None
+            others = xp.ones_like(stats.maximum)
+
+            def scaled(beta: Array) -> RowStats:
+                columns = [beta if h == head else others[..., h, :] for h in range(len(self.policies))]
+                return of_head(head, stats_at(xp.stack(columns, axis=-2)))
+
+            return scaled
+
+        chosen = [
+            xp.broadcast_to(policy(of_head(h, stats), at_head(h)), stats.maximum[..., h, :].shape)
+            for h, policy in enumerate(self.policies)
+        ]
+        return xp.stack(chosen, axis=-2)
+
+
+@dataclass(frozen=True)
+class PerLayer(Policy):
+    """One policy for each layer of a model; `for_layer(i)` picks one, and only then can it be called."""
+
+    policies: tuple[Policy, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policies", tuple(self.policies))
+        check_policies("PerLayer", self.policies)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any layer needs."""
+        return frozenset().union(*(policy.needs for policy in self.policies))
+
+    @property
+    def iterative(self) -> bool:
+        """Whether any layer iterates."""
+        return any(policy.iterative for policy in self.policies)
+
+    def for_layer(self, index: int) -> Policy:
+        """Return the policy of layer `index`."""
+        if not 0 <= index < len(self.policies):
+            raise ValueError(f"PerLayer holds {len(self.policies)} layers, got layer {index}")
+        return self.policies[index].for_layer(index)
+
+    def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
+        """Refuse: rows do not say which layer they are of."""
+        raise ValueError("PerLayer must be resolved first: call policy.for_layer(i) with the layer's index")
+
+
+@dataclass(frozen=True)
+class Detached(Policy):
+    """The same beta, held constant to the gradient; made by `detach`."""
+
+    policy: Policy
+
+    def __post_init__(self) -> None:
+        check_policies("Detached", [self.policy])
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the wrapped policy needs."""
+        return self.policy.needs
+
+    @property
+    def iterative(self) -> bool:
+        """Whether the wrapped policy iterates."""
+        return self.policy.iterative
+
+    @property
+    def fitted_range(self) -> dict[str, tuple[float, float]]:
+        """The wrapped policy's."""
+        return self.policy.fitted_range
+
+    @property
+    def silent_above(self) -> float | None:
+        """The wrapped policy's."""
+        return self.policy.silent_above
+
+    def for_layer(self, index: int) -> Policy:
+        """Resolve the wrapped policy."""
+        return Detached(self.policy.for_layer(index))
+
+    def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
+        """Return the wrapped policy's beta, without its gradient."""
+        frozen = RowStats(*(None if field is None else stop_gradient(field) for field in stats))
+        return stop_gradient(self.policy(frozen, stats_at))
+
+
+def detach(policy: Policy) -> Detached:
+    """Return the policy with its beta held constant to the gradient: to the logits and to its own parameters."""
+    return Detached(policy)

@@ -1,0 +1,119 @@
+"""Softmax that reads its own entropy: logits -> row statistics -> policy -> softmax(beta·logits).
+
+    weights_j = exp(beta·(e_j - m)) / Σ_k exp(beta·(e_k - m))
+
+The shifted logits e - m are computed once and serve both the statistics and the weights.
+"""
+
+import warnings
+from typing import Any
+
+from sharpmax.core.arrays import Array, clamp, namespace, truth
+from sharpmax.core.policies import PAPER, Policy
+from sharpmax.core.policies.base import SMALLEST, choose, needed
+from sharpmax.core.stats import (
+    ALWAYS,
+    RowStats,
+    StreamState,
+    masked_rows,
+    row_stats,
+    shift,
+    visible_count,
+    visible_minimum,
+)
+
+
+class SilentPolicyWarning(UserWarning):
+    """A policy did nothing to rows that are more dispersed than it can handle."""
+
+
+def softmax(
+    logits: Array,
+    policy: Any = PAPER,
+    *,
+    axis: int = -1,
+    where: Array | None = None,
+    return_stats: bool = False,
+) -> Any:
+    """Softmax of each row of `logits`, at the inverse temperature that `policy` chooses from the row's statistics.
+
+    Any array that follows the array API comes back as the same kind, dtype and device. `where` is a boolean mask,
+    True = visible, broadcastable to the logits; masked items and -inf logits get weight 0 and count for nothing; a row
+    with none visible is all 0. Half precision is accumulated in float32. `return_stats=True` returns
+    `(weights, RowStats)`, the statistics of the row before sharpening, and the beta that was chosen.
+
+    Raises:
+        TypeError: logits that are not a floating array, a mask that is not boolean, or something else for a policy.
+        ValueError: an axis or mask shape that does not fit, or a policy that gave a negative beta.
+
+    >>> import numpy as np
+    >>> row = np.array([2.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    >>> bool(softmax(row)[0] > softmax(row, Constant(1.0))[0])
+    True
+    """
+    rows = masked_rows(logits, axis=axis, where=where)
+    weights, stats = sharpened_rows(rows, policy, complete=return_stats)
+    xp = namespace(logits)
+    weights = xp.astype(weights, logits.dtype, copy=False)
+    weights = weights if axis in (-1, logits.ndim - 1) else xp.moveaxis(weights, -1, axis)
+    if not return_stats:
+        return weights
+    say_if_silent(policy, stats)
+    return weights, stats
+
+
+def entropy(logits: Array, *, axis: int = -1, where: Array | None = None) -> Array:
+    """Entropy of softmax(logits) in nats, in float32 or wider; arguments and errors as in `softmax`.
+
+    >>> import numpy as np
+    >>> bool(np.isclose(entropy(np.zeros(4)), np.log(4)))
+    True
+    """
+    return row_stats(logits, axis=axis, where=where).entropy
+
+
+def sharpened_rows(
+    rows: Array,
+    policy: Any,
+    *,
+    complete: bool = True,
+    count: Array = None,
+    position: Array = None,
+) -> tuple[Array, RowStats]:
+    """Return the weights and the statistics of rows along the last axis, -inf where masked, float32 or float64.
+
+    `complete` asks for every statistic that `RowStats` always has, else only what the policy needs. `count` and
+    `position` may be given where the caller knows better (a sink is an item that is no key).
+    """
+    xp = namespace(rows)
+    wanted = (needed(policy) | ALWAYS) if complete else needed(policy)
+    shifted, maximum = shift(rows)
+    known: dict[str, Any] = {"minimum": visible_minimum(rows) if "minimum" in wanted else None}
+    if "count" in wanted:
+        known["count"] = visible_count(rows) if count is None else count
+    if wanted & {"entropy", "logsumexp", "variance"}:
+        stats = StreamState.of_shifted(shifted, maximum, variance="variance" in wanted, **known).stats()
+    else:
+        stats = RowStats(maximum=maximum, **known)
+    stats = stats._replace(position=position)
+
+    def stats_at(beta: Array) -> RowStats:
+        return StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
+
+    beta = choose(policy, stats, stats_at)
+    weight = xp.exp(clamp(beta, SMALLEST)[..., None] * shifted)
+    total = xp.sum(weight, axis=-1)
+    weights = weight / xp.where(total == 0, xp.ones_like(total), total)[..., None]
+    return weights, stats._replace(inverse_temperature=beta)
+
+
+def say_if_silent(policy: Any, stats: RowStats) -> None:
+    """Warn, where values are known, that the policy did nothing to rows beyond the entropy it can handle."""
+    limit = policy.silent_above if isinstance(policy, Policy) else None
+    if limit is not None and truth(namespace(stats.entropy).any(stats.entropy > limit)):
+        warnings.warn(
+            f"{type(policy).__name__} does nothing above an entropy of {limit:.3f} nats, and some rows are above it: "
+            "they stay plain softmax; EntropyTarget or a fitted Table sharpens them too",
+            SilentPolicyWarning,
+            stacklevel=3,
+        )
