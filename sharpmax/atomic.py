@@ -1,0 +1,55 @@
+"""Files that are either absent or whole: written beside their place, then moved there in one step.
+
+A process killed at any moment leaves the old file or the new one, never half of one.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Put `content` at `path`, replacing what was there, in one step. Makes the folder if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        # mkstemp makes private files; a result is for everyone whom the folder admits.
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def require_writable(path: Path) -> None:
+    """Raise OSError now, before the work is done, if a file at `path` could not be written later."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(f"expected the path of a file, got the folder {path}")
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+
+
+def write_text(path: Path, content: str) -> None:
+    """Put `content` at `path` as UTF-8, in one step."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Put `content` at `path` as JSON, in one step. NumPy scalars and arrays become numbers and lists.
+
+    Raises:
+        ValueError: for NaN and infinity, which JSON cannot hold: store `None` and say what it means.
+        TypeError: for an object that is neither JSON nor an array.
+    """
+    write_text(path, json.dumps(content, indent=1, default=_from_array, allow_nan=False) + "\n")
+
+
+def _from_array(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"expected JSON values or arrays, got {type(value).__name__}: {value!r}")
