@@ -1,0 +1,107 @@
+"""Curves of a measured quantity against size, with the range over repeats: the figure that most claims need.
+
+As scikit-learn's Displays: it holds what was measured, and draws it on any axes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharpmax.extras import extra
+from sharpmax.report.style import house_style, save_figure
+
+with extra("report"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One labelled line; `low` and `high`, if given, are shaded around it.
+
+    Attributes:
+        x, y, low, high: numbers, all of one length; a value that does not exist is None or NaN.
+        color: a colour, or `C0`, `C1`, … of the house palette; None takes the next one.
+        line: a matplotlib line style; the empty string draws the shade alone.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
+    color: str | None = None
+    line: str = "-"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A thin line across the axes at one value, with its name: a threshold, a training size."""
+
+    label: str
+    x: float | None = None
+    y: float | None = None
+
+
+@dataclass(frozen=True)
+class CurvesDisplay:
+    """Curves on one pair of axes.
+
+    >>> display = CurvesDisplay([Curve("1/n", [1, 2, 4], [1, 0.5, 0.25])], "items n", "weight", y_scale="log")
+    >>> display.save("runs/mine/seed0/figures", "decay")     # doctest: +SKIP
+    """
+
+    curves: Sequence[Curve]
+    x_label: str
+    y_label: str
+    title: str = ""
+    marks: Sequence[Mark] = ()
+    x_scale: str = "log2"
+    y_scale: str = "linear"
+    y_limits: tuple[float, float] | None = None
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw on `ax`, or on new axes, and return them."""
+        if ax is None:
+            ax = Figure().subplots()
+        for curve in self.curves:
+            self._draw(curve, ax)
+        for mark in self.marks:
+            self._draw_mark(mark, ax)
+        for axis, scale in (("x", self.x_scale), ("y", self.y_scale)):
+            base = {"base": 2} if scale == "log2" else {}
+            getattr(ax, f"set_{axis}scale")("log" if base else scale, **base)
+        ax.set(xlabel=self.x_label, ylabel=self.y_label, title=self.title)
+        if self.y_limits:
+            ax.set_ylim(*self.y_limits)
+        ax.legend()
+        return ax
+
+    def save(self, folder: str | Path, name: str) -> Path:
+        """Draw in the house style and write SVG and PNG; returns the SVG's path."""
+        with house_style():
+            figure = Figure()
+            self.plot(figure.subplots())
+            return save_figure(figure, folder, name)
+
+    def _draw(self, curve: Curve, ax: Axes) -> None:
+        y = _numbers(curve.y)
+        of_line, of_shade = (curve.label, None) if curve.line else (None, curve.label)
+        (line,) = ax.plot(curve.x, y, curve.line or "none", color=curve.color, label=of_line)
+        if curve.low is not None and curve.high is not None:
+            shade = ax.fill_between(curve.x, _numbers(curve.low), _numbers(curve.high), label=of_shade)
+            shade.set(color=line.get_color(), alpha=0.18, linewidth=0)
+
+    def _draw_mark(self, mark: Mark, ax: Axes) -> None:
+        rule: dict[str, Any] = {"linestyle": (0, (1, 2)), "linewidth": 1, "color": "#8c959f"}
+        if mark.x is not None:
+            ax.axvline(mark.x, **rule)
+            ax.text(mark.x, 0.99, f" {mark.label}", transform=ax.get_xaxis_transform(), va="top", fontsize=9)
+        if mark.y is not None:
+            ax.axhline(mark.y, **rule)
+            ax.text(0.01, mark.y, mark.label, transform=ax.get_yaxis_transform(), va="bottom", fontsize=9)
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    return [float("nan") if value is None else float(value) for value in values]

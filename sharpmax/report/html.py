@@ -1,0 +1,83 @@
+"""All pages under a folder, gathered into one `report.html` that needs no network and no other file.
+
+Everything that comes from data is escaped by the template; figures are embedded as images, in which no script can run.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sharpmax import atomic
+from sharpmax.extras import extra
+from sharpmax.report.page import PAGE_FILE, Figure, Page, Table, Text
+
+with extra("report"):
+    import jinja2
+
+_IMAGE_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+
+
+def write_report(root: str | Path, *, order: Sequence[str] = ()) -> Path:
+    """Gather every `page.json` under `root` into `root/report.html`.
+
+    Args:
+        root: the folder that holds `<experiment>/<name>/page.json`.
+        order: experiments to put first, in this order; the others follow by name.
+
+    Raises:
+        ValueError: if there is no page, or one cannot be read.
+    """
+    root = Path(root)
+    files = sorted(root.rglob(PAGE_FILE), key=lambda file: _place(file.parent.relative_to(root), order))
+    if not files:
+        raise ValueError(f"found no {PAGE_FILE} under {root}, expected at least one; run an experiment there first")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    sections = [_section(file, root) for file in files]
+    report = root / "report.html"
+    atomic.write_text(report, environment.get_template("report.html.jinja").render(sections=sections))
+    return report
+
+
+def _place(folder: Path, order: Sequence[str]) -> tuple[int, str]:
+    experiment = folder.parts[0] if folder.parts else ""
+    return (order.index(experiment) if experiment in order else len(order), folder.as_posix())
+
+
+def _section(file: Path, root: Path) -> dict[str, Any]:
+    page = Page.load(file)
+    run = file.parent.relative_to(root).as_posix()
+    blocks = [_block(block, file.parent) for block in page.blocks]
+    return {"run": run, "title": page.title, "lead": page.lead, "blocks": blocks, "origin": _origin(file.parent)}
+
+
+def _block(block: Text | Table | Figure, folder: Path) -> dict[str, Any]:
+    fields = {"kind": type(block).__name__, **vars(block)}
+    return {**fields, "source": _data_uri(folder / block.file)} if isinstance(block, Figure) else fields
+
+
+def _data_uri(image: Path) -> str:
+    if image.suffix not in _IMAGE_TYPES:
+        raise ValueError(f"expected a figure in {' or '.join(_IMAGE_TYPES)}, got {image}")
+    return f"data:{_IMAGE_TYPES[image.suffix]};base64,{b64encode(image.read_bytes()).decode()}"
+
+
+def _origin(folder: Path) -> dict[str, str]:
+    """Say where the numbers of a page come from, as its `metrics.json` has it; nothing without one."""
+    file = folder / "metrics.json"
+    if not file.exists():
+        return {}
+    try:
+        metrics = json.loads(file.read_text(encoding="utf-8"))
+        versions = ", ".join(f"{name} {version}" for name, version in metrics["versions"].items())
+        commit = metrics["commit"] or "not from a checkout"
+        return {"command": metrics["command"], "versions": versions, "device": metrics["device"], "commit": commit}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file} is not the metrics of a run ({error!r}); run it again") from error

@@ -1,0 +1,87 @@
+"""What one experiment has to say: a title, a lead, and blocks of text, tables and figures, kept as `page.json`.
+
+Pages are data, so that a report can be gathered from runs made at different times and on different machines.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sharpmax import atomic
+
+PAGE_FILE = "page.json"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, with a heading above it if one is given. Plain text: nothing in it is markup."""
+
+    text: str
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, a header and rows of cells. Cells are shown as they are: round them before."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | int | float]]
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.header):
+                raise ValueError(f"expected rows of {len(self.header)} cells, as the header has, got {list(row)!r}")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An SVG or PNG file, by its path relative to the folder of the page; `alt` tells it to who cannot see it."""
+
+    file: str
+    caption: str = ""
+    alt: str = ""
+
+
+Block = Text | Table | Figure
+_KINDS: dict[str, type[Block]] = {"text": Text, "table": Table, "figure": Figure}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the report.
+
+    >>> Page("Two", "A number.", [Table(["n"], [[2]])]).save("runs/two/seed0")     # doctest: +SKIP
+    """
+
+    title: str
+    lead: str
+    blocks: Sequence[Block]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write `page.json` into the folder of a run."""
+        kinds = {block_type: kind for kind, block_type in _KINDS.items()}
+        blocks = [{"kind": kinds[type(block)], **asdict(block)} for block in self.blocks]
+        file = Path(folder) / PAGE_FILE
+        atomic.write_json(file, {"title": self.title, "lead": self.lead, "blocks": blocks})
+        return file
+
+    @classmethod
+    def load(cls, file: str | Path) -> "Page":
+        """Read a page back.
+
+        Raises:
+            ValueError: if the file is not a page; the message names it.
+        """
+        try:
+            content = json.loads(Path(file).read_text(encoding="utf-8"))
+            blocks = [_block(**block) for block in content["blocks"]]
+            return cls(str(content["title"]), str(content["lead"]), blocks)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{file} is not a page of a report ({error!r}); delete it or run it again") from error
+
+
+def _block(kind: str, **fields: Any) -> Block:
+    return _KINDS[kind](**fields)

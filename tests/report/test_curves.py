@@ -1,0 +1,49 @@
+"""Figures: drawn on any axes, saved as the same bytes each time, matplotlib left as it was."""
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.style import INK, house_style, save_figure
+
+DISPLAY = CurvesDisplay(
+    [
+        Curve("a", [1, 2, 4], [1, None, 0.25], [0.9, None, 0.2], [1, None, 0.3]),
+        Curve("band", [1, 4], [1, 1], [0, 0], [1, 1], line=""),
+    ],
+    "n",
+    "weight",
+    "title",
+    marks=[Mark("here", x=2), Mark("there", y=0.5)],
+    y_scale="log",
+)
+
+
+def test_the_same_display_gives_the_same_bytes(tmp_path):
+    first, second = (DISPLAY.save(tmp_path / name, "f") for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+    assert first.with_suffix(".png").read_bytes() == second.with_suffix(".png").read_bytes()
+
+
+def test_the_svg_follows_dark_surroundings(tmp_path):
+    svg = DISPLAY.save(tmp_path, "f").read_text()
+    assert "prefers-color-scheme: dark" in svg
+    assert f"fill: {INK}" in svg.split("</style>", 1)[1]
+
+
+def test_draws_on_the_axes_it_is_given():
+    ax = Figure().subplots()
+    assert DISPLAY.plot(ax) is ax
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "band"]
+    assert ax.get_title() == "title"
+    assert DISPLAY.plot() is not ax
+
+
+def test_settings_are_as_they_were_afterwards(tmp_path):
+    before = dict(matplotlib.rcParams)
+    with pytest.raises(ZeroDivisionError), house_style():
+        raise ZeroDivisionError
+    with house_style():
+        save_figure(Figure(), tmp_path, "empty")
+    assert dict(matplotlib.rcParams) == before

@@ -1,0 +1,32 @@
+"""Pages survive the disk, and refuse what is not one."""
+
+import pytest
+
+from sharpmax.report import Figure, Page, Table, Text
+
+
+def test_a_page_reads_back_as_it_was_saved(tmp_path):
+    page = Page("Title", "Lead.", [Text("a", "b"), Table(["x", "y"], [["1", 2]], "c"), Figure("f.svg", "d", "e")])
+    assert Page.load(page.save(tmp_path)) == page
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"title": "a", "lead": "b"}',
+        '{"title": "a", "lead": "b", "blocks": [{"kind": "script"}]}',
+        '{"title": "a", "lead": "b", "blocks": [{"kind": "text", "text": "a", "onclick": "b"}]}',
+        '{"title": "a", "lead": "b", "blocks": [{"kind": "table", "header": ["x"], "rows": [["1", "2"]]}]}',
+    ],
+)
+def test_a_damaged_page_is_refused_by_name(content, tmp_path):
+    (tmp_path / "page.json").write_text(content)
+    with pytest.raises(ValueError, match=r"page\.json is not a page"):
+        Page.load(tmp_path / "page.json")
+
+
+def test_rows_must_fit_the_header():
+    with pytest.raises(ValueError, match="2 cells"):
+        Table(["x", "y"], [[1]])
