@@ -1,0 +1,77 @@
+"""One file per claim: the paper's, and ours. Each says in its docstring the claim, the cost and the expected figure.
+
+An experiment is a module with `run(out, *, seed, quick, **options)`, which computes in a `RunFolder`, writes its
+figures and a `page.json`, and returns the metrics. It is listed here as data, and imported only when it runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One entry of the list: what `sharpmax reproduce NAME` runs.
+
+    Attributes:
+        name: what the user types, and the folder under the root.
+        module: where its `run` is.
+        claim: one line, for the help.
+        options: its own options beside the common ones, each `--flag` with the keywords argparse takes. They reach
+            `run` as keywords of the same name, and only if they were given.
+    """
+
+    name: str
+    module: str
+    claim: str
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+EXPERIMENTS = (
+    Experiment(
+        "bounds",
+        "sharpmax.experiments.bounds",
+        "the theorem, drawn: why the largest attention weight falls as 1/n, and what each policy does about it",
+    ),
+)
+
+
+def reproduce(
+    names: Sequence[str] = (), *, out: str | Path = "runs", seed: int = 0, quick: bool = False, **options: Any
+) -> Path:
+    """Run the named experiments (none named: all), then gather their pages into `out/report.html`.
+
+    Args:
+        names: which of `EXPERIMENTS`, in any order.
+        out: the root that run folders and the report go to; a run found there is continued.
+        seed: of every random draw.
+        quick: a smaller run that shows the same thing in seconds.
+        options: the named experiment's own options; only with exactly one name.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        ValueError: for an unknown name, a negative seed, or a run folder that holds another config.
+        MissingExtraError: if an experiment needs an extra that is not installed; before any of them starts.
+    """
+    if seed < 0:
+        raise ValueError(f"expected a seed of 0 or more, got {seed}")
+    chosen = [_find(name) for name in names] or EXPERIMENTS
+    if options and len(chosen) != 1:
+        raise ValueError(f"options of one experiment ({', '.join(options)}) need that experiment named alone")
+    modules = [import_module(experiment.module) for experiment in chosen]
+    from sharpmax.report import write_report
+
+    for module in modules:
+        module.run(out, seed=seed, quick=quick, **options)
+    return write_report(out, order=[experiment.name for experiment in EXPERIMENTS])
+
+
+def _find(name: str) -> Experiment:
+    for experiment in EXPERIMENTS:
+        if experiment.name == name:
+            return experiment
+    raise ValueError(f"unknown experiment {name!r}; there are: {', '.join(e.name for e in EXPERIMENTS)}")

@@ -1,0 +1,58 @@
+"""Where a number came from: versions, device, commit and command, for every result file."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import sharpmax
+
+FRAMEWORKS = ("jax", "torch", "transformers")
+
+
+def provenance() -> dict[str, Any]:
+    """Describe this process: `{"versions", "device", "commit", "command"}`.
+
+    Frameworks are listed only if they were imported; `commit` is None outside a checkout and ends in `-dirty` when
+    tracked files differ from it.
+    """
+    return {"versions": _versions(), "device": _device(), "commit": _commit(), "command": _command()}
+
+
+def _versions() -> dict[str, str]:
+    modules = ("numpy", *(name for name in FRAMEWORKS if name in sys.modules))
+    versions = {name: str(sys.modules[name].__version__) for name in modules}
+    return {"sharpmax": sharpmax.__version__, "python": platform.python_version(), **versions}
+
+
+def _device() -> str:
+    """Name what computed: an accelerator that an imported framework holds, else the processor."""
+    if (jax := sys.modules.get("jax")) and jax.default_backend() != "cpu":
+        return str(jax.devices()[0].device_kind)
+    if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
+        return str(torch.cuda.get_device_name())
+    return f"{platform.machine()} cpu, {os.cpu_count()} cores"
+
+
+def _commit() -> str | None:
+    package = Path(sharpmax.__file__).parent
+    # An installed copy may lie inside someone else's checkout; only a tracked file makes the commit ours.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return _git(package, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _command() -> str:
+    program = Path(sys.argv[0]).name
+    return shlex.join([*(["python", "-m", "sharpmax"] if program == "__main__.py" else [program]), *sys.argv[1:]])

@@ -1,0 +1,102 @@
+"""A run on disk: `root/<experiment>/<name>/` with its config, its results step by step, and its metrics.
+
+A run that was killed continues: steps already on disk are read back, the rest are computed, and the numbers at the end
+are those of a run that was never interrupted, provided each step draws from its own seed.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sharpmax
+from sharpmax import atomic
+from sharpmax.experiments.provenance import provenance
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run. Make it with `RunFolder.open`.
+
+    >>> run = RunFolder.open("runs", "bounds", "seed0", {"seed": 0})     # doctest: +SKIP
+    >>> squares = [run.once(f"square-{n}", lambda n=n: n * n) for n in range(3)]     # doctest: +SKIP
+    >>> run.finish({"squares": squares})     # doctest: +SKIP
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any]) -> "RunFolder":
+        """Start the run `root/<experiment>/<name>/`, or continue it if it was started with the same config.
+
+        Raises:
+            ValueError: if the folder holds a run with another config, or a config that cannot be read.
+            OSError: if the folder cannot be written.
+        """
+        path = Path(root) / _plain(experiment) / _plain(name)
+        config_file = path / "config.json"
+        # Through JSON and back, so that a tuple equals the list it is stored as.
+        wanted = json.loads(json.dumps({"sharpmax": sharpmax.__version__, **config}))
+        if config_file.exists():
+            _must_match(config_file, wanted)
+        else:
+            try:
+                atomic.write_json(config_file, wanted)
+            except OSError as error:
+                raise type(error)(
+                    f"cannot write the run folder {path}: {error.strerror or error}; choose another one with --out"
+                ) from error
+        return cls(path, wanted)
+
+    @property
+    def figures(self) -> Path:
+        """Where the figures of the run belong."""
+        return self.path / "figures"
+
+    def once(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Return `compute()`, which must be JSON, from disk if an earlier call of this run already has it.
+
+        The value always passes through JSON, so a fresh run and a continued one see the same thing.
+        """
+        file = self.path / "steps" / f"{_plain(key)}.json"
+        if not file.exists():
+            atomic.write_json(file, compute())
+        return _read(file)
+
+    def finish(self, metrics: Mapping[str, Any]) -> Path:
+        """Write `metrics.json`: the metrics with the config, seed, versions, device, commit and command."""
+        file = self.path / "metrics.json"
+        seed = self.config.get("seed")
+        atomic.write_json(file, {"config": self.config, "seed": seed, **provenance(), "metrics": metrics})
+        return file
+
+
+def _plain(name: str) -> str:
+    if not _PLAIN_NAME.fullmatch(name):
+        raise ValueError(f"expected a plain file name (letters, digits, . _ = + -), got {name!r}")
+    return name
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}); delete it to compute it again") from error
+
+
+def _must_match(config_file: Path, wanted: Mapping[str, Any]) -> None:
+    stored = _read(config_file)
+    if not isinstance(stored, dict):
+        raise ValueError(f"expected an object in {config_file}, got {type(stored).__name__}; choose another --out")
+    for key in sorted(stored.keys() | wanted.keys()):
+        there, here = stored.get(key, "nothing"), wanted.get(key, "nothing")
+        if there != here:
+            raise ValueError(
+                f"{config_file.parent} holds a run with another config ({key}: {there!r} there, {here!r} here); "
+                "choose another --out, or delete that folder"
+            )

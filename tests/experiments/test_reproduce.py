@@ -1,0 +1,20 @@
+"""The list of experiments, and running from it."""
+
+import pytest
+
+from sharpmax.experiments import EXPERIMENTS, reproduce
+
+
+def test_names_are_unique_and_claims_are_one_line():
+    assert len({experiment.name for experiment in EXPERIMENTS}) == len(EXPERIMENTS)
+    assert all("\n" not in experiment.claim for experiment in EXPERIMENTS)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match=r"nonsense.*bounds"):
+        reproduce(["nonsense"], out=tmp_path)
+
+
+def test_options_of_one_experiment_need_it_named_alone(tmp_path):
+    with pytest.raises(ValueError, match="named alone"):
+        reproduce(["bounds", "bounds"], out=tmp_path, steps=3)

@@ -1,0 +1,71 @@
+"""A run folder: continues what was killed, refuses what is not its own, says where its numbers come from."""
+
+import json
+import platform
+
+import numpy as np
+import pytest
+
+from sharpmax.experiments.run_folder import RunFolder
+
+
+def test_once_computes_once(tmp_path):
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return (0.1, np.float64(1 / 3))
+
+    first = RunFolder.open(tmp_path, "demo", "a", {"seed": 0}).once("step", compute)
+    second = RunFolder.open(tmp_path, "demo", "a", {"seed": 0}).once("step", compute)
+    assert first == second == [0.1, 1 / 3]
+    assert len(calls) == 1
+
+
+def test_a_step_that_failed_is_computed_again(tmp_path):
+    folder = RunFolder.open(tmp_path, "demo", "a", {})
+    with pytest.raises(ZeroDivisionError):
+        folder.once("step", lambda: 1 / 0)
+    assert folder.once("step", lambda: 1) == 1
+
+
+def test_finish_says_where_the_numbers_come_from(tmp_path):
+    file = RunFolder.open(tmp_path, "demo", "a", {"seed": 4, "sizes": (1, 2)}).finish({"accuracy": 0.5})
+    stored = json.loads(file.read_text())
+    assert stored["metrics"] == {"accuracy": 0.5}
+    assert stored["seed"] == 4
+    assert stored["config"]["sizes"] == [1, 2]
+    assert stored["versions"]["python"] == platform.python_version()
+    assert stored["versions"]["numpy"] == np.__version__
+    assert {"device", "commit", "command"} <= stored.keys()
+
+
+def test_the_same_config_continues_and_another_is_refused(tmp_path):
+    RunFolder.open(tmp_path, "demo", "a", {"seed": 0, "sizes": (1, 2)})
+    RunFolder.open(tmp_path, "demo", "a", {"sizes": [1, 2], "seed": 0})
+    with pytest.raises(ValueError, match=r"sizes: \[1, 2\] there, \[1, 3\] here.*--out"):
+        RunFolder.open(tmp_path, "demo", "a", {"seed": 0, "sizes": (1, 3)})
+    with pytest.raises(ValueError, match=r"steps: 'nothing' there, 5 here"):
+        RunFolder.open(tmp_path, "demo", "a", {"seed": 0, "sizes": (1, 2), "steps": 5})
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_config_is_refused_by_name(content, tmp_path):
+    folder = RunFolder.open(tmp_path, "demo", "a", {})
+    (folder.path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        RunFolder.open(tmp_path, "demo", "a", {})
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "/etc", "a b", ".hidden"])
+def test_names_cannot_leave_the_folder(name, tmp_path):
+    with pytest.raises(ValueError, match="plain file name"):
+        RunFolder.open(tmp_path, "demo", name, {})
+    with pytest.raises(ValueError, match="plain file name"):
+        RunFolder.open(tmp_path, "demo", "a", {}).once(name, lambda: 1)
+
+
+def test_a_folder_that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "demo").write_text("in the way")
+    with pytest.raises(OSError, match=r"cannot write the run folder .*--out"):
+        RunFolder.open(tmp_path, "demo", "a", {})
