@@ -1,0 +1,143 @@
+"""The command line: one line and exit 2 for what the user can mend, and the same command by `python -m`."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sharpmax
+from sharpmax import cli
+
+
+def sharpmax_process(*arguments: str, before: str = "", cwd=None) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, after the statements `before`."""
+    code = f"import sys\n{before}\nfrom sharpmax.cli import main\nsys.exit(main({list(arguments)!r}))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd)
+
+
+def without(*modules: str) -> str:
+    return "\n".join(f"sys.modules[{name!r}] = None" for name in modules)
+
+
+def assert_one_line(error: str, *words: str) -> None:
+    assert error.startswith("sharpmax: ")
+    assert error.count("\n") == 1
+    assert error.endswith("\n")
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error
+
+
+def status_of(*arguments: str) -> int:
+    """Return the exit status, whether main returns it or argparse exits with it."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["COMMAND"]),
+        (["sharpen"], ["sharpen", "reproduce"]),
+        (["reproduce", "nonsense"], ["nonsense", "bounds"]),
+        (["reproduce", "--seed", "one"], ["--seed", "one"]),
+        (["reproduce", "bounds", "--seed", "-1"], ["seed", "-1"]),
+        (["reproduce", "bounds", "--colour"], ["--colour", "--help"]),
+        (["bench", "nonsense"], ["nonsense", "softmax"]),
+        (["bench", "softmax", "--frameworks", "caffe"], ["caffe", "numpy, torch, jax"]),
+        (["bench", "softmax", "--rows", "9", "--frameworks", "numpy", "--repeats", "0"], ["repeat", "0"]),
+        (["bench", "softmax", "--rows", "0"], ["row", "0"]),
+    ],
+)
+def test_a_user_error_is_one_line_and_exit_2(arguments, words, capsys):
+    assert status_of(*arguments) == 2
+    assert_one_line(capsys.readouterr().err, *words)
+
+
+def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path, capsys):
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    assert status_of("reproduce", "bounds", "--quick", "--out", str(tmp_path / "taken")) == 2
+    assert_one_line(capsys.readouterr().err, "taken", "--out")
+
+
+def test_a_json_file_that_cannot_be_written_is_found_before_measuring(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sharpmax.bench.softmax.measure", lambda **_: pytest.fail("measured first"))
+    assert status_of("bench", "softmax", "--json", str(tmp_path)) == 2
+    assert_one_line(capsys.readouterr().err, str(tmp_path))
+
+
+def test_a_run_with_another_config_is_a_user_error(tmp_path, capsys):
+    folder = tmp_path / "bounds" / "quick-seed0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"seed": 7}')
+    assert status_of("reproduce", "bounds", "--quick", "--out", str(tmp_path)) == 2
+    assert_one_line(capsys.readouterr().err, "another config", "--out")
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("matplotlib", ["reproduce", "bounds", "--quick"], "sharpmax[report]"),
+        ("jinja2", ["reproduce", "bounds", "--quick"], "sharpmax[report]"),
+        ("torch", ["bench", "softmax", "--frameworks", "torch"], "sharpmax[torch]"),
+        ("jax", ["bench", "softmax", "--frameworks", "jax"], "sharpmax[jax]"),
+    ],
+)
+def test_a_missing_extra_is_named_before_any_work(missing, arguments, extra, tmp_path):
+    done = sharpmax_process(*arguments, before=without(missing), cwd=tmp_path)
+    assert done.returncode == 2
+    assert_one_line(done.stderr, missing, f"pip install '{extra}'")
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_and_version_need_no_extra():
+    bare = without("jax", "torch", "matplotlib", "jinja2", "scipy")
+    done = sharpmax_process("--help", before=bare)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "reproduce" in done.stdout
+    assert "bench" in done.stdout
+    done = sharpmax_process("reproduce", "bounds", "--help", before=bare)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--quick" in done.stdout
+    assert sharpmax_process("--version", before=bare).stdout == f"sharpmax {sharpmax.__version__}\n"
+
+
+def test_python_m_is_the_same_command():
+    def output(*command: str) -> tuple[int, str]:
+        done = subprocess.run([*command, "reproduce", "nonsense"], capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    assert output(sys.executable, "-m", "sharpmax") == output(str(Path(sys.executable).with_name("sharpmax")))
+
+
+def test_debug_shows_the_traceback():
+    arguments = ["bench", "softmax", "--frameworks", "caffe"]
+    assert "Traceback" in sharpmax_process(*arguments, "--debug").stderr
+    assert "Traceback" not in sharpmax_process(*arguments).stderr
+
+
+def test_options_may_stand_before_or_after_the_experiment(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setitem(cli.VERBS, "reproduce", lambda **options: calls.append(options))
+    for arguments in (["--quick", "--seed", "3", "bounds"], ["bounds", "--quick", "--seed", "3"]):
+        assert status_of("reproduce", *arguments, "--out", str(tmp_path)) == 0
+    assert calls[0] == calls[1]
+    assert calls[0]["quick"] is True
+    assert calls[0]["seed"] == 3
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    interrupt = f"""
+import os
+from sharpmax.experiments import bounds
+bounds.measure = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGINT)})
+"""
+    done = sharpmax_process("reproduce", "bounds", "--quick", before=interrupt, cwd=tmp_path)
+    assert done.returncode == 130
+    last = done.stderr.splitlines()[-1]
+    assert last == "sharpmax: interrupted; the same command continues where this one stopped"
+    assert "Traceback" not in done.stderr
