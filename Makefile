@@ -1,0 +1,46 @@
+# Two commands, from nothing but Python 3.11+ and make:
+#   make reproduce   draws every figure of the project and one report.html   (ARGS="bounds --quick" for less)
+#   make test        runs every check that guards it                         (ARGS="-k policies" for fewer)
+# Both build .venv once, against constraints.txt; after that they start at once.
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+# A usable Python is new enough and can make a virtual environment. PYTHON=... overrides the search.
+USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
+
+.PHONY: help reproduce test clean
+
+help:
+	@sed -n '2,3s/^# *//p' Makefile
+
+reproduce: $(VENV)/installed-reproduce
+	$(BIN)/sharpmax reproduce $(ARGS)
+
+test: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -n 2 $(ARGS)
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/created:
+	@for python in $(CANDIDATES); do \
+	  if $$python -c '$(USABLE)' 2>/dev/null; then $$python -m venv $(VENV) && touch $@; exit; fi; \
+	done; \
+	echo 'sharpmax needs Python 3.11 or newer with the venv module (tried: $(CANDIDATES)). Install one, or name it: make PYTHON=/path/to/python3 ...' >&2; \
+	exit 2
+
+$(VENV)/installed-reproduce: $(VENV)/created pyproject.toml constraints.txt
+	$(INSTALL) '.[jax,report]'
+	@touch $@
+
+# What the tests need holds what the figures need, so neither command undoes the other.
+$(VENV)/installed-test: $(VENV)/created pyproject.toml constraints.txt
+	$(INSTALL) '.[all,dev]'
+	@touch $@ $(VENV)/installed-reproduce
