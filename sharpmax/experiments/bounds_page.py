@@ -115,7 +115,8 @@ def _policies(metrics: Metrics) -> list[Text | Figure | Table]:
         ),
         _figure(
             "beta-crowd",
-            "The inverse temperature that each policy chose; the crowd. Line: median of the draws.",
+            "The inverse temperature that each policy chose; the crowd. Line: median of the draws. EntropyTarget "
+            "stops at its own maximum, a million.",
             "PAPER is a bump that ends at one; EntropyTarget rises along a straight line.",
         ),
         _weight_table(metrics),

@@ -86,9 +86,8 @@ class CurvesDisplay:
             return save_figure(figure, folder, name)
 
     def _draw(self, curve: Curve, ax: Axes) -> None:
-        y = _numbers(curve.y)
         of_line, of_shade = (curve.label, None) if curve.line else (None, curve.label)
-        (line,) = ax.plot(curve.x, y, curve.line or "none", color=curve.color, label=of_line)
+        (line,) = ax.plot(curve.x, _numbers(curve.y), linestyle=curve.line or "none", color=curve.color, label=of_line)
         if curve.low is not None and curve.high is not None:
             shade = ax.fill_between(curve.x, _numbers(curve.low), _numbers(curve.high), label=of_shade)
             shade.set(color=line.get_color(), alpha=0.18, linewidth=0)

@@ -36,7 +36,7 @@ _RULES: dict[Any, Any] = {
     "axes.titleweight": "bold",
     "figure.constrained_layout.use": True,
     "figure.facecolor": "none",
-    "figure.figsize": (6.4, 4.0),
+    "figure.figsize": (5.6, 3.6),
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "grid.color": GRID,

@@ -37,6 +37,7 @@ def test_draws_on_the_axes_it_is_given():
     assert DISPLAY.plot(ax) is ax
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "band"]
     assert ax.get_title() == "title"
+    assert ax.get_lines()[1].get_linestyle() == "None"
     assert DISPLAY.plot() is not ax
 
 
