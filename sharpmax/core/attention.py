@@ -13,7 +13,7 @@ from array_api_compat import device
 from sharpmax.core.arrays import Array, floating_array, namespace, widen
 from sharpmax.core.masks import Window, positional_mask, query_positions
 from sharpmax.core.policies import PAPER
-from sharpmax.core.policies.base import needed
+from sharpmax.core.policies.base import check_number, needed
 from sharpmax.core.softmax import say_if_silent, sharpened_rows
 from sharpmax.core.stats import RowStats, boolean_mask, visible_count
 
@@ -47,8 +47,10 @@ def reference_attention(
         TypeError: inputs that are not floating arrays of one library, or a mask that is not boolean.
         ValueError: shapes that do not fit.
     """
-    xp = namespace(query, key, value)
     groups = _check_shapes(query, key, value)
+    xp = namespace(query, key, value)
+    if scale is not None:
+        check_number("reference_attention", "scale", scale)
     q, k, v = (widen(array) for array in (query, key, value))
     batch, heads, query_length, width = q.shape
     key_length = k.shape[2]
@@ -57,8 +59,7 @@ def reference_attention(
     logits = xp.matmul(grouped, xp.matrix_transpose(k)[:, :, None, ...])
     logits = xp.reshape(logits, (batch, heads, query_length, key_length)) * (width**-0.5 if scale is None else scale)
     if softcap is not None:
-        if not softcap > 0:
-            raise ValueError(f"softcap must be positive, got {softcap!r}")
+        check_number("reference_attention", "softcap", softcap, above=0)
         logits = softcap * xp.tanh(logits / softcap)
     if bias is not None:
         logits = logits + _broadcastable("bias", widen(floating_array("bias", bias)), logits)

@@ -8,13 +8,12 @@ A card is read strictly: whatever it does not know, it refuses, in one line. No 
 
 import dataclasses
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from sharpmax import atomic
 from sharpmax.core.policies import Policy
 
 SCHEMA = 1
@@ -51,17 +50,7 @@ class Card:
         """Write the card atomically: a reader sees the old file or the new one, never a part."""
         content: dict[str, Any] = {"sharpmax_card": SCHEMA, "policy": policy_to_json(self.policy)}
         content |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "policy"}
-        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        atomic.write_json(Path(path), content)
 
 
 def load_card(path: str | PathLike[str]) -> Card:
@@ -121,7 +110,8 @@ def _card_from_json(content: Any) -> Card:
     if unknown:
         raise ValueError(f"a card has no field {', '.join(map(repr, unknown))}")
     details = {name: content[name] for name in content if name not in ("sharpmax_card", "policy")}
-    for name, ends in details.get("fitted_range", {}).items():
+    ranges = details.get("fitted_range", {})
+    for name, ends in ranges.items() if isinstance(ranges, dict) else ():
         if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends)):
             raise ValueError(f"fitted_range[{name!r}] must be [low, high], got {_short(ends)}")
     return Card(policy=policy_from_json(content["policy"]), **details)

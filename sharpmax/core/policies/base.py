@@ -7,7 +7,7 @@ arrays that broadcast against the rows, (heads, 1) for one value a head, and the
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -25,6 +25,9 @@ class Policy(ABC):
 
     known: ClassVar[dict[str, type["Policy"]]] = {}
     """Every policy by its class name: what a card may name."""
+
+    learnable: ClassVar[tuple[str, ...]] = ()
+    """The fields that may be arrays, broadcasting against the rows, and learn by gradient; the others are fixed."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -138,14 +141,16 @@ def check_number(owner: str, name: str, value: Any, *, above: float = -math.inf,
         raise ValueError(f"{owner}.{name} must be finite{bound}, got {value!r}")
 
 
-def check_policies(owner: str, policies: Iterable[Any]) -> None:
-    """Raise unless every member is a Policy, and there is at least one."""
-    members = list(policies)
-    if not members:
+def checked_policies(owner: str, policies: Any) -> tuple[Policy, ...]:
+    """Return the policies as a tuple, or raise unless it is a sequence of one or more."""
+    if not isinstance(policies, list | tuple):
+        raise TypeError(f"{owner} holds a sequence of policies, got {policies!r}")
+    if not policies:
         raise ValueError(f"{owner} needs at least one policy")
-    for member in members:
+    for member in policies:
         if not isinstance(member, Policy):
             raise TypeError(f"{owner} holds policies, got {member!r}")
+    return tuple(policies)
 
 
 def _frozen(value: Any) -> Any:

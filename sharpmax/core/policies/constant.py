@@ -1,7 +1,7 @@
 """One inverse temperature for every row."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sharpmax.core.arrays import Array, like, namespace
 from sharpmax.core.policies.base import Policy, check_number
@@ -11,6 +11,8 @@ from sharpmax.core.stats import RowStats, StatsAt
 @dataclass(frozen=True)
 class Constant(Policy):
     """beta = inverse_temperature. `Constant(1.0)` is plain softmax."""
+
+    learnable: ClassVar = ("inverse_temperature",)
 
     inverse_temperature: Any = 1.0
 

@@ -13,7 +13,7 @@ solution and nothing framework-specific: see `_with_implicit_gradient`.
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from sharpmax.core.arrays import Array, iterate, like, may_need_gradient, namespace, stop_gradient
 from sharpmax.core.policies.base import Policy, check_number
@@ -39,6 +39,8 @@ class EntropyTarget(Policy):
     k leaders tied for the maximum keep H above log k at any beta: such a row stops at `maximum` (and so do leaders
     closer than about 1/maximum), with gradient 0. An array of targets, (heads, 1), gives each head its own.
     """
+
+    learnable: ClassVar = ("target",)
 
     target: Any = 0.5
     maximum: float = 1e6

@@ -1,9 +1,10 @@
 """Policies made of policies: one a head, one a layer, and one held constant to the gradient."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sharpmax.core.arrays import Array, namespace, stop_gradient
-from sharpmax.core.policies.base import Policy, check_policies
+from sharpmax.core.policies.base import Policy, checked_policies
 from sharpmax.core.stats import RowStats, StatsAt
 
 
@@ -15,11 +16,12 @@ class PerHead(Policy):
     one policy with array fields of shape (heads, 1) says the same and runs once.
     """
 
+    learnable: ClassVar = ("policies",)
+
     policies: tuple[Policy, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policies", tuple(self.policies))
-        check_policies("PerHead", self.policies)
+        object.__setattr__(self, "policies", checked_policies("PerHead", self.policies))
 
     @property
     def needs(self) -> frozenset[str]:
@@ -76,11 +78,12 @@ class PerHead(Policy):
 class PerLayer(Policy):
     """One policy for each layer of a model; `for_layer(i)` picks one, and only then can it be called."""
 
+    learnable: ClassVar = ("policies",)
+
     policies: tuple[Policy, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policies", tuple(self.policies))
-        check_policies("PerLayer", self.policies)
+        object.__setattr__(self, "policies", checked_policies("PerLayer", self.policies))
 
     @property
     def needs(self) -> frozenset[str]:
@@ -107,10 +110,12 @@ class PerLayer(Policy):
 class Detached(Policy):
     """The same beta, held constant to the gradient; made by `detach`."""
 
+    learnable: ClassVar = ("policy",)
+
     policy: Policy
 
     def __post_init__(self) -> None:
-        check_policies("Detached", [self.policy])
+        checked_policies("Detached", [self.policy])
 
     @property
     def needs(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ x is `count` (the visible keys n, whatever the masks), `length` (position + 1) o
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sharpmax.core.arrays import Array, clamp, like, namespace
 from sharpmax.core.policies.base import Policy, check_number
@@ -21,6 +21,8 @@ MEASURES = ("count", "length", "position")
 @dataclass(frozen=True)
 class LengthScaled(Policy):
     """beta from the length alone; the named constructors give the published forms."""
+
+    learnable: ClassVar = ("slope", "offset")
 
     slope: Any
     offset: Any = 0.0

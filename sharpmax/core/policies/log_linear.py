@@ -7,7 +7,7 @@ well as sharpen it.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sharpmax.core.arrays import Array, clamp, like, namespace
 from sharpmax.core.policies.base import Policy, check_number
@@ -17,6 +17,8 @@ from sharpmax.core.stats import RowStats, StatsAt
 @dataclass(frozen=True)
 class LogLinear(Policy):
     """log beta linear in log n and H, clipped; the identity at a = b = c = 0. Arrays (heads, 1) fit each head."""
+
+    learnable: ClassVar = ("a", "b", "c")
 
     a: Any = 0.0
     b: Any = 0.0

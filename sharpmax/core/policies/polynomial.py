@@ -8,7 +8,7 @@ over-correct rows of low entropy, never raise the entropy.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ class Polynomial(Policy):
     >>> round(float(Polynomial((1.0, 0.0), threshold=0.5)(RowStats(entropy=np.asarray(2.0)))), 6)
     2.0
     """
+
+    learnable: ClassVar = ("coefficients",)
 
     coefficients: Any
     threshold: float = 0.5

@@ -1,0 +1,129 @@
+"""Policy cards: what is saved comes back, and nothing else is believed."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from sharpmax import (
+    PAPER,
+    Card,
+    Constant,
+    EntropyTarget,
+    LengthScaled,
+    LogLinear,
+    PerHead,
+    PerLayer,
+    Polynomial,
+    Table,
+    detach,
+    load_card,
+    load_policy,
+    softmax,
+)
+
+EVERY = [
+    Constant(2.0),
+    PAPER,
+    Polynomial((1.0, 2.0), threshold=0.1, domain=(0.5, 3.0)),
+    EntropyTarget(0.3, maximum=50.0),
+    LengthScaled.llama4(),
+    LogLinear(a=0.1, b=-0.2),
+    Table((0.5, 2.0), (1.0, 3.0)),
+    PerHead((PAPER, Constant(1.0))),
+    PerLayer((PerHead((PAPER, Constant(1.0))), EntropyTarget(0.5))),
+    detach(PAPER),
+]
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=lambda policy: type(policy).__name__)
+def test_every_policy_comes_back_equal(policy, tmp_path):
+    policy.save(tmp_path / "card.json")
+    assert load_policy(tmp_path / "card.json") == policy
+
+
+def test_every_policy_class_is_covered():
+    from sharpmax import Policy
+
+    assert {type(policy).__name__ for policy in EVERY} == set(Policy.known)
+
+
+def test_learned_arrays_are_saved_as_numbers(tmp_path):
+    learned = LogLinear(a=torch.tensor([[0.5], [-0.5]], requires_grad=True), c=np.array([[0.1], [0.2]]))
+    learned.save(tmp_path / "card.json")
+    logits = np.random.default_rng(0).normal(size=(1, 2, 3, 40))
+    np.testing.assert_allclose(
+        softmax(logits, load_policy(tmp_path / "card.json")),
+        softmax(torch.tensor(logits), learned).detach().numpy(),
+        atol=1e-7,
+    )
+
+
+def test_a_card_carries_its_provenance(tmp_path):
+    policy = Table((0.5, 2.0), (1.0, 3.0))
+    policy.save(
+        tmp_path / "card.json",
+        model="a model",
+        data="some text",
+        fitted_range={"count": (4, 512)},
+        held_out={"accuracy": {"with": 0.9, "without": 0.5}},
+        notes="<script>",
+    )
+    card = load_card(tmp_path / "card.json")
+    assert card.policy == policy
+    assert card.fitted_range == {"entropy": (0.5, 2.0), "count": (4, 512)}
+    assert card.held_out["accuracy"]["with"] == 0.9
+    assert json.loads((tmp_path / "card.json").read_text())["sharpmax_card"] == 1
+
+
+GOOD = {"sharpmax_card": 1, "policy": {"type": "Constant", "inverse_temperature": 2.0}}
+BAD = [
+    ("", "Expecting value"),
+    ("[]", "sharpmax_card"),
+    ("{", "Expecting"),
+    (json.dumps({"policy": GOOD["policy"]}), "sharpmax_card"),
+    (json.dumps(GOOD | {"sharpmax_card": 2}), "schema is 2"),
+    (json.dumps({"sharpmax_card": 1}), "policy"),
+    (json.dumps(GOOD | {"surprise": 1}), "no field 'surprise'"),
+    (json.dumps(GOOD | {"policy": {"type": "Magic"}}), "unknown policy 'Magic'"),
+    (json.dumps(GOOD | {"policy": {"type": ["Constant"]}}), "unknown policy"),
+    (json.dumps(GOOD | {"policy": "PAPER"}), 'a "type"'),
+    (json.dumps(GOOD | {"policy": {"type": "Constant", "beta": 2}}), "no field 'beta'"),
+    (json.dumps(GOOD | {"policy": {"type": "Polynomial"}}), "lacks its field 'coefficients'"),
+    (json.dumps(GOOD | {"policy": {"type": "Constant", "inverse_temperature": "2"}}), "a number"),
+    (json.dumps(GOOD | {"policy": {"type": "Constant", "inverse_temperature": -2}}), "at least 0"),
+    ('{"sharpmax_card": 1, "policy": {"type": "Constant", "inverse_temperature": NaN}}', "NaN is not"),
+    (json.dumps(GOOD | {"policy": {"type": "Table", "entropies": 3, "inverse_temperatures": [1]}}), "sequence"),
+    (json.dumps(GOOD | {"policy": {"type": "PerHead", "policies": 3}}), "PerHead"),
+    (json.dumps(GOOD | {"policy": {"type": "PerHead", "policies": []}}), "at least one policy"),
+    (json.dumps(GOOD | {"fitted_range": {"entropy": 3}}), "low, high"),
+    (json.dumps(GOOD | {"fitted_range": [1]}), "mapping"),
+    (json.dumps(GOOD | {"model": 3}), "text"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD)
+def test_a_malformed_card_is_refused_in_one_line(content, message, tmp_path):
+    path = tmp_path / "card.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="not a usable policy card") as caught:
+        load_policy(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_card_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_policy(tmp_path / "absent.json")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "card.json").write_bytes(b"\x80\x04\x95pickle")
+    with pytest.raises(ValueError, match="not a usable policy card"):
+        load_policy(tmp_path / "card.json")
+
+
+def test_a_card_holds_only_policies():
+    with pytest.raises(TypeError, match="holds a sharpmax policy"):
+        Card(policy="PAPER")

@@ -1,0 +1,205 @@
+"""What each policy computes, needs, refuses; and that its numbers learn."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sharpmax
+from sharpmax import (
+    PAPER,
+    Constant,
+    EntropyTarget,
+    LengthScaled,
+    LogLinear,
+    PerHead,
+    PerLayer,
+    Polynomial,
+    RowStats,
+    Table,
+    detach,
+    row_stats,
+    softmax,
+)
+
+PLAIN = Constant(1.0)
+
+
+def rows_of_length(n, position=None):
+    return RowStats(count=np.asarray(n, float), maximum=np.zeros(np.shape(n)), position=position)
+
+
+def test_ssmax_is_s_log_n():
+    np.testing.assert_allclose(LengthScaled.ssmax(0.5, b=0.1)(rows_of_length([2, 100])), 0.5 * np.log([2, 100]) + 0.1)
+
+
+def test_log_n_is_one_up_to_the_reference_and_grows_beyond():
+    np.testing.assert_allclose(LengthScaled.log_n(512)(rows_of_length([1, 512, 512**2])), [1, 1, 2])
+
+
+def test_llama4_steps_with_the_position():
+    position = np.array([0.0, 8190, 8191, 16382, 16383])
+    beta = LengthScaled.llama4()(rows_of_length(np.ones(5), position))
+    np.testing.assert_allclose(beta, 1 + 0.1 * np.log([1, 1, 2, 2, 3]))
+
+
+def test_ministral_steps_with_the_position():
+    position = np.array([0.0, 16383, 16384, 32768])
+    beta = LengthScaled.ministral()(rows_of_length(np.ones(4), position))
+    np.testing.assert_allclose(beta, 1 + 0.1 * np.log([1, 1, 2, 3]))
+
+
+def test_yarn_is_a_constant():
+    assert LengthScaled.yarn(4.0) == Constant((0.1 * math.log(4) + 1) ** 2)
+    assert LengthScaled.yarn(1.0) == PLAIN
+
+
+def test_a_position_is_not_invented():
+    with pytest.raises(ValueError, match="only attention knows"):
+        softmax(np.zeros((2, 8)), LengthScaled.llama4())
+
+
+def test_log_linear_is_its_formula_and_clips():
+    policy = LogLinear(a=0.1, b=0.2, c=0.3, n0=128)
+    stats = RowStats(entropy=np.asarray(2.0), count=np.asarray(256.0))
+    np.testing.assert_allclose(policy(stats), np.exp(0.1 + 0.2 * np.log(2) + 0.3))
+    np.testing.assert_allclose(LogLinear(a=9.0)(stats), np.exp(1.5))
+    np.testing.assert_array_equal(LogLinear()(stats), 1.0)
+
+
+@given(st.floats(0, 12))
+def test_a_table_interpolates_and_is_flat_outside(H):
+    h, b = (0.5, 1.0, 4.0, 6.0), (1.0, 1.5, 1.5, 9.0)
+    np.testing.assert_allclose(Table(h, b)(RowStats(entropy=np.asarray(H))), np.interp(H, h, b), rtol=1e-12)
+
+
+def test_a_polynomial_with_a_domain_is_clamped_to_it():
+    wild = Polynomial((1.0, 0.0), domain=(1.0, 3.0))
+    np.testing.assert_array_equal(wild(RowStats(entropy=np.array([0.4, 0.7, 2.0, 50.0]))), [1, 1, 2, 3])
+    assert wild.fitted_range == {"entropy": (1.0, 3.0)}
+    assert wild.silent_above is None
+
+
+def test_one_array_field_serves_many_heads(library):
+    logits = np.random.default_rng(0).normal(size=(2, 3, 4, 60))
+    members = [Constant(1.0), Constant(2.0), Constant(5.0)]
+    stacked = Constant(library.array([[1.0], [2.0], [5.0]]))
+    expected = library.numpy(softmax(library.array(logits), PerHead(members)))
+    np.testing.assert_allclose(library.numpy(softmax(library.array(logits), stacked)), expected, atol=1e-15)
+
+
+def test_per_head_mixes_any_policies(library):
+    logits = np.random.default_rng(0).normal(size=(2, 4, 5, 200)) * 2
+    members = (PAPER, EntropyTarget(0.5), LengthScaled.log_n(16), Constant(1.0))
+    weights = library.numpy(softmax(library.array(logits), PerHead(members)))
+    for head, policy in enumerate(members):
+        np.testing.assert_allclose(weights[:, head], softmax(logits[:, head], policy), atol=1e-12)
+    assert PerHead(members).needs == {"entropy", "variance", "count"}
+
+
+def test_per_head_refuses_another_number_of_heads():
+    with pytest.raises(ValueError, match="holds 2 policies"):
+        softmax(np.zeros((1, 3, 4, 5)), PerHead((PLAIN, PLAIN)))
+
+
+def test_per_layer_must_be_resolved():
+    policy = PerLayer((PLAIN, PerHead((PAPER, PLAIN))))
+    with pytest.raises(ValueError, match="for_layer"):
+        softmax(np.zeros((2, 3)), policy)
+    assert policy.for_layer(0) is PLAIN
+    assert policy.for_layer(1).policies == (PAPER, PLAIN)
+    with pytest.raises(ValueError, match="got layer 2"):
+        policy.for_layer(2)
+
+
+def test_a_policy_that_needs_only_the_length_computes_nothing_else(monkeypatch):
+    from sharpmax.core import softmax as module
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a pass over the logits was made")
+
+    monkeypatch.setattr(module.StreamState, "of_shifted", refuse)
+    softmax(np.zeros((2, 8)), LengthScaled.log_n(4))
+    softmax(np.zeros((2, 8)), PLAIN)
+    with pytest.raises(AssertionError, match="pass over the logits"):
+        softmax(np.zeros((2, 8)), PAPER)
+
+
+def test_a_plain_callable_is_a_policy_too():
+    logits = np.random.default_rng(0).normal(size=(3, 50))
+    weights, stats = softmax(logits, lambda stats: 1 + stats.variance + stats.count / 100, return_stats=True)
+    expected = row_stats(logits, extra=["variance"])
+    np.testing.assert_allclose(stats.inverse_temperature, 1 + expected.variance + 0.5)
+    np.testing.assert_allclose(weights.sum(-1), 1)
+
+
+BAD = [
+    (lambda: Constant(-1.0), ValueError, "at least 0"),
+    (lambda: Constant(math.nan), ValueError, "finite"),
+    (lambda: Constant("2"), TypeError, "a number"),
+    (lambda: Constant(np.array([1, 2])), TypeError, "floating"),
+    (lambda: Constant(np.array([1.0, -2.0])), ValueError, "at least 0"),
+    (lambda: Polynomial(()), ValueError, "at least one coefficient"),
+    (lambda: Polynomial((1.0, None)), TypeError, "a number"),
+    (lambda: Polynomial((1.0,), domain=(3.0, 1.0)), ValueError, "low < high"),
+    (lambda: EntropyTarget(0.0), ValueError, "greater than 0"),
+    (lambda: EntropyTarget(0.5, maximum=0.5), ValueError, "at least 1"),
+    (lambda: LengthScaled(1.0, of="width"), ValueError, "one of count, length, position"),
+    (lambda: LengthScaled.log_n(1), ValueError, "above 1"),
+    (lambda: LengthScaled.yarn(0.5), ValueError, "at least 1"),
+    (lambda: Table((1.0,), (1.0,)), ValueError, "two knots"),
+    (lambda: Table((1.0, 1.0), (1.0, 2.0)), ValueError, "increase strictly"),
+    (lambda: Table((1.0, 2.0), (2.0, 1.0)), ValueError, "not decrease"),
+    (lambda: Table((1.0, 2.0), (0.0, 1.0)), ValueError, "at least"),
+    (lambda: PerHead(()), ValueError, "at least one policy"),
+    (lambda: PerLayer((PAPER, "paper")), TypeError, "holds policies"),
+    (lambda: detach(None), TypeError, "holds policies"),
+    (lambda: softmax(np.zeros(3), None), TypeError, "policy must be"),
+    (lambda: softmax(np.zeros(3), "paper"), TypeError, "policy must be"),
+    (lambda: softmax(np.zeros(3), lambda stats: -stats.entropy), ValueError, "negative inverse temperature"),
+    (lambda: softmax(np.zeros((2, 3)), lambda stats: np.ones(5)), ValueError, "broadcast"),
+]
+
+
+@pytest.mark.parametrize(("make", "error", "message"), BAD)
+def test_bad_policies_are_refused_in_one_line(make, error, message):
+    with pytest.raises(error, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+LEARNABLE = [
+    lambda x: Constant(1 + x),
+    lambda x: Polynomial((x, 1.0 + x)),
+    lambda x: EntropyTarget(0.5 + x),
+    lambda x: LengthScaled(slope=0.3 + x, offset=x),
+    lambda x: LogLinear(a=x, b=x, c=x),
+    lambda x: PerHead((Constant(1 + x), LogLinear(c=x))),
+]
+
+
+@pytest.mark.parametrize("make", LEARNABLE)
+def test_numeric_fields_learn_by_gradient_in_both_frameworks(make):
+    logits = np.random.default_rng(0).normal(size=(3, 2, 4, 30)) * 2
+    x, step = 0.2, 1e-5
+    difference = (softmax(logits, make(x + step)) ** 2).sum() - (softmax(logits, make(x - step)) ** 2).sum()
+    leaf = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    (in_torch,) = torch.autograd.grad((softmax(torch.tensor(logits), make(leaf)) ** 2).sum(), leaf)
+    # The solver stops within 1e-4 nats of its target, so its finite difference is no judge; its gradient is exact.
+    if not isinstance(make(x), EntropyTarget):
+        np.testing.assert_allclose(in_torch.item(), difference / (2 * step), rtol=1e-6)
+    with jax.enable_x64(True):
+        in_jax = jax.jit(jax.grad(lambda x: (softmax(jnp.asarray(logits), make(x)) ** 2).sum()))(x)
+    np.testing.assert_allclose(in_torch.item(), float(in_jax), rtol=1e-9)
+
+
+def test_freeze_turns_arrays_into_numbers():
+    policy = LogLinear(a=torch.tensor([[0.25], [0.5]], requires_grad=True), b=np.float32(2.0)).freeze()
+    assert policy.a == ((0.25,), (0.5,))
+    assert policy.b == 2.0
+    sharpmax.softmax(np.zeros((1, 2, 3, 4)), policy)
