@@ -18,8 +18,9 @@ Names = tuple[str, ...]
 def register_policies() -> None:
     """Register every known policy class that is not registered yet; call again after defining your own."""
     for kind in Policy.known.values():
-        if kind not in _registered and hasattr(kind, "__dataclass_fields__"):
-            fixed = tuple(f.name for f in dataclasses.fields(kind) if f.name not in kind.learnable)
+        if kind not in _registered:
+            names = (f.name for f in dataclasses.fields(kind))  # type: ignore[arg-type]
+            fixed = tuple(name for name in names if name not in kind.learnable)
             jax.tree_util.register_pytree_with_keys(
                 kind, partial(_flatten, kind.learnable, fixed), partial(_unflatten, kind, fixed)
             )
