@@ -48,8 +48,9 @@ def softmax(
 
     >>> import numpy as np
     >>> row = np.array([2.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-    >>> bool(softmax(row)[0] > softmax(row, Constant(1.0))[0])
-    True
+    >>> weights, stats = softmax(row, return_stats=True)
+    >>> print(f"H = {stats.entropy:.2f}, beta = {stats.inverse_temperature:.2f}, weight {weights[0]:.2f}")
+    H = 1.41, beta = 1.77, weight 0.78
     """
     rows = masked_rows(logits, axis=axis, where=where)
     weights, stats = sharpened_rows(rows, policy, complete=return_stats)
