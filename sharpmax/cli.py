@@ -1,17 +1,18 @@
 """The command line: one command a verb, each a thin layer over a Python function of the same meaning.
 
-Everything is imported when it is used, so `sharpmax --help` is quick and needs no extra.
+The lists of experiments and benchmarks are data, and what they name is imported when it runs, so `sharpmax --help` is
+quick and needs no extra.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sharpmax import __version__
-from sharpmax.bench import BENCHMARKS
-from sharpmax.experiments import EXPERIMENTS
+from sharpmax.bench import BENCHMARKS, bench
+from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
 
 USER_ERRORS = (ValueError, TypeError, OSError, MissingExtraError)
@@ -33,17 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _reproduce(experiment: str | None, **options: object) -> None:
-    from sharpmax.experiments import reproduce
-
-    report = reproduce([experiment] if experiment else (), **options)  # type: ignore[arg-type]
+def _reproduce(experiment: str | None, **options: Any) -> None:
+    report = reproduce([experiment] if experiment else (), **options)
     print(f"report: {report}")
 
 
-def _bench(benchmark: str, json: Path | None, **options: object) -> None:
-    from sharpmax.bench import bench
-
-    bench(benchmark, json=json, **options)
+def _bench(benchmark: str, **options: Any) -> None:
+    bench(benchmark, **options)
 
 
 VERBS: dict[str, Callable[..., None]] = {"reproduce": _reproduce, "bench": _bench}

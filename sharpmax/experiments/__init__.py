@@ -39,12 +39,12 @@ EXPERIMENTS = (
 
 
 def reproduce(
-    names: Sequence[str] = (), *, out: str | Path = "runs", seed: int = 0, quick: bool = False, **options: Any
+    names: str | Sequence[str] = (), *, out: str | Path = "runs", seed: int = 0, quick: bool = False, **options: Any
 ) -> Path:
-    """Run the named experiments (none named: all), then gather their pages into `out/report.html`.
+    """Run the named experiment or experiments (none named: all), then gather their pages into `out/report.html`.
 
     Args:
-        names: which of `EXPERIMENTS`, in any order.
+        names: one or several of `EXPERIMENTS`, in any order.
         out: the root that run folders and the report go to; a run found there is continued.
         seed: of every random draw.
         quick: a smaller run that shows the same thing in seconds.
@@ -59,11 +59,11 @@ def reproduce(
     """
     if seed < 0:
         raise ValueError(f"expected a seed of 0 or more, got {seed}")
-    chosen = [_find(name) for name in names] or EXPERIMENTS
+    chosen = [_find(name) for name in ([names] if isinstance(names, str) else names)] or EXPERIMENTS
     if options and len(chosen) != 1:
         raise ValueError(f"options of one experiment ({', '.join(options)}) need that experiment named alone")
     modules = [import_module(experiment.module) for experiment in chosen]
-    from sharpmax.report import write_report
+    from sharpmax.report import write_report  # brings the report extra, which listing the experiments must not need
 
     for module in modules:
         module.run(out, seed=seed, quick=quick, **options)

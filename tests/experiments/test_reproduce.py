@@ -15,6 +15,11 @@ def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
         reproduce(["nonsense"], out=tmp_path)
 
 
+def test_one_name_may_stand_for_itself(tmp_path):
+    with pytest.raises(ValueError, match="'nonsense'"):
+        reproduce("nonsense", out=tmp_path)
+
+
 def test_options_of_one_experiment_need_it_named_alone(tmp_path):
     with pytest.raises(ValueError, match="named alone"):
         reproduce(["bounds", "bounds"], out=tmp_path, steps=3)
