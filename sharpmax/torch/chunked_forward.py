@@ -1,0 +1,109 @@
+"""Statistics and weights of a chunk of whole rows, and attention in one pass over the chunks when no gradient is asked.
+
+A chunk holds its rows' logits until they are used, so where the policy looks at one row at a time, the statistics, beta
+and the output of a chunk follow from one product with the keys: two products in all, as in plain attention.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sharpmax.core.policies import Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table
+from sharpmax.core.policies.base import SMALLEST, choose
+from sharpmax.core.stats import FLOOR, RowStats, StreamState
+from sharpmax.torch.chunked_rows import chunks, rows_of
+from sharpmax.torch.lengths import positions
+from sharpmax.torch.request import Request
+
+
+def is_rowwise(policy: Any) -> bool:
+    """Tell whether beta of a row depends on that row alone: our own policies with numbers, not arrays, for fields."""
+    if type(policy) not in (Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table):
+        return False
+    return not any(isinstance(v, Tensor) for f in dataclasses.fields(policy) for v in _flat(getattr(policy, f.name)))
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
+    """Return the output and the statistics, without a graph."""
+    output = request.query.new_empty((*request.rows, request.value.shape[3]))
+    position = positions(request) if "position" in request.wanted else None
+    kept: dict[str, Tensor] = {}
+    for chunk in chunks(request):
+        rows = rows_of(request, chunk)
+        count = visible_keys(rows.logits, rows.sink, rows.masked)
+        minimum = smallest(rows.logits) if "minimum" in request.extra else None
+        shifted, maximum = shift_(rows.logits, rows.masked)
+        weights = torch.exp(shifted)
+        stats = statistics_of_shifted(shifted, weights.clone(), maximum, variance="variance" in request.extra)
+        stats = stats._replace(count=count, minimum=minimum)
+        if position is not None:
+            stats = stats._replace(position=chunk.rows_of(position, request.groups))
+
+        def stats_at(beta: Tensor, shifted: Tensor = shifted, maximum: Tensor = maximum) -> RowStats:
+            return StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
+
+        beta = choose(request.policy, stats, stats_at)
+        if bool((beta != 1).any()):  # else the weights at hand are the weights
+            weights = shifted.mul_(beta.clamp(min=SMALLEST).unsqueeze(-1)).exp_()
+        value = chunk.keys_of(request.value).to(request.wide)
+        result = product(weights[..., : value.shape[0]], value).div_(row_total(weights))
+        chunk.rows_of(output, request.groups).copy_(result)
+        for name, field in stats._replace(inverse_temperature=beta)._asdict().items():
+            if field is not None:
+                if name not in kept:
+                    kept[name] = torch.empty(request.rows, dtype=request.wide, device=output.device)
+                chunk.rows_of(kept[name], request.groups).copy_(field)
+    return output, RowStats(**kept)
+
+
+def visible_keys(logits: Tensor, sink: bool, masked: bool) -> Tensor:
+    """Count the keys of each row that are not -inf."""
+    keys = logits[..., :-1] if sink else logits
+    if not masked:
+        return logits.new_full(keys.shape[:-1], keys.shape[-1])
+    return (keys != -torch.inf).sum(-1).to(logits.dtype)
+
+
+def smallest(logits: Tensor) -> Tensor:
+    """Return the smallest visible logit of each row, +inf for an empty one."""
+    if logits.shape[-1] == 0:
+        return logits.new_full(logits.shape[:-1], torch.inf)
+    return logits.masked_fill(logits == -torch.inf, torch.inf).amin(-1)
+
+
+def shift_(logits: Tensor, masked: bool) -> tuple[Tensor, Tensor]:
+    """Subtract each row's maximum in place, a masked item stopping at FLOOR; return that and the maximum."""
+    if logits.shape[-1] == 0:
+        return logits, logits.new_full(logits.shape[:-1], -torch.inf)
+    maximum = logits.amax(-1)
+    if not masked:
+        return logits.sub_(maximum.unsqueeze(-1)), maximum
+    origin = maximum.masked_fill(maximum == -torch.inf, 0)
+    return logits.sub_(origin.unsqueeze(-1)).clamp_(min=FLOOR), maximum
+
+
+def statistics_of_shifted(shifted: Tensor, weights: Tensor, maximum: Tensor, *, variance: bool) -> RowStats:
+    """Return entropy, logsumexp, maximum (and variance) of whole rows from exp(shifted), which it overwrites."""
+    Z = row_total(weights).squeeze(-1)
+    first = weights.mul_(shifted)
+    mean = first.sum(-1) / Z
+    log_Z = torch.log(Z)
+    second = (first.mul_(shifted).sum(-1) / Z - mean * mean).clamp(min=0) if variance else None
+    return RowStats((log_Z - mean).clamp(min=0), maximum + log_Z, maximum, variance=second)
+
+
+def row_total(weights: Tensor) -> Tensor:
+    """Sum each row, keeping the axis; 1 for an empty row."""
+    total = weights.sum(-1, keepdim=True)
+    return total.masked_fill_(total == 0, 1)
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply (group, queries, n) with (n, p) as one product, not one a group."""
+    return (left.reshape(-1, left.shape[-1]) @ right).view(*left.shape[:2], right.shape[1])

@@ -1,0 +1,142 @@
+"""A few rows of logits at a time: how `chunked` makes them, and how a gradient goes back through them.
+
+A chunk is all the visible keys of some queries, for every query head that shares a key head, so any row statistic is
+one reduction and memory is O(keys), not O(queries·keys). Sizes are chosen so that a chunk stays in a core's cache.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sharpmax.torch.lengths import visible_by_position
+from sharpmax.torch.request import Request
+
+ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
+"""Logits in a chunk: what a CPU's cache holds; 256 MB on an accelerator, which needs the parallelism."""
+
+
+class Chunk(NamedTuple):
+    """Which rows and keys: batch and key head `b, h`; queries [start, stop); keys [low, high)."""
+
+    b: int
+    h: int
+    start: int
+    stop: int
+    low: int
+    high: int
+
+    def query_heads(self, groups: int) -> slice:
+        """The query heads that share this key head."""
+        return slice(self.h * groups, (self.h + 1) * groups)
+
+    def rows_of(self, tensor: Tensor, groups: int) -> Tensor:
+        """Return this chunk's part of a (B, H, Lq, …) tensor, as (group, queries, …)."""
+        return tensor[self.b, self.query_heads(groups), self.start : self.stop]
+
+    def keys_of(self, tensor: Tensor) -> Tensor:
+        """Return this chunk's part of a (B, Hkv, Lk, width) tensor, as (keys, width)."""
+        return tensor[self.b, self.h, self.low : self.high]
+
+    def logits_of(self, tensor: Tensor, groups: int) -> Tensor:
+        """Return this chunk's part of a tensor that broadcasts to (B, H, Lq, Lk), as (1|group, 1|queries, 1|keys)."""
+        queries, keys = slice(self.start, self.stop), slice(self.low, self.high)
+        wanted = (slice(self.b, self.b + 1), self.query_heads(groups), queries, keys)
+        return tensor[tuple(slice(None) if n == 1 else s for n, s in zip(tensor.shape, wanted, strict=True))][0]
+
+
+def chunks(request: Request) -> Iterator[Chunk]:
+    """Cover every row once, in a fixed order, so that sums into keys are the same on every call."""
+    length = request.rows[2]
+    elements = ELEMENTS.get(request.query.device.type, ELEMENTS["cuda"])
+    for b in range(request.key.shape[0]):
+        for h in range(request.key.shape[1]):
+            start = 0
+            while start < length:
+                # Causal rows begin short, so the first chunks hold more of them.
+                _, high = request.key_range(start, min(start + 64, length))
+                step = max(1, elements // (max(high, 64) * request.groups))
+                stop = min(start + step, length)
+                yield Chunk(b, h, start, stop, *request.key_range(start, stop))
+                start = stop
+
+
+class Rows(NamedTuple):
+    """The logits of one chunk and what a gradient needs to go back through them."""
+
+    logits: Tensor  # (group, queries, keys, one more with sinks), -inf where masked
+    q: Tensor  # (group·queries, D), scaled
+    k: Tensor  # (keys, D)
+    slope: Tensor | None  # d(softcap(x))/dx
+    sink: bool
+    masked: bool  # whether some logit may be -inf
+
+
+def rows_of(request: Request, chunk: Chunk, *, slope: bool = False) -> Rows:
+    """Compute the logits of a chunk; `slope` keeps what a gradient through the softcap needs."""
+    q = chunk.rows_of(request.query, request.groups).to(request.wide)
+    group, queries, width = q.shape
+    q = (q * request.scale).reshape(group * queries, width)
+    k = chunk.keys_of(request.key).to(request.wide)
+    logits = torch.mm(q, k.T).view(group, queries, k.shape[0])
+    kept = None
+    if request.softcap is not None:
+        bent = torch.tanh(logits / request.softcap)
+        kept = 1 - bent * bent if slope else None
+        logits = request.softcap * bent
+    if request.bias is not None:
+        logits = logits + chunk.logits_of(request.bias, request.groups).to(logits.dtype)
+    if request.mask is not None:
+        logits.masked_fill_(~chunk.logits_of(request.mask, request.groups), -torch.inf)
+    by_position = visible_by_position(request, *chunk[2:])
+    if by_position is not None:
+        logits.masked_fill_(~by_position, -torch.inf)
+    if request.sinks is not None:
+        sink = request.sinks[chunk.query_heads(request.groups)].to(logits.dtype)[:, None].expand(group, queries)
+        # A row that sees no key stays empty, whatever its sink.
+        sink = torch.where((logits != -torch.inf).any(-1), sink, -torch.inf)
+        logits = torch.cat([logits, sink[..., None]], dim=-1)
+    masked = not (request.mask is None and request.bias is None and by_position is None and k.shape[0])
+    return Rows(logits, q, k, kept, request.sinks is not None, masked)
+
+
+class Gradients(NamedTuple):
+    """Where gradients of the logits gather: (B, H, Lq, D), (B, Hkv, Lk, D), the bias's shape, (H,)."""
+
+    query: Tensor
+    key: Tensor
+    bias: Tensor | None
+    sinks: Tensor | None
+
+    @classmethod
+    def zeros(cls, request: Request, *, bias: bool) -> "Gradients":
+        """Start at zero, in the accumulators' dtype; a bias that needs no gradient gets no O(n²) buffer."""
+
+        def zeros(tensor: Tensor) -> Tensor:
+            return torch.zeros(tensor.shape, dtype=request.wide, device=tensor.device)
+
+        return cls(
+            query=zeros(request.query),
+            key=zeros(request.key),
+            bias=zeros(request.bias) if bias and request.bias is not None else None,
+            sinks=None if request.sinks is None else zeros(request.sinks),
+        )
+
+    def add(self, request: Request, chunk: Chunk, rows: Rows, gradient: Tensor) -> None:
+        """Add the gradient of a chunk's logits, which is 0 wherever they are masked."""
+        groups = request.groups
+        if rows.sink:
+            if self.sinks is not None:
+                self.sinks[chunk.query_heads(groups)] += gradient[..., -1].sum(-1)
+            gradient = gradient[..., :-1]
+        if self.bias is not None:
+            part = chunk.logits_of(self.bias, groups)
+            part += gradient.sum_to_size(part.shape)
+        if rows.slope is not None:
+            gradient = gradient * rows.slope
+        flat = gradient.reshape(-1, gradient.shape[-1])
+        query = chunk.rows_of(self.query, groups)
+        query += (flat @ rows.k).view(query.shape) * request.scale
+        key = chunk.keys_of(self.key)
+        key += flat.T @ rows.q

@@ -1,0 +1,187 @@
+"""One validated call of attention, as every implementation receives it.
+
+Validation happens here, before any work and in one place: an implementation may trust the shapes, and only has to say
+(`refusal`) what it cannot serve.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sharpmax.core.masks import Window, window_ends
+from sharpmax.core.policies.base import Policy, needed
+from sharpmax.core.stats import ALWAYS, ON_REQUEST
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Arguments of one call, checked. Key j is `i + Lk - Lq - j` behind query i, and is visible in [-right, left]."""
+
+    query: Tensor  # (B, H, Lq, D)
+    key: Tensor  # (B, Hkv, Lk, D)
+    value: Tensor  # (B, Hkv, Lk, Dv)
+    policy: Any
+    mask: Tensor | None  # boolean, four axes, each 1 or the logits'
+    bias: Tensor | None  # floating, four axes, each 1 or the logits'
+    left: int | None  # how far behind a visible key may lie; None: any distance
+    right: int | None  # how far ahead; 0 is causal
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None  # (H,)
+    dropout: float
+    return_stats: bool
+    asked: frozenset[str] = frozenset()  # statistics beyond the usual that the caller asks for
+
+    @property
+    def groups(self) -> int:
+        """How many query heads share a key head."""
+        return int(self.query.shape[1] // self.key.shape[1])
+
+    @property
+    def offset(self) -> int:
+        """Index of the first query among the keys."""
+        return int(self.key.shape[2] - self.query.shape[2])
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """Shape of every row statistic: (B, H, Lq)."""
+        batch, heads, length, _ = self.query.shape
+        return batch, heads, length
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype of statistics and accumulators."""
+        return torch.float64 if self.query.dtype == torch.float64 else torch.float32
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Every statistic that the policy or the caller asks for."""
+        return needed(self.policy) | self.asked | (ALWAYS if self.return_stats else frozenset())
+
+    @property
+    def extra(self) -> frozenset[str]:
+        """Of those, the ones that `RowStats` has only on request."""
+        return self.wanted & ON_REQUEST
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute: some axis has length 0."""
+        return 0 in self.query.shape or 0 in self.key.shape or 0 in self.value.shape
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether autograd may ask for a gradient of anything passed in (a policy's own tensors aside)."""
+        inputs = (self.query, self.key, self.value, self.bias, self.sinks)
+        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+
+    def key_range(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the keys [low, high) that any of the queries [start, stop) may see by position."""
+        length = self.key.shape[2]
+        low = 0 if self.left is None else max(0, start + self.offset - self.left)
+        high = length if self.right is None else min(length, stop + self.offset + self.right)
+        return (low, high) if low < high else (0, 0)
+
+
+def validated(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    policy: Any,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    window: Window,
+    softcap: float | None,
+    sinks: Tensor | None,
+    dropout: float,
+    return_stats: bool,
+    asked: frozenset[str] = frozenset(),
+) -> Request:
+    """Check every argument and return the request, or raise saying what was expected and what came."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        _check_tensor(name, tensor)
+        if tensor.ndim != 4:
+            raise ValueError(f"{name} must be (batch, heads, length, width), got shape {tuple(tensor.shape)}")
+    if not (isinstance(policy, Policy) or callable(policy)):
+        raise TypeError(
+            f"policy must be a sharpmax policy (PAPER, Constant(1.0), …) or a callable on RowStats, got {policy!r}"
+        )
+    query, key, value = _under_autocast(query, key, value)
+    if not query.dtype == key.dtype == value.dtype:
+        raise TypeError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
+    if not query.device == key.device == value.device:
+        raise ValueError(f"query, key and value must share a device, got {query.device}, {key.device}, {value.device}")
+    _check_shapes(query, key, value)
+    logits = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            got = getattr(mask, "dtype", type(mask).__name__)
+            raise TypeError(f"mask must be a boolean tensor (True = visible), got {got}; for an additive one use bias")
+        mask = _four_axes("mask", mask, logits)
+    if bias is not None:
+        bias = _four_axes("bias", _check_tensor("bias", bias), logits)
+    if sinks is not None and tuple(_check_tensor("sinks", sinks).shape) != (query.shape[1],):
+        raise ValueError(f"sinks must have one logit a query head, shape ({query.shape[1]},), got {tuple(sinks.shape)}")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap must be positive, got {softcap!r}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
+    left, right = window_ends(window) or (None, None)
+    if is_causal:
+        right = 0
+    return Request(
+        query=query,
+        key=key,
+        value=value,
+        policy=policy,
+        mask=mask,
+        bias=bias,
+        left=left,
+        right=right,
+        scale=float(query.shape[3] ** -0.5 if scale is None else scale) if query.shape[3] else 1.0,
+        softcap=softcap,
+        sinks=sinks,
+        dropout=float(dropout),
+        return_stats=return_stats,
+        asked=asked,
+    )
+
+
+def _check_tensor(name: str, tensor: Any) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if not tensor.dtype.is_floating_point:
+        raise TypeError(f"{name} must have a real floating dtype, got {tensor.dtype}; cast it first")
+    return tensor
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
+    if q[0] != k[0] or q[3] != k[3] or k[:3] != v[:3]:
+        raise ValueError(
+            f"query {q}, key {k} and value {v} must share the batch; query and key the width; "
+            "key and value their heads and length"
+        )
+    if k[1] == 0 or q[1] % k[1]:
+        raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly")
+
+
+def _four_axes(name: str, tensor: Tensor, logits: tuple[int, int, int, int]) -> Tensor:
+    """Return the tensor with axes of length 1 put in front, if it then broadcasts to the logits."""
+    shape = (1,) * (4 - tensor.ndim) + tuple(tensor.shape)
+    if len(shape) != 4 or any(have not in (1, want) for have, want in zip(shape, logits, strict=True)):
+        raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not broadcast to the logits' {logits}")
+    return tensor.reshape(shape)
+
+
+def _under_autocast(*tensors: Tensor) -> list[Tensor]:
+    """Cast as autocast casts the arguments of scaled_dot_product_attention: float64 stays."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    target = torch.get_autocast_dtype(device)
+    return [tensor if tensor.dtype == torch.float64 else tensor.to(target) for tensor in tensors]

@@ -1,0 +1,48 @@
+"""Logits -> row statistics -> policy -> weights, for an implementation that offers the two ends.
+
+    H, LSE, m, n, … = statistics(q, k)      first pass, differentiable
+    beta            = policy(H, n, …)       plain autograd: parameters of the policy learn, whatever it is
+    output          = weighted(q, k, v, beta)    second pass, differentiable in beta too
+
+So gradients flow through beta exactly, for any policy, and an implementation only has to know the derivative of each
+end. A policy that needs no statistic of the logits pays for no first pass.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from sharpmax.core.policies.base import SMALLEST, choose
+from sharpmax.core.stats import RowStats
+from sharpmax.torch.lengths import positions, rows_without_logits
+from sharpmax.torch.request import Request
+
+OF_THE_LOGITS = frozenset({"entropy", "logsumexp", "maximum", "minimum", "variance"})
+
+
+class Statistics(Protocol):
+    """The first pass: statistics of the rows, each scaled by `row_scale` (held constant) where given."""
+
+    def __call__(self, request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
+        """Return entropy, logsumexp, maximum, count and the extra ones."""
+
+
+Weighted = Callable[[Request, Tensor, RowStats], Tensor]
+"""The second pass: softmax(beta·e)·v, given beta (B, H, Lq) and the statistics of the first."""
+
+
+def attend_in_three_steps(request: Request, statistics: Statistics, weighted: Weighted) -> tuple[Tensor, RowStats]:
+    """Return the output and the statistics, beta among them."""
+    stats = None if request.wanted & OF_THE_LOGITS else rows_without_logits(request)
+    if stats is None:
+        stats = statistics(request, row_scale=None, extra=request.extra)
+        if "position" in request.wanted:
+            stats = stats._replace(position=positions(request))
+
+    def stats_at(beta: Tensor) -> RowStats:
+        return statistics(request, row_scale=beta, extra=frozenset({"variance"}))
+
+    beta = choose(request.policy, stats, stats_at)
+    # A beta of 0 must not bring masked keys back: see `SMALLEST`.
+    return weighted(request, beta.clamp(min=SMALLEST), stats), stats._replace(inverse_temperature=beta)

@@ -1,0 +1,111 @@
+"""One contract, every implementation: output, statistics and gradients against the float64 reference.
+
+On a machine with an accelerator the same suite runs there: `pytest tests/torch`.
+"""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from sharpmax import reference_attention
+from sharpmax.torch import IMPLEMENTATIONS, attention
+from tests.attention_cases import CASES, Case
+from tests.torch.budgets import assert_within_budget, naive_attention
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DIFFERENTIABLE = ("query", "key", "value", "bias", "sinks")
+STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
+
+
+def tensors(case: Case, dtype: torch.dtype, precision: torch.dtype | None = None) -> dict[str, torch.Tensor | None]:
+    """Draw the case, round it to `dtype`, and give it as `precision` (the same, unless said)."""
+    made: dict[str, torch.Tensor | None] = {}
+    for name, array in case.draw().items():
+        if array is None or array.dtype == np.bool_:
+            made[name] = None if array is None else torch.tensor(array, device=DEVICE)
+            continue
+        tensor = torch.tensor(array, device=DEVICE).to(dtype).to(precision or dtype)
+        made[name] = tensor.requires_grad_(name in DIFFERENTIABLE)
+    return made
+
+
+def named(arrays):
+    """Split the arrays into the three that come first and the rest."""
+    return [arrays[name] for name in ("query", "key", "value")], {n: arrays[n] for n in ("mask", "bias", "sinks")}
+
+
+def gradients(arrays, output, stats):
+    """Differentiate a loss that weighs every output and every statistic differently."""
+    loss = (output.double() * probe(output)).sum()
+    if stats is not None:
+        for name in STATISTICS:
+            field = getattr(stats, name).double()
+            if name != "count":
+                loss = loss + (torch.where(field.isfinite(), field, 0) * probe(field)).sum()
+    inputs = {n: arrays[n] for n in DIFFERENTIABLE if arrays[n] is not None}
+    found = torch.autograd.grad(loss, list(inputs.values()), allow_unused=True)
+    return {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(inputs.items(), found, strict=True)}
+
+
+def probe(tensor):
+    return torch.cos(torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float64)).view(tensor.shape)
+
+
+def serve(case, arrays, implementation, *, return_stats):
+    first, rest = named(arrays)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = attention(*first, **rest, **case.options, implementation=implementation, return_stats=return_stats)
+    except NotImplementedError as refusal:
+        pytest.skip(str(refusal))
+    return result if return_stats else (result, None)
+
+
+def judge(case, arrays, dtype, output, stats):
+    """Compare a result and its gradients with the reference, within the budget."""
+    exact_arrays, naive_arrays = tensors(case, dtype, torch.float64), tensors(case, dtype)
+    first, rest = named(exact_arrays)
+    exact, exact_stats = reference_attention(*first, **rest, **case.options, return_stats=True)
+    naive, naive_stats = naive_attention(naive_arrays, case.options)
+    assert output.dtype == dtype
+    assert_within_budget("output", output, exact, naive)
+    if stats is not None:
+        rounded = torch.float64 if dtype == torch.float64 else torch.float32
+        wide = tensors(case, dtype, rounded)
+        with torch.no_grad():
+            _, wide_stats = naive_attention(wide, case.options)
+        for name in STATISTICS:
+            field = getattr(stats, name)
+            assert field.dtype == rounded, f"{name} is {field.dtype}"
+            # A statistic is no better than the logits it comes from: the band is of the largest of them.
+            exact_field = getattr(exact_stats, name).expand(field.shape)
+            assert_within_budget(
+                name, field, exact_field, getattr(wide_stats, name), terms=4 * largest_logit(exact_stats)
+            )
+    with_stats = stats is not None
+    got = gradients(arrays, output, stats)
+    wanted = gradients(exact_arrays, exact, exact_stats if with_stats else None)
+    low = gradients(naive_arrays, naive, naive_stats if with_stats else None)
+    # dL/de is a difference of terms of the size of dO·v (and, through beta and H, of those times the logits).
+    terms = largest_logit(exact_stats) * max(1.0, *(exact_arrays[n].abs().max().item() ** 2 for n in ("key", "value")))
+    for name, gradient in got.items():
+        assert_within_budget(f"gradient of {name}", gradient, wanted[name], low[name], terms=terms)
+
+
+def largest_logit(stats):
+    """At least 1."""
+    return torch.where(stats.maximum.isfinite(), stats.maximum.abs(), 1).max().clamp(min=1).item()
+
+
+@pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_contract(implementation, case, dtype):
+    arrays = tensors(case, DTYPES[dtype])
+    output, stats = serve(case, arrays, implementation, return_stats=implementation != "stock")
+    judge(case, arrays, DTYPES[dtype], output, stats)
