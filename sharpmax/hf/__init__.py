@@ -1,6 +1,26 @@
 """Hugging Face models: load one, sharpen it, and bind diagnosis, certificates and calibration to it."""
 
 from sharpmax.hf.builtin import BUILTIN, Builtin
+from sharpmax.hf.layers import AttentionLayer, attention_layers
+from sharpmax.hf.length_temperature import SecondTemperatureWarning
 from sharpmax.hf.load import LoadedModel, load
+from sharpmax.hf.plain import Attention
+from sharpmax.hf.sharpen import Sharpened, sharpen
+from sharpmax.hf.sidecar import from_card, save_pretrained
+from sharpmax.hf.training import AttentionLog
 
-__all__ = ["BUILTIN", "Builtin", "LoadedModel", "load"]
+__all__ = [
+    "BUILTIN",
+    "Attention",
+    "AttentionLayer",
+    "AttentionLog",
+    "Builtin",
+    "LoadedModel",
+    "SecondTemperatureWarning",
+    "Sharpened",
+    "attention_layers",
+    "from_card",
+    "load",
+    "save_pretrained",
+    "sharpen",
+]

@@ -1,0 +1,173 @@
+"""Sharpen a model: one line on, one line off.
+
+    with sharpen(model, policy):
+        model.generate(…)
+
+Nothing is patched globally: the model's attention modules carry their policy, its configs name our function in
+transformers' attention *and* mask interfaces (without the second a decoder would silently lose its causal mask), and
+all of it is put back on leaving, whatever happens.
+"""
+
+import warnings
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self
+
+from torch import nn
+
+from sharpmax.core.cards import load_policy
+from sharpmax.core.policies import Constant, PerLayer, Policy
+from sharpmax.core.softmax import SilentPolicyWarning
+from sharpmax.extras import extra
+from sharpmax.hf.attend import NAME, interface_attention
+from sharpmax.hf.layers import AttentionLayer, attention_layers, configs_of, layer_count
+from sharpmax.hf.length_temperature import warn_of_second_temperature
+from sharpmax.hf.plain import multihead_forward
+from sharpmax.hf.sidecar import card_file
+from sharpmax.hf.site import Observer, Run, Site
+
+with extra("hf"):
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+
+def sharpen(
+    model: nn.Module,
+    policy: Policy | str | PathLike[str] = Constant(1.0),  # noqa: B008
+    *,
+    observer: Observer | None = None,
+    implementation: str | None = None,
+) -> "Sharpened":
+    """Switch the policy on in every attention layer of a model, until the block ends or `restore()` is called.
+
+    Args:
+        model: any transformers model (bare, under PEFT, compiled), or any module with `nn.MultiheadAttention` or our
+            `Attention` slots inside.
+        policy: a policy, `PerLayer` for one a layer (`attention_layers` gives their order), or the path of a card or of
+            a folder that holds one.
+        observer: called with a layer's index and its row statistics at every attention call.
+        implementation: of `sharpmax.torch.attention`; the fastest that can serve unless given.
+
+    Raises:
+        NotImplementedError: the model attends in a way that cannot be reached.
+        ValueError: a `PerLayer` for another number of layers.
+        TypeError: something else for a policy.
+    """
+    if isinstance(policy, str | PathLike):
+        policy = load_policy(card_file(policy))
+    if not isinstance(policy, Policy):
+        raise TypeError(f"expected a sharpmax policy or the path of a card, got {policy!r}")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch module, got {type(model).__name__}")
+    layers = attention_layers(model)
+    _check_layers(policy, layers)
+    warn_of_second_temperature(policy, configs_of(model))
+    return Sharpened(model, policy, layers, Run(observer, implementation))
+
+
+class Sharpened:
+    """A model with its policy switched on; made by `sharpen`. Leaving the block, or `restore()`, switches it off."""
+
+    def __init__(self, model: nn.Module, policy: Policy, layers: list[AttentionLayer], run: Run) -> None:
+        self.model, self.policy, self.layers = model, policy, layers
+        self._run = run
+        self._undo: list[tuple[Any, str, Any]] = []
+        self._sites: dict[nn.Module, Site] = {}
+        _register()
+        try:
+            self._switch_on()
+        except BaseException:
+            self._put_back()
+            raise
+
+    @property
+    def calls(self) -> int:
+        """How often an attention layer has run since it was switched on."""
+        return self._run.calls
+
+    def restore(self) -> None:
+        """Switch it off: everything is as it was before. Harmless the second time."""
+        if not self._undo:
+            return
+        for module, site in self._sites.items():
+            if module.__dict__.get("sharpmax_site") is not site:
+                raise RuntimeError("this model was sharpened again since; restore the later one first")
+        self._put_back()
+        self._say_if_silent()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            self.restore()
+        else:
+            self._put_back()
+
+    def _switch_on(self) -> None:
+        for layer in self.layers:
+            policies = tuple(self.policy.for_layer(layer.index + run) for run in range(layer.runs))
+            site = self._sites[layer.module] = Site(self._run, layer.index, policies)
+            self._set(layer.module, "sharpmax_site", site)
+            if isinstance(layer.module, nn.MultiheadAttention):
+                self._set(layer.module, "forward", multihead_forward.__get__(layer.module))
+        for config in configs_of(self.model):
+            self._set(config, "_attn_implementation_internal", NAME)
+        self._hooks = [
+            self.model.register_forward_pre_hook(self._begin_forward),
+            self.model.register_forward_hook(self._end_forward),
+        ]
+
+    def _begin_forward(self, *_: Any) -> None:
+        self._run.in_forward = True
+        self._before = self._run.calls
+        for site in self._sites.values():
+            site.ran = 0
+
+    def _end_forward(self, *_: Any) -> None:
+        self._run.in_forward = False
+        on = any(module.__dict__.get("sharpmax_site") is site for module, site in self._sites.items())
+        if on and self._run.calls == self._before:  # a policy nested inside this one takes its calls
+            raise RuntimeError(
+                f"{type(self.model).__name__} ran without asking for attention once: sharpening it does nothing. "
+                "A model whose attention was chosen when it was built has to be loaded anew"
+            )
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        self._undo.append((owner, name, owner.__dict__.get(name, _ABSENT)))
+        owner.__dict__[name] = value
+
+    def _put_back(self) -> None:
+        for hook in getattr(self, "_hooks", ()):
+            hook.remove()
+        while self._undo:
+            owner, name, before = self._undo.pop()
+            if before is _ABSENT:
+                owner.__dict__.pop(name, None)
+            else:
+                owner.__dict__[name] = before
+
+    def _say_if_silent(self) -> None:
+        points = [p.silent_above for site in self._sites.values() for p in site.policies if p.silent_above is not None]
+        if points and self._run.highest_entropy > min(points):
+            warnings.warn(
+                f"the policy does nothing above an entropy of {min(points):.3f} nats, and some rows reached "
+                f"{self._run.highest_entropy:.2f}: they stayed plain softmax",
+                SilentPolicyWarning,
+                stacklevel=3,
+            )
+
+
+_ABSENT = object()
+
+
+def _register() -> None:
+    """Enter our function into both of transformers' tables: a name nobody uses until a config says so."""
+    AttentionInterface.register(NAME, interface_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def _check_layers(policy: Policy, layers: list[AttentionLayer]) -> None:
+    count = layer_count(layers)
+    if isinstance(policy, PerLayer) and len(policy.policies) != count:
+        raise ValueError(f"the policy holds {len(policy.policies)} layers, and this model has {count} attention layers")

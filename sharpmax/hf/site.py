@@ -1,0 +1,84 @@
+"""A site: what a sharpened attention module carries, and the one call that all ways of attending end in."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import sharpmax.torch
+from sharpmax.core.policies.base import Policy
+from sharpmax.core.softmax import SilentPolicyWarning
+from sharpmax.core.stats import RowStats
+
+Observer = Callable[[int, RowStats], None]
+"""Receives a layer's index and the statistics (batch, head, query) of each of its calls."""
+
+
+@dataclass
+class Run:
+    """What one `sharpen` keeps while it is on: its observer, its implementation, and how often it was called."""
+
+    observer: Observer | None = None
+    implementation: str | None = None
+    calls: int = 0
+    in_forward: bool = False
+    highest_entropy: float = 0.0
+
+
+@dataclass
+class Site:
+    """One attention module: the policies of the layers it runs as, and how many of them this forward pass has run."""
+
+    run: Run
+    first_layer: int
+    policies: tuple[Policy, ...]
+    ran: int = 0
+    watched: bool = False
+
+    def next_layer(self) -> tuple[int, Policy]:
+        """Return the index and policy of the layer that attends now."""
+        if len(self.policies) == 1:
+            return self.first_layer, self.policies[0]
+        if not self.run.in_forward:
+            raise NotImplementedError(
+                "one module serves many layers here, and gradient checkpointing runs it again without saying as which; "
+                "switch gradient checkpointing off"
+            )
+        index = self.ran % len(self.policies)
+        self.ran += 1
+        return self.first_layer + index, self.policies[index]
+
+
+def attend_at(site: Site, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell whoever observes."""
+    layer, policy = site.next_layer()
+    run = site.run
+    run.calls += 1
+    # A policy that switches itself off is watched once a site: enough to say so, too little to cost.
+    watch = policy.silent_above is not None and not site.watched and not torch.compiler.is_compiling()
+    if run.observer is None and not watch:
+        output: Tensor = sharpmax.torch.attention(
+            query, key, value, policy=policy, implementation=run.implementation, **options
+        )
+        return output
+    output, stats = _with_statistics(query, key, value, policy, run.implementation, options)
+    if watch and stats.entropy.numel():
+        run.highest_entropy = max(run.highest_entropy, float(stats.entropy.detach().max()))
+        site.watched = True
+    if run.observer is not None:
+        run.observer(layer, stats)
+    return output
+
+
+def _with_statistics(
+    query: Tensor, key: Tensor, value: Tensor, policy: Policy, implementation: str | None, options: dict[str, Any]
+) -> tuple[Tensor, RowStats]:
+    with warnings.catch_warnings():  # said once, on leaving
+        warnings.simplefilter("ignore", SilentPolicyWarning)
+        output, stats = sharpmax.torch.attention(
+            query, key, value, policy=policy, implementation=implementation, return_stats=True, **options
+        )
+    return output, stats

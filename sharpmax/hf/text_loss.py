@@ -1,0 +1,48 @@
+"""How well a causal model predicts text: the mean loss in nats of each token, in windows that do not overlap."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sharpmax.hf.load import LoadedModel
+
+
+def windows(ids: Tensor, length: int) -> Iterator[Tensor]:
+    """Cut ids (1, n) into whole windows (1, length); the rest is left out.
+
+    Raises:
+        ValueError: not even one window.
+    """
+    count = ids.shape[1] // length
+    if not count:
+        raise ValueError(
+            f"expected a text of at least {length} tokens, got {ids.shape[1]}; give more or shorten the window"
+        )
+    for index in range(count):
+        yield ids[:, index * length : (index + 1) * length]
+
+
+def token_losses(loaded: LoadedModel, ids: Tensor, *, chunk: int = 512) -> Tensor:
+    """Return the loss in nats of each token after the first, (batch, length - 1), in float32.
+
+    The logits over the vocabulary are made a chunk of tokens at a time: at 8,192 tokens they would fill gigabytes.
+    """
+    model = loaded.model
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    head = model.get_output_embeddings()
+    losses = []
+    for start in range(0, hidden.shape[1], chunk):
+        logits = head(hidden[:, start : start + chunk]).float()
+        target = ids[:, 1 + start : 1 + start + logits.shape[1]]
+        losses.append(functional.cross_entropy(logits.transpose(1, 2), target, reduction="none"))
+    return torch.cat(losses, dim=1)
+
+
+@torch.no_grad()
+def text_losses(loaded: LoadedModel, text: str, *, window: int) -> list[float]:
+    """Return the mean loss in nats of each whole window of the text; perplexity is exp of their mean."""
+    if not loaded.generates:
+        raise ValueError(f"{loaded.name} is not a causal language model: it has no next-token loss")
+    return [float(token_losses(loaded, ids).mean()) for ids in windows(loaded.tokens(text), window)]

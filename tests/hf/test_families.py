@@ -1,0 +1,142 @@
+"""Every family: with Constant(1) a sharpened model is the model; caches, padding and the future change nothing."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+
+import sharpmax
+from sharpmax.hf import attention_layers, sharpen
+from tests.hf.families import DECODERS, ENCODERS, FAMILIES, PAIRED, build, inputs, output, tokens
+
+POLICY = sharpmax.LogLinear(a=0.3, b=0.2, c=0.1, n0=8.0)
+"""Depends on entropy and length, so a wrongly counted key shows."""
+
+
+def widened(value):
+    return value.double() if value.is_floating_point() else value
+
+
+def assert_within_budget(actual, reference, judge):
+    """Err at most twice what the model's own float32 attention errs against float64, plus two roundings."""
+    budget = 2 * (reference.double() - judge).abs().max() + 2 * torch.finfo(torch.float32).eps * judge.abs().max()
+    assert (actual.double() - judge).abs().max() <= budget
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_constant_one_is_the_models_own_attention(family):
+    model, given = build(family), inputs(family)
+    reference = output(model, **given)
+    judge = output(copy.deepcopy(model).double(), **{name: widened(value) for name, value in given.items()})
+    with sharpen(model) as sharpened:
+        assert_within_budget(output(model, **given), reference, judge)
+    assert sharpened.calls == sum(layer.runs for layer in attention_layers(model))
+    assert torch.equal(output(model, **given), reference)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_policy_changes_the_output(family):
+    model, given = build(family), inputs(family)
+    plain = output(model, **given)
+    with sharpen(model, sharpmax.Constant(2.0)):
+        assert (output(model, **given) - plain).abs().max() > 1e-3 * plain.abs().max()
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_future_tokens_never_change_past_outputs(family):
+    model, ids = build(family), tokens()
+    changed = ids.clone()
+    changed[:, 12:] = tokens(seed=9)[:, 12:]
+    with sharpen(model, POLICY):
+        before, after = output(model, input_ids=ids), output(model, input_ids=changed)
+    assert torch.equal(before[:, :12], after[:, :12])
+    assert not torch.equal(before[:, 12:], after[:, 12:])
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_cached_equals_uncached(family):
+    model, ids = build(family), tokens()
+    with sharpen(model, POLICY), torch.no_grad():
+        whole = model(ids, use_cache=False).logits
+        cache = model(ids[:, :10], use_cache=True).past_key_values
+        parts = [
+            model(ids[:, i : i + 1], past_key_values=cache, use_cache=True).logits for i in range(10, ids.shape[1])
+        ]
+    torch.testing.assert_close(torch.cat(parts, 1), whole[:, 10:], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_equals_unpadded(family, side):
+    model, ids = build(family), tokens(batch=1, length=16)
+    longer = tokens(seed=3, batch=1)
+    padding = torch.zeros(1, longer.shape[1] - 16, dtype=torch.long)
+    parts = [padding, ids] if side == "left" else [ids, padding]
+    batch = torch.cat([torch.cat(parts, 1), longer])
+    mask = torch.cat([torch.cat([p != 0 for p in parts], 1), torch.ones_like(longer, dtype=torch.bool)]).long()
+    position_ids = (mask.cumsum(-1) - 1).clamp(min=0)
+    real = slice(-16, None) if side == "left" else slice(None, 16)
+    # OPT derives positions from the mask itself.
+    extra = {} if family == "opt" else {"position_ids": position_ids}
+    with sharpen(model, POLICY):
+        alone = output(model, input_ids=ids)
+        together = output(model, input_ids=batch, attention_mask=mask, **extra)
+    assert torch.isfinite(together[1]).all()
+    torch.testing.assert_close(together[:1, real], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_padded_encoders_equal_unpadded(family):
+    model, ids = build(family), tokens(batch=1, length=16)
+    padded = torch.cat([ids, torch.zeros(1, 8, dtype=torch.long)], 1)
+    with sharpen(model, POLICY):
+        alone = output(model, input_ids=ids, attention_mask=torch.ones_like(ids))
+        together = output(model, input_ids=padded, attention_mask=(padded != 0).long())
+    torch.testing.assert_close(together[:, :16], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation_is_greedy_decoding_of_the_sharpened_model(family, cache):
+    model, ids = build(family), tokens(batch=1, length=10)
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    with sharpen(model, POLICY), torch.no_grad():
+        expected = ids
+        for _ in range(8):
+            following = model(expected, use_cache=False).logits[:, -1:].argmax(-1)
+            expected = torch.cat([expected, following], 1)
+        implementation = {"cache_implementation": "static", "disable_compile": True} if cache == "static" else {}
+        found = model.generate(ids, **options, **implementation)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("family", sorted(set(PAIRED) - {"whisper"}))
+def test_an_encoder_decoder_generates_what_it_predicts(family):
+    model, ids = build(family), tokens(batch=1, length=10)
+    with sharpen(model, POLICY), torch.no_grad():
+        found = model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=None, num_beams=1)
+        predicted = model(input_ids=ids, decoder_input_ids=found).logits.argmax(-1)
+    assert torch.equal(found[:, 1:], predicted[:, :-1])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # at the import of DeBERTa
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("BloomForCausalLM", {"n_layer": 1, "n_head": 2}),
+        ("FalconForCausalLM", {}),
+        ("GPTJForCausalLM", {"n_layer": 1, "n_head": 2, "n_embd": 32, "rotary_dim": 8}),
+        ("GPTNeoForCausalLM", {"num_layers": 1, "attention_types": [[["global"], 1]]}),
+        ("DebertaV2Model", {}),
+        ("LongformerModel", {"attention_window": [4]}),
+    ],
+)
+def test_families_that_bypass_the_interface_are_refused_by_name(name, changes):
+    kind = getattr(transformers, name)
+    small = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = kind(kind.config_class(**{**small, "intermediate_size": 32, **changes}))
+    before = dict(vars(model.config))
+    with pytest.raises(NotImplementedError, match=f"(?i){name[:5]}.*bypasses"):
+        sharpen(model, sharpmax.PAPER)
+    assert vars(model.config) == before

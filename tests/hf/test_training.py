@@ -1,0 +1,53 @@
+"""The callback: a real Trainer logs entropy and largest weight of each layer, and the model is as before."""
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+import sharpmax
+from sharpmax.hf import AttentionLog, sharpen
+from tests.hf.families import build, tokens
+
+
+class Tracker(TrainerCallback):
+    """Stands for whatever the Trainer reports to."""
+
+    def __init__(self):
+        self.logs = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.logs.append((state.global_step, dict(logs)))
+
+
+def trained(folder, model, every):
+    data = [{"input_ids": ids, "labels": ids} for ids in tokens(batch=8)]
+    tracker = Tracker()
+    options = TrainingArguments(
+        str(folder), max_steps=4, per_device_train_batch_size=2, report_to=[], logging_steps=100, use_cpu=True,
+        disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = Trainer(model, options, train_dataset=data, callbacks=[tracker])
+    trainer.add_callback(AttentionLog(trainer, every=every))
+    trainer.train()
+    return [(step, log) for step, log in tracker.logs if any("attention/" in name for name in log)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
+def test_every_second_step_is_logged_for_every_layer(tmp_path):
+    model = build("llama")
+    logs = trained(tmp_path, model, every=2)
+    assert [step for step, _ in logs] == [1, 3]
+    for _, log in logs:
+        for layer in (0, 1):
+            assert 0 < log[f"attention/layer{layer}/entropy"] < 3.2
+            assert 0 < log[f"attention/layer{layer}/largest_weight"] <= 1
+    assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_sharpened_model_keeps_its_policy(tmp_path):
+    model = build("llama")
+    seen = []
+    with sharpen(model, sharpmax.Constant(2.0), observer=lambda _, stats: seen.append(stats.inverse_temperature.max())):
+        assert len(trained(tmp_path, model, every=2)) == 2
+        assert torch.stack(seen).tolist() == [2.0] * 4  # two steps of two layers; the others were the callback's
