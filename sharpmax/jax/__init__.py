@@ -1,7 +1,20 @@
-"""sharpmax in JAX: importing this makes every policy a pytree whose learnable fields are its leaves."""
+"""sharpmax in JAX: the call, and its implementations side by side.
 
+Importing this makes every policy a pytree whose learnable fields are its leaves.
+"""
+
+from sharpmax.jax.api import IMPLEMENTATIONS, Choice, attention, row_stats, which_implementation
 from sharpmax.jax.pytrees import register_policies
+from sharpmax.jax.varlen import attention_varlen
 
-__all__ = ["register_policies"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "Choice",
+    "attention",
+    "attention_varlen",
+    "register_policies",
+    "row_stats",
+    "which_implementation",
+]
 
 register_policies()

@@ -1,0 +1,184 @@
+"""The call: attention whose rows choose their own temperature, by whichever implementation is fastest and can serve.
+
+Implementations stand side by side in this folder and never import one another. Each offers
+
+    refusal(request) -> str | None            why it cannot serve this request, before any work
+    attend(request) -> (output, RowStats)
+    statistics(request) -> RowStats
+
+`implementation=None` walks the ladder, fastest first, and takes the first that does not refuse; one that is named
+serves or raises. The choice depends on shapes, dtypes and the platform only, so it is made while tracing.
+"""
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from jax import Array
+
+from sharpmax.core.masks import Window
+from sharpmax.core.policies import PAPER, Constant
+from sharpmax.core.softmax import say_if_silent
+from sharpmax.core.stats import ON_REQUEST, RowStats
+from sharpmax.jax import chunked, xla
+from sharpmax.jax.request import Request, Segments, validated
+
+LADDER: dict[str, ModuleType] = {"chunked": chunked, "xla": xla}
+"""Implementations by name, fastest first."""
+
+IMPLEMENTATIONS = tuple(LADDER)
+
+
+class Choice(NamedTuple):
+    """Which implementation serves a request, and why each one before it on the ladder does not."""
+
+    implementation: str
+    refused: dict[str, str]
+
+
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    policy: Any = PAPER,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window: Window = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    segments: Segments = None,
+    dropout: float = 0.0,
+    dropout_key: Array | None = None,
+    implementation: str | None = None,
+    return_stats: bool = False,
+) -> Any:
+    """Attention of query (B, T, N, H) on key (B, S, K, H) and value (B, S, K, Hv); output (B, T, N, Hv).
+
+    As `jax.nn.dot_product_attention`, with a temperature a row that `policy` chooses from the row's statistics. N is a
+    multiple of K. `mask` is boolean, True = visible, and `bias` is added to the logits; both broadcast to (B, N, T, S).
+    `is_causal` and `window` align the last query with the last key; an int W shows the last W keys, a pair
+    (left, right) is inclusive. `scale` is 1/sqrt(H) unless given. `softcap` c makes the logits c·tanh(e/c), before
+    bias and beta. `sinks` (N,) adds one item of that logit and zero value to each row. `segments`, integers (B, T) or
+    a pair of (B, T) and (B, S), lets a query see only keys of its own segment: several documents in one sequence.
+    `dropout` is applied to the weights, drawn from `dropout_key`.
+
+    `return_stats=True` returns `(output, RowStats)`: entropy, logsumexp, maximum, count and inverse_temperature, each
+    (B, N, T) in float32 or wider, with gradients. A query that sees no key gives 0.
+
+    `implementation` names one of `IMPLEMENTATIONS`; None takes the fastest that can serve, as `which_implementation`
+    tells.
+
+    Raises:
+        TypeError, ValueError: arguments that do not fit together, before any work.
+        NotImplementedError: the named implementation cannot serve this request; the message says why.
+
+    >>> import jax
+    >>> q = jax.random.normal(jax.random.key(0), (1, 8, 4, 16)); k = q[:, :, :2]
+    >>> attention(q, k, k, is_causal=True).shape
+    (1, 8, 4, 16)
+    """
+    request = validated(
+        query,
+        key,
+        value,
+        policy=policy,
+        mask=mask,
+        bias=bias,
+        is_causal=is_causal,
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        segments=segments,
+        dropout=dropout,
+        dropout_key=dropout_key,
+        return_stats=return_stats,
+    )
+    output, stats = attend(request, implementation)
+    return (output, stats) if return_stats else output
+
+
+def row_stats(
+    query: Array,
+    key: Array,
+    *,
+    extra: frozenset[str] = frozenset(),
+    mask: Array | None = None,
+    bias: Array | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window: Window = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    segments: Segments = None,
+    implementation: str | None = None,
+) -> RowStats:
+    """Return the statistics of attention's rows without attending: arguments and errors as in `attention`.
+
+    `extra` may name "minimum" and "variance". Differentiable; O(n) memory but by 'xla'.
+
+    >>> import jax.numpy as jnp
+    >>> q = jnp.zeros((1, 1, 1, 8)); k = jnp.zeros((1, 5, 1, 8))
+    >>> round(float(jnp.exp(row_stats(q, k).entropy[0, 0, 0])), 4)
+    5.0
+    """
+    unknown = set(extra) - ON_REQUEST
+    if unknown:
+        raise ValueError(f"extra may name {sorted(ON_REQUEST)}, got {sorted(unknown)}")
+    request = validated(
+        query,
+        key,
+        key,
+        policy=Constant(1.0),
+        mask=mask,
+        bias=bias,
+        is_causal=is_causal,
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        segments=segments,
+        return_stats=True,
+        asked=frozenset(extra),
+    )
+    stats: RowStats = LADDER[_choose(request, implementation).implementation].statistics(request)
+    return stats
+
+
+def which_implementation(query: Array, key: Array, value: Array, **arguments: Any) -> Choice:
+    """Tell which implementation `attention` takes for these arguments, and why the faster ones refuse.
+
+    >>> import jax, jax.numpy as jnp
+    >>> x = jnp.ones((1, 4, 1, 8))
+    >>> which_implementation(x, x, x, dropout=0.1, dropout_key=jax.random.key(0)).implementation
+    'xla'
+    """
+    implementation = arguments.pop("implementation", None)
+    return _choose(validated(query, key, value, **{"policy": PAPER, **arguments}), implementation)
+
+
+def attend(request: Request, implementation: str | None) -> tuple[Array, RowStats]:
+    """Serve a validated request; output (B, T, N, Hv)."""
+    output, stats = LADDER[_choose(request, implementation).implementation].attend(request)
+    if request.return_stats:
+        say_if_silent(request.policy, stats)
+    return output.swapaxes(1, 2), stats
+
+
+def _choose(request: Request, implementation: str | None) -> Choice:
+    if implementation is not None:
+        if implementation not in LADDER:
+            raise ValueError(f"implementation must be one of {', '.join(LADDER)} or None, got {implementation!r}")
+        reason = LADDER[implementation].refusal(request)
+        if reason is not None:
+            raise NotImplementedError(f"implementation {implementation!r} cannot serve this: {reason}")
+        return Choice(implementation, {})
+    refused: dict[str, str] = {}
+    for name, module in LADDER.items():
+        reason = module.refusal(request)
+        if reason is None:
+            return Choice(name, refused)
+        refused[name] = reason
+    raise NotImplementedError("no implementation can serve this: " + "; ".join(f"{n}: {r}" for n, r in refused.items()))

@@ -1,0 +1,179 @@
+"""One validated call of attention, as every implementation receives it.
+
+Validation happens here, before any work and in one place: an implementation may trust the shapes, and only has to say
+(`refusal`) what it cannot serve. Everything here is known while tracing, so it costs nothing under jit.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from sharpmax.core.masks import Window, window_ends
+from sharpmax.core.policies.base import Policy, check_number, needed
+from sharpmax.core.stats import ALWAYS, ON_REQUEST
+from sharpmax.jax.logits import Logits
+
+Segments = Array | tuple[Array, Array] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Arguments of one call, checked: the logits, and what is made of them."""
+
+    logits: Logits
+    value: Array  # (B, Hkv, Lk, Dv)
+    policy: Any
+    dropout: float = 0.0
+    dropout_key: Array | None = None
+    return_stats: bool = False
+    asked: frozenset[str] = frozenset()  # statistics beyond the usual that the caller asks for
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Every statistic that the policy or the caller asks for."""
+        return needed(self.policy) | self.asked | (ALWAYS if self.return_stats else frozenset())
+
+    @property
+    def extra(self) -> frozenset[str]:
+        """Of those, the ones that `RowStats` has only on request."""
+        return self.wanted & ON_REQUEST
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute: some axis has length 0."""
+        return 0 in (*self.logits.query.shape, *self.logits.key.shape, *self.value.shape)
+
+
+def validated(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    policy: Any,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window: Window = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    segments: Segments = None,
+    dropout: float = 0.0,
+    dropout_key: Array | None = None,
+    return_stats: bool = False,
+    asked: frozenset[str] = frozenset(),
+) -> Request:
+    """Check every argument, put heads before lengths, and return the request, or raise saying what is wrong."""
+    arrays = {"query": query, "key": key, "value": value}
+    query, key, value = (_check_floating(name, array) for name, array in arrays.items())
+    for name, array in arrays.items():
+        if array.ndim != 4:
+            raise ValueError(f"{name} must be (batch, length, heads, width), got shape {tuple(array.shape)}")
+    if not (isinstance(policy, Policy) or callable(policy)):
+        raise TypeError(
+            f"policy must be a sharpmax policy (PAPER, Constant(1.0), …) or a callable on RowStats, got {policy!r}"
+        )
+    if not query.dtype == key.dtype == value.dtype:
+        raise TypeError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
+    _check_shapes(query.shape, key.shape, value.shape)
+    batch, queries, heads, width = query.shape
+    shape = (batch, heads, queries, key.shape[1])
+    if mask is not None:
+        if not _is_array(mask) or mask.dtype != jnp.bool_:
+            got = getattr(mask, "dtype", type(mask).__name__)
+            raise TypeError(f"mask must be a boolean array (True = visible), got {got}; for an additive one use bias")
+        mask = _four_axes("mask", mask, shape)
+    if bias is not None:
+        bias = _four_axes("bias", _check_floating("bias", bias), shape)
+    if sinks is not None and tuple(_check_floating("sinks", sinks).shape) != (heads,):
+        raise ValueError(f"sinks must have one logit a query head, shape ({heads},), got {tuple(sinks.shape)}")
+    for name, number, above in (("scale", scale, -jnp.inf), ("softcap", softcap, 0.0)):
+        if number is not None:
+            _check_static(name, number)
+            check_number("attention", name, number, above=above)
+    query_segments, key_segments = _segments(segments, shape)
+    _check_dropout(dropout, dropout_key)
+    left, right = window_ends(window) or (None, None)
+    return Request(
+        logits=Logits(
+            query=query.swapaxes(1, 2),
+            key=key.swapaxes(1, 2),
+            mask=mask,
+            bias=bias,
+            sinks=sinks,
+            query_segments=query_segments,
+            key_segments=key_segments,
+            query_places=None,
+            key_start=None,
+            left=left,
+            right=0 if is_causal else right,
+            scale=float(scale if scale is not None else width**-0.5 if width else 1.0),
+            softcap=None if softcap is None else float(softcap),
+        ),
+        value=value.swapaxes(1, 2),
+        policy=policy,
+        dropout=float(dropout),
+        dropout_key=dropout_key,
+        return_stats=return_stats,
+        asked=asked,
+    )
+
+
+def _is_array(array: Any) -> bool:
+    return isinstance(array, jax.Array) or type(array).__module__ == "numpy"
+
+
+def _check_floating(name: str, array: Any) -> Array:
+    if not _is_array(array):
+        raise TypeError(f"{name} must be a JAX array, got {type(array).__name__}")
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must have a real floating dtype, got {array.dtype}; cast it first")
+    return jnp.asarray(array)
+
+
+def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
+    if q[0] != k[0] or q[3] != k[3] or k[:3] != v[:3]:
+        raise ValueError(
+            f"query {q}, key {k} and value {v} must share the batch; query and key the width; "
+            "key and value their length and heads"
+        )
+    if k[2] == 0 or q[2] % k[2]:
+        raise ValueError(f"{q[2]} query heads cannot share {k[2]} key heads evenly")
+
+
+def _check_static(name: str, number: Any) -> None:
+    if isinstance(number, jax.Array):
+        raise TypeError(f"{name} must be a Python number (it is part of the compiled program), got {number!r}")
+
+
+def _check_dropout(dropout: float, dropout_key: Array | None) -> None:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
+    if dropout and dropout_key is None:
+        raise ValueError("dropout draws from dropout_key, and none came: pass a jax.random key")
+
+
+def _four_axes(name: str, array: Array, logits: tuple[int, int, int, int]) -> Array:
+    """Return the array with axes of length 1 put in front, if it then broadcasts to the logits."""
+    shape = (1,) * (4 - array.ndim) + tuple(array.shape)
+    if len(shape) != 4 or any(have not in (1, want) for have, want in zip(shape, logits, strict=True)):
+        raise ValueError(f"{name} of shape {tuple(array.shape)} does not broadcast to the logits' {logits}")
+    return array.reshape(shape)
+
+
+def _segments(segments: Segments, logits: tuple[int, int, int, int]) -> tuple[Array | None, Array | None]:
+    """Return the segments of queries and of keys, each (B, length)."""
+    if segments is None:
+        return None, None
+    pair = segments if isinstance(segments, tuple) else (segments, segments)
+    if len(pair) != 2:
+        raise ValueError(f"segments must be one array or a pair (of queries, of keys), got {len(pair)} of them")
+    for name, array, length in zip(("queries", "keys"), pair, logits[2:], strict=True):
+        if not _is_array(array) or not jnp.issubdtype(array.dtype, jnp.integer):
+            raise TypeError(f"segments of {name} must be an integer array, got {getattr(array, 'dtype', array)}")
+        if array.shape != (logits[0], length):
+            raise ValueError(f"segments of {name} must be (batch, length) = {(logits[0], length)}, got {array.shape}")
+    return jnp.asarray(pair[0]), jnp.asarray(pair[1])

@@ -1,0 +1,51 @@
+"""Logits -> row statistics -> policy -> weights, for an implementation that offers the two ends.
+
+    H, LSE, m, n, … = statistics(logits)        first pass, differentiable
+    beta            = policy(H, n, …)           plain JAX: parameters of the policy learn, whatever it is
+    output          = weighted(logits, v, beta)      second pass, differentiable in beta too
+
+So gradients flow through beta exactly, for any policy, and an implementation only has to know the derivative of each
+end. A policy that needs no statistic of the logits pays for no first pass.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import jax.numpy as jnp
+from jax import Array
+
+from sharpmax.core.policies.base import SMALLEST, choose
+from sharpmax.core.stats import RowStats
+from sharpmax.jax.lengths import rows_without_logits
+from sharpmax.jax.logits import Logits
+from sharpmax.jax.request import Request
+
+OF_THE_LOGITS = frozenset({"entropy", "logsumexp", "maximum", "minimum", "variance"})
+
+
+class Statistics(Protocol):
+    """The first pass: statistics of the rows, each scaled by `row_scale` (held constant) where given."""
+
+    def __call__(self, logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
+        """Return entropy, logsumexp, maximum, count and the extra ones."""
+
+
+Weighted = Callable[[Logits, Array, Array], Array]
+"""The second pass: softmax(beta·e)·v, given the logits, v and beta (B, H, Lq)."""
+
+
+def attend_in_three_steps(request: Request, statistics: Statistics, weighted: Weighted) -> tuple[Array, RowStats]:
+    """Return the output and the statistics, beta among them."""
+    logits = request.logits
+    stats = None if request.wanted & OF_THE_LOGITS else rows_without_logits(logits)
+    if stats is None:
+        stats = statistics(logits, row_scale=None, extra=request.extra)
+    if "position" in request.wanted:
+        stats = stats._replace(position=logits.position)
+
+    def stats_at(beta: Array) -> RowStats:
+        return statistics(logits, row_scale=beta, extra=frozenset({"variance"}))
+
+    beta = choose(request.policy, stats, stats_at)
+    # A beta of 0 must not bring masked keys back: see `SMALLEST`.
+    return weighted(logits, request.value, jnp.maximum(beta, SMALLEST)), stats._replace(inverse_temperature=beta)

@@ -1,0 +1,86 @@
+"""Packed sequences: several documents end to end in one array, none of which sees another.
+
+`cu_seqlens` are the cumulative lengths, as in FlashAttention: document s holds items [cu[s], cu[s + 1]). They are read
+while tracing, as array values: one compiled program serves every way to cut the same total.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from sharpmax.core.policies import PAPER
+from sharpmax.core.stats import RowStats
+from sharpmax.jax.api import attend
+from sharpmax.jax.request import validated
+
+
+def attention_varlen(
+    query: Array,
+    key: Array,
+    value: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array | None = None,
+    *,
+    policy: Any = PAPER,
+    implementation: str | None = None,
+    return_stats: bool = False,
+    **options: Any,
+) -> Any:
+    """Attention of packed query (T, N, H) on key (S, K, H) and value (S, K, Hv); output (T, N, Hv).
+
+    `cu_seqlens_q` and `cu_seqlens_k` (integers from 0 to the total) mark the documents; one is enough when they agree.
+    They must rise from 0 to the total; under jit nobody checks. `options` are those of `attention` that make sense
+    within each document: is_causal, scale, window, softcap, sinks. Each document's last query is aligned with its last
+    key; n, the visible keys of a row, is counted within its document. Statistics are (N, T).
+
+    Raises:
+        TypeError, ValueError: arrays or options that do not fit.
+
+    >>> import jax, jax.numpy as jnp
+    >>> q = jax.random.normal(jax.random.key(0), (7, 2, 8))
+    >>> attention_varlen(q, q, q, jnp.array([0, 3, 7]), is_causal=True).shape
+    (7, 2, 8)
+    """
+    for name in ("mask", "bias", "segments"):
+        if options.get(name) is not None:
+            raise ValueError(f"attention_varlen takes no {name}: it would have to be cut into documents")
+    for name, array in (("query", query), ("key", key), ("value", value)):
+        if getattr(array, "ndim", None) != 3:
+            raise ValueError(f"{name} must be (total length, heads, width), got {getattr(array, 'shape', array)}")
+    if cu_seqlens_k is None:
+        if key.shape[0] != query.shape[0]:
+            raise ValueError(f"{key.shape[0]} keys for {query.shape[0]} queries: pass cu_seqlens_k too")
+        cu_seqlens_k = cu_seqlens_q
+    q_ends, k_ends = (_ends(*pair) for pair in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)))
+    if q_ends.shape != k_ends.shape:
+        raise ValueError(f"cu_seqlens_q marks {q_ends.size - 1} documents, cu_seqlens_k {k_ends.size - 1}")
+    of_queries, of_keys = (
+        jnp.searchsorted(ends[1:], jnp.arange(total), side="right")
+        for ends, total in ((q_ends, query.shape[0]), (k_ends, key.shape[0]))
+    )
+    request = validated(
+        query[None],
+        key[None],
+        value[None],
+        policy=policy,
+        segments=(of_queries[None], of_keys[None]),
+        return_stats=return_stats,
+        **options,
+    )
+    last_key_behind_last_query = k_ends[of_queries + 1] - q_ends[of_queries + 1]
+    places = jnp.arange(query.shape[0]) + last_key_behind_last_query
+    request = replace(request, logits=replace(request.logits, query_places=places))
+    output, stats = attend(request, implementation)
+    if not return_stats:
+        return output[0]
+    return output[0], RowStats(*(None if field is None else field[0] for field in stats))
+
+
+def _ends(name: str, cumulative: Array) -> Array:
+    """Return the cumulative lengths, checked for their type and shape."""
+    ends = jnp.asarray(cumulative)
+    if not jnp.issubdtype(ends.dtype, jnp.integer) or ends.ndim != 1 or ends.size < 2:
+        raise TypeError(f"{name} must be a one-dimensional integer array of two or more, got {ends.dtype} {ends.shape}")
+    return ends

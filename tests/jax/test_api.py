@@ -1,0 +1,187 @@
+"""The call: what it checks, what it refuses, and that both frameworks give the same."""
+
+import doctest
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import sharpmax.torch
+from sharpmax import PAPER, Constant, LengthScaled, SilentPolicyWarning
+from sharpmax.jax import IMPLEMENTATIONS, attention, attention_varlen, row_stats, which_implementation
+from tests.jax.judging import lengths_first
+
+KEY = jax.random.key(0)
+
+
+def inputs(batch=2, queries=20, keys=20, heads=4, key_heads=2, width=8):
+    rng = np.random.default_rng(0)
+    shapes = ((batch, queries, heads, width), (batch, keys, key_heads, width), (batch, keys, key_heads, width))
+    return [jnp.asarray(rng.normal(size=shape) * 2, jnp.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("module", ["api", "varlen"])
+def test_examples(module):
+    tested = doctest.testmod(importlib.import_module(f"sharpmax.jax.{module}"))
+    assert tested.attempted > 0
+    assert tested.failed == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"is_causal": True},
+        {"window": (6, 2), "softcap": 3.0, "sinks": np.linspace(-1, 1, 4)},
+        {"mask": np.random.default_rng(1).random((2, 1, 20, 20)) < 0.5, "bias": np.linspace(-2, 2, 20)},
+    ],
+    ids=["causal", "window, softcap, sinks", "mask and bias"],
+)
+def test_jax_and_torch_agree_on_the_same_inputs(options):
+    q, k, v = inputs()
+    as_jax = {
+        n: jnp.asarray(x, None if x.dtype == bool else jnp.float32) if isinstance(x, np.ndarray) else x
+        for n, x in options.items()
+    }
+    as_torch = {n: torch.tensor(np.array(x)) if isinstance(x, jax.Array) else x for n, x in as_jax.items()}
+    ours, stats = attention(q, k, v, **as_jax, return_stats=True)
+    tensors = [torch.tensor(np.array(lengths_first(x))) for x in (q, k, v)]
+    theirs, torch_stats = sharpmax.torch.attention(*tensors, **as_torch, return_stats=True)
+    # Two float32 evaluations of the same numbers: logits up to 20, sums of 20 terms.
+    band = 20 * 20 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(lengths_first(ours), theirs, atol=band)
+    for name in ("entropy", "logsumexp", "maximum", "count", "inverse_temperature"):
+        np.testing.assert_allclose(getattr(stats, name), getattr(torch_stats, name), atol=band, err_msg=name)
+
+
+def test_constant_one_is_jax_s_own_attention():
+    q, k, v = inputs()
+    expected = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    np.testing.assert_allclose(attention(q, k, v, policy=Constant(1.0), is_causal=True), expected, atol=1e-5)
+
+
+def test_the_same_call_twice_is_bit_equal():
+    q, k, v = inputs()
+    np.testing.assert_array_equal(attention(q, k, v), attention(q, k, v))
+
+
+def test_dropout_is_drawn_from_its_key_and_keeps_the_mean():
+    q, k, v = inputs(batch=1, queries=4, keys=4000, heads=1, key_heads=1)
+    plain = attention(q * 0, k, v, policy=Constant(1.0))
+    drop = {"policy": Constant(1.0), "dropout": 0.5}
+    dropped = attention(q * 0, k, v, dropout_key=KEY, **drop)
+    np.testing.assert_array_equal(dropped, attention(q * 0, k, v, dropout_key=KEY, **drop))
+    assert not np.array_equal(dropped, attention(q * 0, k, v, dropout_key=jax.random.key(1), **drop))
+    # The mean of 4000 values of deviation 2, half of them doubled: 5 standard errors.
+    np.testing.assert_allclose(dropped, plain, atol=5 * 2 / np.sqrt(4000))
+
+
+def test_the_ladder_says_why():
+    q, k, v = inputs()
+    chosen = which_implementation(q, k, v, dropout=0.1, dropout_key=KEY)
+    assert chosen.implementation == "xla"
+    assert set(chosen.refused) == set(IMPLEMENTATIONS) - {"xla"}
+    assert chosen.refused["chunked"] == "dropout is drawn by 'xla' only"
+    with pytest.raises(NotImplementedError, match="'chunked' cannot serve this: dropout is drawn by 'xla' only"):
+        attention(q, k, v, dropout=0.1, dropout_key=KEY, implementation="chunked")
+
+
+def test_nothing_to_compute_is_served():
+    q, k, v = inputs(keys=0)
+    with pytest.raises(NotImplementedError, match="length 0"):
+        attention(q, k, v, implementation="chunked")
+    np.testing.assert_array_equal(attention(q, k, v), 0)
+
+
+def test_it_says_when_the_policy_is_silent():
+    q, k, v = inputs(batch=1, queries=1, keys=500)
+    with pytest.warns(SilentPolicyWarning):
+        attention(q * 0, k, v, return_stats=True)
+
+
+def test_a_poisoned_row_poisons_no_other():
+    q, k, v = inputs()
+    clean = attention(q, k, v, is_causal=True)
+    poisoned = attention(q.at[0, 3, 1].set(jnp.nan), k, v, is_causal=True)
+    assert np.isnan(poisoned[0, 3, 1]).all()
+    untouched = np.ones(clean.shape[:3], bool)
+    untouched[0, 3, 1] = False
+    np.testing.assert_array_equal(np.asarray(poisoned)[untouched], np.asarray(clean)[untouched])
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "xla"])
+@pytest.mark.parametrize("policy", [PAPER, LengthScaled.ssmax(0.5), LengthScaled.llama4(floor_scale=4)])
+def test_documents_in_one_sequence_are_documents_apart(policy, implementation):
+    """By cumulative lengths, with other lengths of keys than of queries; and by segments."""
+    q, k, v = inputs(batch=1, queries=20, keys=26)
+    q_ends, k_ends = [0, 3, 12, 20], [0, 1, 16, 26]
+    options = {"policy": policy, "is_causal": True, "implementation": implementation, "return_stats": True}
+    output, stats = attention_varlen(q[0], k[0], v[0], jnp.array(q_ends), jnp.array(k_ends), **options)
+    for a, b, c, d in zip(q_ends[:-1], q_ends[1:], k_ends[:-1], k_ends[1:], strict=True):
+        alone, alone_stats = attention(q[:, a:b], k[:, c:d], v[:, c:d], **{**options, "implementation": "xla"})
+        np.testing.assert_allclose(output[a:b], alone[0], atol=1e-5)
+        for name in ("entropy", "count", "inverse_temperature"):
+            np.testing.assert_allclose(getattr(stats, name)[:, a:b], getattr(alone_stats, name)[0], atol=1e-5)
+    segments = jnp.repeat(jnp.arange(3), jnp.diff(jnp.array(q_ends)), total_repeat_length=20)[None]
+    together = attention(q, k[:, :20], v[:, :20], segments=segments, **options)[0]
+    apart = attention_varlen(q[0], k[0, :20], v[0, :20], jnp.array(q_ends), **options)[0]
+    np.testing.assert_array_equal(together[0], apart)
+
+
+def test_row_stats_alone():
+    q, k, _ = inputs()
+    stats = row_stats(q, k, is_causal=True, extra=frozenset({"minimum", "variance"}))
+    dense = row_stats(q, k, is_causal=True, extra=frozenset({"minimum", "variance"}), implementation="xla")
+    for name in ("entropy", "logsumexp", "maximum", "count", "minimum", "variance"):
+        np.testing.assert_allclose(getattr(stats, name), getattr(dense, name), atol=2e-5, err_msg=name)
+    with pytest.raises(ValueError, match="extra may name"):
+        row_stats(q, k, extra=frozenset({"median"}))
+
+
+BAD = [
+    ({"query": jnp.zeros((4, 8))}, ValueError, "query must be"),
+    ({"query": jnp.zeros((2, 20, 3, 8))}, ValueError, "cannot share"),
+    ({"key": jnp.zeros((2, 20, 2, 9))}, ValueError, "must share the batch"),
+    ({"query": jnp.zeros((2, 20, 4, 8), int)}, TypeError, "floating"),
+    ({"query": [1.0]}, TypeError, "must be a JAX array"),
+    ({"query": jnp.zeros((2, 20, 4, 8), jnp.bfloat16)}, TypeError, "share a dtype"),
+    ({"mask": jnp.ones((20, 20))}, TypeError, "boolean"),
+    ({"mask": jnp.ones((20, 21), bool)}, ValueError, "does not broadcast"),
+    ({"bias": jnp.ones((20, 20), int)}, TypeError, "floating"),
+    ({"bias": jnp.ones((1, 2, 4, 20, 20))}, ValueError, "does not broadcast"),
+    ({"window": 0}, ValueError, "W >= 1"),
+    ({"softcap": 0.0}, ValueError, "softcap must be finite greater than 0"),
+    ({"scale": float("nan")}, ValueError, "scale must be finite"),
+    ({"scale": jnp.ones(())}, TypeError, "Python number"),
+    ({"sinks": jnp.zeros(3)}, ValueError, "one logit a query head"),
+    ({"segments": jnp.zeros((2, 20))}, TypeError, "integer"),
+    ({"segments": jnp.zeros((2, 19), int)}, ValueError, "batch, length"),
+    ({"dropout": 1.0}, ValueError, r"\[0, 1\)"),
+    ({"dropout": 0.1}, ValueError, "dropout_key"),
+    ({"policy": "paper"}, TypeError, "policy must be"),
+    ({"implementation": "triton"}, ValueError, "implementation must be one of"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD)
+def test_bad_input_is_refused_in_one_line(change, error, message):
+    arguments = dict(zip(("query", "key", "value"), inputs(), strict=True)) | change
+    with pytest.raises(error, match=message) as caught:
+        attention(arguments.pop("query"), arguments.pop("key"), arguments.pop("value"), **arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ({"cu_seqlens_q": jnp.array([0.0, 20.0])}, "integer"),
+        ({"cu_seqlens_q": jnp.array([0, 20]), "cu_seqlens_k": jnp.array([0, 5, 20])}, "documents"),
+        ({"cu_seqlens_q": jnp.array([0, 20]), "bias": jnp.zeros(20)}, "takes no bias"),
+    ],
+)
+def test_bad_documents_are_refused(ends, message):
+    q, k, v = (x[0] for x in inputs())
+    with pytest.raises((TypeError, ValueError), match=message):
+        attention_varlen(q, k, v, **ends)
