@@ -24,7 +24,7 @@ from sharpmax.hf.layers import AttentionLayer, attention_layers, configs_of, lay
 from sharpmax.hf.length_temperature import warn_of_second_temperature
 from sharpmax.hf.plain import multihead_forward
 from sharpmax.hf.sidecar import card_file
-from sharpmax.hf.site import Observer, Run, Site
+from sharpmax.hf.site import Observer, Probe, Run, Site
 
 with extra("hf"):
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -36,6 +36,7 @@ def sharpen(
     policy: Policy | str | PathLike[str] = Constant(1.0),  # noqa: B008
     *,
     observer: Observer | None = None,
+    probe: Probe | None = None,
     implementation: str | None = None,
 ) -> "Sharpened":
     """Switch the policy on in every attention layer of a model, until the block ends or `restore()` is called.
@@ -46,6 +47,7 @@ def sharpen(
         policy: a policy, `PerLayer` for one a layer (`attention_layers` gives their order), or the path of a card or of
             a folder that holds one.
         observer: called with a layer's index and its row statistics at every attention call.
+        probe: called with a layer's index, query, key and options before every attention call.
         implementation: of `sharpmax.torch.attention`; the fastest that can serve unless given.
 
     Raises:
@@ -62,7 +64,7 @@ def sharpen(
     layers = attention_layers(model)
     _check_layers(policy, layers)
     warn_of_second_temperature(policy, configs_of(model))
-    return Sharpened(model, policy, layers, Run(observer, implementation))
+    return Sharpened(model, policy, layers, Run(observer, implementation, probe))
 
 
 class Sharpened:

@@ -16,6 +16,9 @@ from sharpmax.core.stats import RowStats
 Observer = Callable[[int, RowStats], None]
 """Receives a layer's index and the statistics (batch, head, query) of each of its calls."""
 
+Probe = Callable[[int, Tensor, Tensor, dict[str, Any]], None]
+"""Receives a layer's index, query, key and the other arguments of each attention call, before it is made."""
+
 
 @dataclass
 class Run:
@@ -23,6 +26,7 @@ class Run:
 
     observer: Observer | None = None
     implementation: str | None = None
+    probe: Probe | None = None
     calls: int = 0
     in_forward: bool = False
     highest_entropy: float = 0.0
@@ -57,6 +61,8 @@ def attend_at(site: Site, query: Tensor, key: Tensor, value: Tensor, **options: 
     layer, policy = site.next_layer()
     run = site.run
     run.calls += 1
+    if run.probe is not None:
+        run.probe(layer, query, key, options)
     # A policy that switches itself off is watched once a site: enough to say so, too little to cost.
     watch = policy.silent_above is not None and not site.watched and not torch.compiler.is_compiling()
     if run.observer is None and not watch:

@@ -1,0 +1,80 @@
+"""What was measured of every head at every length, as one table of numbers.
+
+entropy           H, nats
+relative_entropy  H / log n: 0 is one key, 1 is all keys alike
+largest_weight    exp(max - LSE)
+support           exp(H), how many keys the head looks at, in effect
+first_mass        the weight of the first key, where heads with nothing to do often look
+spread            max - min of the logits: the delta of the certificates
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+QUANTITIES = ("entropy", "relative_entropy", "largest_weight", "support", "first_mass", "spread")
+
+
+@dataclass(frozen=True)
+class Dispersion:
+    """Means over the observed rows, each array (layer, head, length); a head that was not observed is NaN.
+
+    Attributes:
+        lengths: visible keys n of the observed rows, rising.
+        values: one array a quantity of `QUANTITIES`.
+        most_spread: the largest spread of any observed row, (layer, head).
+        rows: how many rows were observed at each length.
+        names: what to call each layer.
+    """
+
+    lengths: Sequence[int]
+    values: Mapping[str, np.ndarray]
+    most_spread: np.ndarray
+    rows: Sequence[int]
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        shape = (*np.shape(self.most_spread), len(self.lengths))
+        if len(shape) != 3 or set(self.values) != set(QUANTITIES):
+            raise ValueError(f"expected (layer, head, length) arrays of {', '.join(QUANTITIES)}")
+        for name, array in self.values.items():
+            if np.shape(array) != shape:
+                raise ValueError(f"expected {name} of shape {shape}, got {np.shape(array)}")
+
+    @property
+    def entropy(self) -> np.ndarray:
+        """H of each (layer, head, length)."""
+        return self.values["entropy"]
+
+    def spread_summary(self) -> dict[str, float]:
+        """Return least, most, mean and standard deviation of the spread over all heads, at the longest length."""
+        spread = self.values["spread"][..., -1]
+        spread = spread[np.isfinite(spread)]
+        return {
+            "min": float(spread.min()),
+            "max": float(spread.max()),
+            "mean": float(spread.mean()),
+            "sd": float(spread.std(ddof=1)) if spread.size > 1 else 0.0,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values; NaN becomes None."""
+        return {
+            "lengths": list(self.lengths),
+            "rows": list(self.rows),
+            "layers": list(self.names),
+            "most_spread": _json(self.most_spread),
+            **{name: _json(self.values[name]) for name in QUANTITIES},
+        }
+
+
+def _json(array: np.ndarray) -> Any:
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return round(value, 6) if math.isfinite(value) else None
+
+    return plain(np.asarray(array, dtype=np.float64).tolist())

@@ -1,0 +1,103 @@
+"""Diagnose a model: what every head does at every length, on a text or on prompts.
+
+A causal model reads the longest text once: its row i sees i + 1 keys, so one pass holds every length. An encoder sees
+everything from everywhere, so it reads a text of each length. On a prompt the row that matters is the last: the one
+that has to answer.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from sharpmax.diagnose import Dispersion
+from sharpmax.hf.layers import attention_layers
+from sharpmax.hf.load import LoadedModel
+from sharpmax.hf.probe import RowProbe
+from sharpmax.hf.sharpen import sharpen
+
+TOLERANCE = 0.06
+"""Rows whose n is at most this share below a length count as of that length."""
+
+
+@torch.no_grad()
+def diagnose_text(loaded: LoadedModel, text: str, lengths: Sequence[int], *, rows: int = 64) -> Dispersion:
+    """Measure `rows` rows of every head at each length (visible keys) on one text.
+
+    Raises:
+        ValueError: a text or a context shorter than the longest length, or fewer than one length.
+    """
+    lengths = checked_lengths(loaded, lengths)
+    ids = loaded.tokens(text)
+    if ids.shape[1] < lengths[-1]:
+        raise ValueError(f"the text has {ids.shape[1]} tokens, fewer than the longest length {lengths[-1]}")
+    names = layer_names(loaded)
+    if loaded.generates:
+        wanted = torch.cat([_last_rows(length, rows) for length in lengths])
+        probe = RowProbe(lambda _: wanted, lambda count: _nearest(count, lengths))
+        with sharpen(loaded.model, probe=probe):
+            loaded.model.base_model(input_ids=ids[:, : lengths[-1]], use_cache=False)
+        return probe.dispersion(names)
+    current = 0
+    probe = RowProbe(
+        lambda queries: torch.linspace(0, queries - 1, min(rows, queries)).long(),
+        lambda count: np.where(count > 0, current, 0),
+    )
+    with sharpen(loaded.model, probe=probe):
+        for current in lengths:
+            # The end marker belongs to the text: an encoder sees it at every length.
+            part = torch.cat([ids[:, : current - 1], ids[:, -1:]], dim=1)
+            loaded.model(input_ids=part, attention_mask=torch.ones_like(part))
+    return probe.dispersion(names)
+
+
+@torch.no_grad()
+def diagnose_prompts(loaded: LoadedModel, prompts: dict[int, list[str]]) -> Dispersion:
+    """Measure the last row of every head on prompts, gathered by the size each is listed under.
+
+    The lengths of the result are the sizes (how many items a prompt holds), not tokens.
+    """
+    if not prompts or not all(prompts.values()):
+        raise ValueError("expected at least one prompt at each size")
+    current = 0
+    probe = RowProbe(lambda queries: torch.tensor([queries - 1]), lambda count: np.where(count > 0, current, 0))
+    with sharpen(loaded.model, probe=probe):
+        for current, texts in sorted(prompts.items()):
+            for text in texts:
+                ids = loaded.tokens(text)
+                if ids.shape[1] > loaded.context:
+                    raise ValueError(
+                        f"a prompt of size {current} has {ids.shape[1]} tokens; {loaded.name} holds {loaded.context}"
+                    )
+                extra = {"use_cache": False} if loaded.generates else {"attention_mask": torch.ones_like(ids)}
+                loaded.model.base_model(input_ids=ids, **extra)
+    return probe.dispersion(layer_names(loaded))
+
+
+def layer_names(loaded: LoadedModel) -> list[str]:
+    """Return what to call each attention layer of the model."""
+    names = []
+    for layer in attention_layers(loaded.model):
+        names += [layer.name] if layer.runs == 1 else [f"{layer.name} (run {run})" for run in range(layer.runs)]
+    return names
+
+
+def checked_lengths(loaded: LoadedModel, lengths: Sequence[int]) -> list[int]:
+    """Return the lengths in rising order, or say which one the model cannot hold."""
+    if not lengths or min(lengths) < 2:
+        raise ValueError(f"expected lengths of 2 or more, got {list(lengths)}")
+    if max(lengths) > loaded.context:
+        raise ValueError(f"{loaded.name} has positions for {loaded.context} tokens, got a length of {max(lengths)}")
+    return sorted(set(lengths))
+
+
+def _last_rows(length: int, rows: int) -> torch.Tensor:
+    """Return rows (from 0) that see about `length` keys, at most TOLERANCE fewer."""
+    first = max(1, round(length * (1 - TOLERANCE)))
+    return torch.linspace(first - 1, length - 1, min(rows, length - first + 1)).round().long()
+
+
+def _nearest(count: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """Return the length each count is of: the smallest one not below it."""
+    sizes = np.asarray(lengths)
+    return np.asarray(sizes[np.searchsorted(sizes, count)])

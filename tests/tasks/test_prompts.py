@@ -1,0 +1,55 @@
+"""The prompts: one right answer each, the same for the same seed, and sizes that mean what they say."""
+
+import re
+
+import pytest
+
+from sharpmax.tasks.prompts import TASKS, WORDINGS, draw
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_prompt_depends_on_its_seed_and_index_alone(task):
+    assert draw(task, 9, seed=1, index=4) == draw(task, 9, seed=1, index=4)
+    assert draw(task, 9, seed=1, index=4) != draw(task, 9, seed=1, index=5)
+    assert draw(task, 9, seed=1, index=4) != draw(task, 9, seed=2, index=4)
+
+
+@pytest.mark.parametrize("task", [f"lookup:{wording}" for wording in WORDINGS])
+@pytest.mark.parametrize("size", [1, 32, 256])
+def test_a_lookup_asks_for_exactly_one_of_its_lines(task, size):
+    prompt = draw(task, size, seed=0)
+    *lines, question = prompt.text.split("\n")
+    assert len(lines) == size
+    (right,) = [line for line in lines if line.startswith(question + prompt.answer)]
+    assert re.fullmatch(r" \d{4}", prompt.answer)
+    assert right
+
+
+def test_a_needle_is_said_once():
+    prompt = draw("needle", 40, seed=0)
+    assert prompt.text.count(prompt.answer) == 1
+    assert prompt.text.count("The code of the") == 2
+
+
+@pytest.mark.parametrize("size", [2, 5, 64])
+def test_a_copy_continues_its_own_list(size):
+    for index in range(20):
+        prompt = draw("copy", size, seed=0, index=index)
+        listed, again = prompt.text.split(".\n")
+        assert len(listed.split()) == size
+        assert again + prompt.answer in listed
+
+
+def test_the_maximum_is_the_maximum():
+    prompt = draw("maximum", 50, seed=0)
+    numbers = [int(number) for number in re.findall(r"\d+", prompt.text)]
+    assert len(set(numbers)) == 50
+    assert prompt.answer == f" {max(numbers)}"
+
+
+@pytest.mark.parametrize(("task", "size"), [("sorting", 4), ("needle:code", 4), ("lookup:rhyme", 4), ("maximum", 901)])
+def test_what_does_not_exist_is_refused(task, size):
+    with pytest.raises(ValueError, match="expected a"):
+        draw(task, size, seed=0)
+    with pytest.raises(ValueError, match="size"):
+        draw("lookup", 0, seed=0)
