@@ -4,6 +4,7 @@ Importing this makes every policy a pytree whose learnable fields are its leaves
 """
 
 from sharpmax.jax.api import IMPLEMENTATIONS, Choice, attention, row_stats, which_implementation
+from sharpmax.jax.mesh import sharded_attention
 from sharpmax.jax.pytrees import register_policies
 from sharpmax.jax.varlen import attention_varlen
 
@@ -14,6 +15,7 @@ __all__ = [
     "attention_varlen",
     "register_policies",
     "row_stats",
+    "sharded_attention",
     "which_implementation",
 ]
 

@@ -8,7 +8,6 @@ differentiated by JAX. So gradients flow through beta exactly, for any policy. R
 reverse; for forward mode alone there is 'xla'.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from sharpmax.core.stats import RowStats
 from sharpmax.jax import streaming_statistics, streaming_values
 from sharpmax.jax.logits import Logits
 from sharpmax.jax.request import Request
-from sharpmax.jax.streaming_blocks import Blocks, Gradients, Size, block_size
+from sharpmax.jax.streaming_blocks import Size, block_size
 from sharpmax.jax.streaming_statistics import Seen, stream, stream_back
 from sharpmax.jax.streaming_values import Gathered, Sent, gather, gather_back
 from sharpmax.jax.three_steps import attend_in_three_steps
@@ -72,7 +71,7 @@ def _statistics_backward(extra: frozenset[str], size: Size, saved: Any, incoming
     logits, row_scale, seen, stats = saved
     found = stream_back(logits, row_scale, seen, stats, incoming, size)
     d_sinks = streaming_statistics.sinks_back(logits, row_scale, seen, stats, incoming)
-    return of_inputs(logits, size, found, d_sinks), None
+    return found.of(logits, d_sinks), None
 
 
 _statistics.defvjp(_statistics_forward, _statistics_backward)
@@ -95,36 +94,8 @@ def _weighted_backward(size: Size, saved: Any, d_output: Array) -> Any:
     sent = Sent.of(beta, gathered, d_output)
     found = gather_back(logits, value, sent, size)
     d_sinks, d_beta = streaming_values.sinks_back(logits, sent)
-    blocks = Blocks.cut(logits, size)
-    assert found.value is not None
-    assert found.row is not None
-    return (
-        of_inputs(logits, size, found, d_sinks),
-        found.value[:, :, : value.shape[2]].astype(value.dtype),
-        d_beta + blocks.unpadded(found.row),
-    )
+    return found.of(logits, d_sinks), found.value.astype(value.dtype), d_beta + found.row
 
 
 _weighted.defvjp(_weighted_forward, _weighted_backward)
 _compiled_weighted = jax.jit(_weighted, static_argnums=3)
-
-
-def of_inputs(logits: Logits, size: Size, found: Gradients, sinks: Array | None) -> Logits:
-    """Return the gradients in their arrays' shapes and dtypes; what cannot be differentiated gets None."""
-    blocks = Blocks.cut(logits, size)
-    bias = None
-    if logits.bias is not None and found.bias is not None:
-        heads = found.bias.reshape(found.bias.shape[0], -1, *found.bias.shape[3:])
-        bias = heads[:, :, : logits.bias.shape[2], : logits.bias.shape[3]].astype(logits.bias.dtype)
-    return replace(
-        logits,
-        query=blocks.unpadded(found.query).astype(logits.query.dtype),
-        key=found.key[:, :, : logits.key.shape[2]].astype(logits.key.dtype),
-        bias=bias,
-        sinks=None if sinks is None or logits.sinks is None else sinks.astype(logits.sinks.dtype),
-        mask=None,
-        query_segments=None,
-        key_segments=None,
-        query_places=None,
-        key_start=None,
-    )

@@ -6,8 +6,9 @@ Key j is `place_i - (key_start + j)` behind query i. On one device `place_i = i 
 with the last key) and `key_start = 0`; a shard of a longer sequence, or a packed document, only has other numbers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +83,20 @@ class Logits:
         if self.query_segments is not None:
             places = places - self._segment_starts()
         return jnp.broadcast_to(places[:, None].astype(self.wide), self.rows)
+
+    def meeting(self, key: Array, start: Array) -> "Logits":
+        """Return the same queries with a shard of the keys, of which the first is key `start` of all.
+
+        Mask, bias and segments know all keys; the shard gets its own columns of them.
+        """
+
+        def columns(array: Array | None) -> Array | None:
+            if array is None or array.shape[-1] == 1:
+                return array
+            return jax.lax.dynamic_slice_in_dim(array, start, key.shape[2], axis=-1)
+
+        of_keys: dict[str, Any] = {name: columns(getattr(self, name)) for name in ("mask", "bias", "key_segments")}
+        return replace(self, key=key, key_start=start, **of_keys)
 
     def _segment_starts(self) -> Array:
         """Return the index of the first key of each query's segment, (B, Lq), a few queries at a time."""

@@ -6,7 +6,7 @@ logit is, is the caller's: row statistics and weighted values differ in nothing 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -150,13 +150,20 @@ def forward(blocks: Blocks, start: Any, fold: Callable[[Any, Array, Array, Array
 
 
 class Gradients(NamedTuple):
-    """Where gradients of the logits gather, in the accumulators' dtype; shapes as in `Blocks`."""
+    """Gradients in the shapes of query, key, bias and value, and one a row (B, H, Lq); in the accumulators' dtype."""
 
     query: Array
     key: Array
-    bias: Array | None
-    value: Array | None
-    row: Array | None
+    bias: Any
+    value: Any
+    row: Any
+
+    def of(self, logits: Logits, sinks: Array | None) -> Logits:
+        """Return them in the dtypes of `logits`, as its cotangent; what cannot be differentiated gets None."""
+        found = {"query": self.query, "key": self.key, "bias": self.bias, "sinks": sinks}
+        nothing: dict[str, Any] = dict.fromkeys(("mask", "query_segments", "key_segments", "query_places", "key_start"))
+        cast: dict[str, Any] = {n: None if g is None else g.astype(getattr(logits, n).dtype) for n, g in found.items()}
+        return replace(logits, **cast, **nothing)
 
 
 class OfLogits(NamedTuple):
@@ -200,8 +207,15 @@ def backward(blocks: Blocks, rule: Callable[[Array, Array, Array], OfLogits], *,
         return carry, (d_q, d_row)
 
     (d_key, d_value, d_bias), stacked = lax.scan(of_queries, (d_key, d_value, d_bias), jnp.arange(blocks.count))
-    d_query, d_row = jax.tree.map(_joined, stacked)
-    return Gradients(d_query, d_key, d_bias, d_value, d_row)
+    d_query, d_row = jax.tree.map(lambda rows: blocks.unpadded(_joined(rows)), stacked)
+    keys = blocks.of.key.shape[2]
+    return Gradients(
+        query=d_query,
+        key=d_key[:, :, :keys],
+        bias=None if d_bias is None else blocks.of.ungrouped(d_bias)[:, :, : blocks.of.rows[2], :keys],
+        value=None if d_value is None else d_value[:, :, :keys],
+        row=d_row,
+    )
 
 
 def pad(array: Array, axis: int, multiple: int) -> Array:

@@ -1,0 +1,193 @@
+"""Attention over a sequence sharded on an axis of a device mesh: the same call, the same laws, no device with all keys.
+
+Statistics and values are two functions under `shard_map`; the policy between them is plain JAX on the sharded
+statistics, so any policy works and learns. Two schedules, and a count of the bytes that each moves decides:
+
+    ring      queries and keys are sharded; keys go round (`mesh_ring`)
+    reduce    keys are sharded, queries are on every device; row states are merged (`mesh_reduce`)
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+from jax import Array
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from sharpmax.core.policies import PAPER
+from sharpmax.core.softmax import say_if_silent
+from sharpmax.core.stats import RowStats
+from sharpmax.jax import mesh_reduce, mesh_ring
+from sharpmax.jax.logits import Logits
+from sharpmax.jax.request import validated
+from sharpmax.jax.streaming_blocks import block_size
+from sharpmax.jax.three_steps import attend_in_three_steps
+
+SCHEDULES: dict[str, ModuleType] = {"ring": mesh_ring, "reduce": mesh_reduce}
+
+
+class Layout(NamedTuple):
+    """The mesh, which of its axes carry sequence, batch and heads, and the schedule."""
+
+    mesh: Mesh
+    axis: str
+    batch_axis: str | None
+    head_axis: str | None
+    schedule: str
+
+    @property
+    def devices(self) -> int:
+        """How many devices share the sequence."""
+        return int(self.mesh.shape[self.axis])
+
+    @property
+    def rows(self) -> P:
+        """The spec of anything (B, H, Lq, …)."""
+        return P(self.batch_axis, self.head_axis, self.axis if self.schedule == "ring" else None)
+
+    @property
+    def keys(self) -> P:
+        """The spec of anything (B, Hkv, Lk, …)."""
+        return P(self.batch_axis, self.head_axis, self.axis)
+
+    def of_logits(self, logits: Logits) -> Logits:
+        """Return the spec of each array of the logits; mask, bias and segments keep all their columns."""
+
+        batch, _, queries = self.rows
+        specs: dict[str, Any] = {
+            "query": self.rows,
+            "key": self.keys,
+            "mask": None if logits.mask is None else self._of_pairs(logits.mask),
+            "bias": None if logits.bias is None else self._of_pairs(logits.bias),
+            "sinks": None if logits.sinks is None else P(self.head_axis),
+            "query_segments": None if logits.query_segments is None else P(batch, queries),
+            "key_segments": None if logits.key_segments is None else P(batch, None),
+            "query_places": P(queries),
+        }
+        return replace(logits, **specs)
+
+    def _of_pairs(self, array: Array) -> P:
+        return P(*(None if n == 1 else name for n, name in zip(array.shape[:3], self.rows, strict=True)))
+
+
+def sharded_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mesh: Mesh,
+    axis: str,
+    batch_axis: str | None = None,
+    head_axis: str | None = None,
+    schedule: str | None = None,
+    policy: Any = PAPER,
+    return_stats: bool = False,
+    **options: Any,
+) -> Any:
+    """Attention as `attention`, its keys sharded over `axis` of `mesh` (and its queries, by the 'ring' schedule).
+
+    `batch_axis` and `head_axis` name mesh axes for those, if any. `options` are mask, bias, is_causal, scale, window,
+    softcap, sinks and segments, of the global sequence. Mask and bias are sharded by query and keep all their columns.
+    Nothing needs to be placed beforehand, but what is placed so already does not move. The output is sharded as the
+    queries are. `schedule` is 'ring' or 'reduce'; None takes the one that moves fewer bytes (`bytes_moved`).
+
+    Raises:
+        ValueError: a length, batch or head count that its mesh axis does not divide; an unknown axis or schedule; a
+            mesh whose axes are not of the automatic kind (`jax.sharding.AxisType.Auto`).
+        NotImplementedError: dropout, and arrays with an axis of length 0.
+    """
+    request = validated(query, key, value, policy=policy, return_stats=return_stats, **options)
+    if request.dropout or request.is_empty:
+        raise NotImplementedError("a sharded sequence is served without dropout and with no axis of length 0")
+    layout = _layout(request.logits, value.shape[3], mesh, axis, batch_axis, head_axis, schedule)
+    placed = replace(request, logits=replace(request.logits, query_places=request.logits.places))
+    output, stats = attend_in_three_steps(placed, partial(_statistics, layout), partial(_weighted, layout))
+    if return_stats:
+        say_if_silent(policy, stats)
+    output = output.swapaxes(1, 2)
+    return (output, stats) if return_stats else output
+
+
+def bytes_moved(logits: Logits, value_width: int, devices: int, schedule: str) -> int:
+    """Return what a device sends in the forward pass, in bytes, by the given schedule.
+
+    ring: K for the statistics, K and V for the values, each to n - 1 others. reduce: a state of seven numbers a row to
+    n - 1 others, and an all-reduce of (m, Z, O), which sends its array about twice.
+    """
+    batch, heads, queries = logits.rows
+    width, key_heads = logits.query.shape[3], logits.key.shape[1]
+    if schedule == "ring":
+        local = logits.key.shape[2] // devices
+        return batch * key_heads * local * (2 * width + value_width) * logits.query.dtype.itemsize * (devices - 1)
+    return batch * heads * queries * (7 * (devices - 1) + 2 * (value_width + 2)) * logits.wide.itemsize
+
+
+def _layout(
+    logits: Logits,
+    value_width: int,
+    mesh: Mesh,
+    axis: str,
+    batch_axis: str | None,
+    head_axis: str | None,
+    schedule: str | None,
+) -> Layout:
+    """Check what the mesh must divide, and choose the schedule."""
+    for name in (axis, batch_axis, head_axis):
+        if name is not None and name not in mesh.shape:
+            raise ValueError(f"the mesh has the axes {', '.join(map(str, mesh.shape))}, not {name!r}")
+    if any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise ValueError(
+            f"the mesh's axes must be of the automatic kind, got {mesh.axis_types}; "
+            "make it with jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))"
+        )
+    if schedule is not None and schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} or None, got {schedule!r}")
+    batch, _, queries = logits.rows
+    devices = int(mesh.shape[axis])
+    if schedule is None:
+        by_bytes = sorted(SCHEDULES, key=lambda name: bytes_moved(logits, value_width, devices, name))
+        schedule = "reduce" if queries % devices else by_bytes[0]
+    wanted = [("keys", logits.key.shape[2], axis), ("sequences in the batch", batch, batch_axis)]
+    wanted += [("key heads", logits.key.shape[1], head_axis)]
+    wanted += [("queries", queries, axis)] if schedule == "ring" else []
+    for what, count, name in wanted:
+        if name is not None and count % mesh.shape[name]:
+            raise ValueError(
+                f"{count} {what} cannot be shared evenly by the {mesh.shape[name]} devices of mesh axis {name!r}; "
+                "pad them, and hide the padding by a mask"
+            )
+    return Layout(mesh, axis, batch_axis, head_axis, schedule)
+
+
+def _statistics(layout: Layout, logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
+    row_scale = None if row_scale is None else jax.lax.stop_gradient(row_scale)
+    stats: RowStats = _compiled_statistics(layout, logits, row_scale, extra)
+    return stats
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _compiled_statistics(layout: Layout, logits: Logits, row_scale: Array | None, extra: frozenset[str]) -> Any:
+    def local(logits: Logits, row_scale: Array | None) -> Any:
+        return SCHEDULES[layout.schedule].statistics(logits, row_scale, extra, block_size(logits), layout.axis)
+
+    scale_spec = None if row_scale is None else layout.rows
+    return _shared(layout, local, (layout.of_logits(logits), scale_spec))(logits, row_scale)
+
+
+@partial(jax.jit, static_argnums=0)
+def _weighted(layout: Layout, logits: Logits, value: Array, beta: Array) -> Array:
+    def local(logits: Logits, value: Array, beta: Array) -> Any:
+        return SCHEDULES[layout.schedule].weighted(logits, value, beta, block_size(logits), layout.axis)
+
+    specs = (layout.of_logits(logits), layout.keys, layout.rows)
+    output: Array = _shared(layout, local, specs)(logits, value, beta)
+    return output
+
+
+def _shared(layout: Layout, local: Callable[..., Any], specs: tuple) -> Callable[..., Any]:
+    # What is the same on several devices is known to be so by construction, not to the checker.
+    return jax.shard_map(local, mesh=layout.mesh, in_specs=specs, out_specs=layout.rows, check_vma=False)

@@ -1,0 +1,109 @@
+"""A sharded sequence gives what one device gives, holds less a device, and refuses what it cannot share evenly."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sharpmax.jax import attention, sharded_attention
+from sharpmax.jax.mesh import bytes_moved
+from sharpmax.jax.request import validated
+
+ROOT = Path(__file__).parent.parent.parent
+EPS = float(np.finfo(np.float32).eps)
+LOGIT = 12  # the largest logit here: what a weight errs by, in roundings
+
+
+def on_eight_devices(what):
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "on_eight_devices.py"), what],
+        env={**os.environ, **flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_eight_devices_agree_with_one():
+    for case, errors in on_eight_devices("agreement").items():
+        assert len(errors) >= 9, case
+        # EntropyTarget's root is found to 1e-4 nats by either; the rest only rounds differently.
+        budget = 1e-3 if "target" in case else 4 * LOGIT * EPS
+        for name, error in errors.items():
+            assert error <= budget, f"{case}: {name} differs by {error:.1e}, the budget is {budget:.1e}"
+
+
+def test_memory_a_device_falls_with_devices():
+    found = {int(devices): figures for devices, figures in on_eight_devices("memory").items()}
+    temporary = {devices: figures["temporary"] for devices, figures in found.items()}
+    # Blocks and loop state stay; what grows with the sequence halves: a little less than a factor of 2 a doubling.
+    assert temporary[4] < 0.6 * temporary[2]
+    assert temporary[8] < 0.6 * temporary[4]
+    # With the blocks, the states and every gradient in flight, still less than all keys and values.
+    assert temporary[8] < found[8]["all keys and values"]
+    assert found[8]["arguments"] == found[2]["arguments"] // 4
+
+
+def one_device(names=("sequence",), kind=jax.sharding.AxisType.Auto):
+    return jax.make_mesh((1,) * len(names), names, axis_types=(kind,) * len(names))
+
+
+def test_one_device_is_a_mesh_too():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 10, 2, 8)), jnp.float32)
+    for schedule in ("ring", "reduce"):
+        got = sharded_attention(x, x, x, mesh=one_device(), axis="sequence", is_causal=True, schedule=schedule)
+        np.testing.assert_allclose(got, attention(x, x, x, is_causal=True), atol=1e-5)
+
+
+def test_few_queries_stay_and_many_go_round():
+    def moved(queries, schedule):
+        q, k = jnp.zeros((1, queries, 8, 64)), jnp.zeros((1, 4096, 8, 64))
+        return bytes_moved(validated(q, k, k, policy=lambda stats: 1.0).logits, 64, 8, schedule)
+
+    assert moved(1, "reduce") < moved(1, "ring")
+    assert moved(4096, "ring") < moved(4096, "reduce")
+    # K twice and V once, 512 keys of 8 heads of 64 float32, to seven others.
+    assert moved(4096, "ring") == 3 * 512 * 8 * 64 * 4 * 7
+
+
+class TwoDevices:
+    """Only what the checks read: a mesh cannot have more devices than the machine."""
+
+    def __init__(self):
+        self.shape = {"sequence": 2, "heads": 4}
+        self.axis_types = (jax.sharding.AxisType.Auto,) * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mesh": TwoDevices(), "axis": "sequence"}, ValueError, "11 keys cannot be shared evenly by the 2 devices"),
+        ({"axis": "sequence", "head_axis": "tensor"}, ValueError, "not 'tensor'"),
+        ({"axis": "sequence", "schedule": "star"}, ValueError, "schedule must be one of ring, reduce"),
+        ({"axis": "sequence", "dropout": 0.1, "dropout_key": jax.random.key(0)}, NotImplementedError, "dropout"),
+        (
+            {"mesh": one_device(kind=jax.sharding.AxisType.Explicit), "axis": "sequence"},
+            ValueError,
+            "axes must be of the automatic kind",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(options, error, message):
+    x = jnp.zeros((1, 11, 2, 8))
+    with pytest.raises(error, match=message):
+        sharded_attention(x, x, x, **{"mesh": one_device(), **options})
+
+
+def test_heads_that_cannot_be_shared_are_refused():
+    x = jnp.zeros((1, 12, 2, 8))
+    with pytest.raises(ValueError, match="2 key heads cannot be shared evenly by the 4 devices of mesh axis 'heads'"):
+        sharded_attention(x, x, x, mesh=TwoDevices(), axis="sequence", head_axis="heads")
