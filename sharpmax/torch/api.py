@@ -10,6 +10,7 @@ Implementations stand side by side in this folder and never import one another. 
 serves or raises. Nothing is ever dropped in silence.
 """
 
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -23,8 +24,15 @@ from sharpmax.core.stats import ON_REQUEST, RowStats
 from sharpmax.torch import chunked, eager, stock
 from sharpmax.torch.request import Request, validated
 
-LADDER: dict[str, ModuleType] = {"stock": stock, "chunked": chunked, "eager": eager}
-"""Implementations by name, fastest first."""
+LADDER: dict[str, ModuleType] = {}
+"""Implementations by name, fastest first; those on Triton only where it is installed."""
+
+if find_spec("triton") is not None:
+    from sharpmax.torch import triton_attention, triton_hybrid
+
+    LADDER.update(hybrid=triton_hybrid, triton=triton_attention)
+KERNELS = frozenset(LADDER)
+LADDER.update(stock=stock, chunked=chunked, eager=eager)
 
 IMPLEMENTATIONS = tuple(LADDER)
 
@@ -174,6 +182,8 @@ def _choose(request: Request, implementation: str | None) -> Choice:
     refused: dict[str, str] = {}
     for name, module in LADDER.items():
         reason = module.refusal(request)
+        if reason is None and name in KERNELS and request.query.device.type != "cuda":
+            reason = "Triton's interpreter is for tests: it serves only when named"
         if reason is None:
             return Choice(name, refused)
         refused[name] = reason

@@ -76,6 +76,11 @@ class Request:
         inputs = (self.query, self.key, self.value, self.bias, self.sinks)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
 
+    def packed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return query, key and value with their last axis contiguous, as kernels (PyTorch's own too) take it to be."""
+        query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (self.query, self.key, self.value))
+        return query, key, value
+
     def key_range(self, start: int, stop: int) -> tuple[int, int]:
         """Return the keys [low, high) that any of the queries [start, stop) may see by position."""
         length = self.key.shape[2]

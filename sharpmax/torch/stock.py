@@ -56,7 +56,8 @@ def statistics(request: Request) -> RowStats:
 
 
 def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
-    q, k = request.query, _expanded(request, request.key)
+    q, k, _ = request.packed()
+    k = _expanded(request, k)
     mean_key, logsumexp = _with_logsumexp(request, q, k)
     mean = request.scale * (q * mean_key).sum(-1)
     if request.needs_gradient:
@@ -71,8 +72,9 @@ def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozen
 
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
-    q = request.query * beta.to(request.query.dtype).unsqueeze(-1)
-    return _attend(request, q, _expanded(request, request.key), _expanded(request, request.value))
+    q, k, v = request.packed()
+    q = q * beta.to(q.dtype).unsqueeze(-1)
+    return _attend(request, q, _expanded(request, k), _expanded(request, v))
 
 
 def _is_causal(request: Request) -> bool:

@@ -37,13 +37,13 @@ def named(arrays):
     return [arrays[name] for name in ("query", "key", "value")], {n: arrays[n] for n in ("mask", "bias", "sinks")}
 
 
-def gradients(arrays, output, stats):
+def gradients(arrays, output, stats, leave_out):
     """Differentiate a loss that weighs every output and every statistic differently."""
     loss = (output.double() * probe(output)).sum()
     if stats is not None:
         for name in STATISTICS:
             field = getattr(stats, name).double()
-            if name != "count":
+            if name not in leave_out:
                 loss = loss + (torch.where(field.isfinite(), field, 0) * probe(field)).sum()
     inputs = {n: arrays[n] for n in DIFFERENTIABLE if arrays[n] is not None}
     found = torch.autograd.grad(loss, list(inputs.values()), allow_unused=True)
@@ -65,8 +65,8 @@ def serve(case, arrays, implementation, *, return_stats):
     return result if return_stats else (result, None)
 
 
-def judge(case, arrays, dtype, output, stats):
-    """Compare a result and its gradients with the reference, within the budget."""
+def judge_values(case, dtype, output, stats):
+    """Compare output and statistics with the reference, within the budget; return what a gradient needs to go on."""
     exact_arrays, naive_arrays = tensors(case, dtype, torch.float64), tensors(case, dtype)
     first, rest = named(exact_arrays)
     exact, exact_stats = reference_attention(*first, **rest, **case.options, return_stats=True)
@@ -75,9 +75,8 @@ def judge(case, arrays, dtype, output, stats):
     assert_within_budget("output", output, exact, naive)
     if stats is not None:
         rounded = torch.float64 if dtype == torch.float64 else torch.float32
-        wide = tensors(case, dtype, rounded)
         with torch.no_grad():
-            _, wide_stats = naive_attention(wide, case.options)
+            _, wide_stats = naive_attention(tensors(case, dtype, rounded), case.options)
         for name in STATISTICS:
             field = getattr(stats, name)
             assert field.dtype == rounded, f"{name} is {field.dtype}"
@@ -86,10 +85,16 @@ def judge(case, arrays, dtype, output, stats):
             assert_within_budget(
                 name, field, exact_field, getattr(wide_stats, name), terms=4 * largest_logit(exact_stats)
             )
+    return exact_arrays, exact, exact_stats, naive_arrays, naive, naive_stats
+
+
+def judge(case, arrays, dtype, output, stats, leave_out):
+    """Compare a result and its gradients with the reference, within the budget."""
+    exact_arrays, exact, exact_stats, naive_arrays, naive, naive_stats = judge_values(case, dtype, output, stats)
     with_stats = stats is not None
-    got = gradients(arrays, output, stats)
-    wanted = gradients(exact_arrays, exact, exact_stats if with_stats else None)
-    low = gradients(naive_arrays, naive, naive_stats if with_stats else None)
+    got = gradients(arrays, output, stats, leave_out)
+    wanted = gradients(exact_arrays, exact, exact_stats if with_stats else None, leave_out)
+    low = gradients(naive_arrays, naive, naive_stats if with_stats else None, leave_out)
     # dL/de is a difference of terms of the size of dO·v (and, through beta and H, of those times the logits).
     terms = largest_logit(exact_stats) * max(1.0, *(exact_arrays[n].abs().max().item() ** 2 for n in ("key", "value")))
     for name, gradient in got.items():
@@ -108,4 +113,20 @@ def largest_logit(stats):
 def test_contract(implementation, case, dtype):
     arrays = tensors(case, DTYPES[dtype])
     output, stats = serve(case, arrays, implementation, return_stats=implementation != "stock")
-    judge(case, arrays, DTYPES[dtype], output, stats)
+    # The kernels say so themselves: see test_kernels_refuse_the_gradient_of_the_maximum.
+    leave_out = {"count", "maximum"} if implementation in ("triton", "hybrid") else {"count"}
+    judge(case, arrays, DTYPES[dtype], output, stats, leave_out)
+
+
+@pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("implementation", ["triton", "chunked"])
+def test_contract_without_gradient(implementation, case, dtype):
+    """Where nobody asks for a gradient these two take another road: one fused kernel, one pass over the chunks."""
+    if implementation not in IMPLEMENTATIONS:
+        pytest.skip("Triton is not installed")
+    arrays = tensors(case, DTYPES[dtype])
+    with torch.no_grad():
+        output, stats = serve(case, arrays, implementation, return_stats=True)
+        judge_values(case, DTYPES[dtype], output, stats)

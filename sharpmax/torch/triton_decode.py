@@ -1,0 +1,175 @@
+"""One query against a long cache: K and V are read once, the row of scores is kept between.
+
+beta needs the whole row before the first value can be weighed, and reading K twice would cost half as much again. But a
+row of scores is small, 4 bytes a key and query head beside 2·D·2 bytes a key for K and V shared by a group of heads:
+
+    scores    each program: one part of the keys, all query heads of a key head. Scores out; (m, Z, S) of the part
+    weigh     merge the parts' (m, Z, S) -> H, beta, m; then Σ 2^(beta(x - m))·v of the part
+    gather    sum the parts: they share one m, so there is nothing to rescale
+
+32 sequences, 32 query and 8 key heads, width 128: 4,096 bytes a key are read whatever one does, the scores add 256.
+"""
+
+# A kernel is not Python that a type checker can read.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sharpmax.torch.triton_policy import beta_and_slope
+from sharpmax.torch.triton_statistics import statistics_step
+from sharpmax.torch.triton_tiles import interpreted, load_tile, log2_scale
+
+ROWS = 16  # the least a tensor core multiplies; query heads of a group are padded to it
+
+
+@triton.jit
+def scores_kernel(
+    q, k, scores, part_m, part_z, part_s,
+    scale_log2, sq_b, sq_h, sk_b, sk_h, sk_l, H, LK, part,
+    GROUPS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Scores of one part of the keys for the query heads of one key head, and their (m, Z, S)."""
+    i_p, i_bh = tl.program_id(0), tl.program_id(1)
+    HK = H // GROUPS
+    i_b, i_hk = i_bh // HK, i_bh % HK
+    o_r = tl.arange(0, ROWS)
+    o_d = tl.arange(0, BD)
+    q += i_b.to(tl.int64) * sq_b + i_hk * GROUPS * sq_h
+    k += i_b.to(tl.int64) * sk_b + i_hk * sk_h
+    b_q = load_tile(q, sq_h, o_r, o_d, GROUPS, D, BD, True)
+    row = i_b.to(tl.int64) * H + i_hk * GROUPS
+    b_m = tl.full([ROWS], -1e18, tl.float32)
+    b_z = tl.zeros([ROWS], tl.float32)
+    b_s = tl.zeros([ROWS], tl.float32)
+    end = tl.minimum((i_p + 1) * part, LK)
+    for start in tl.range(i_p * part, end, BN):
+        o_j = start + tl.arange(0, BN)
+        b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, True)
+        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
+        m_j = (o_j < LK)[None, :]
+        tl.store(scores + (row + o_r)[:, None] * LK + o_j[None, :], b_x, mask=m_j & (o_r < GROUPS)[:, None])
+        b_m, b_z, b_s, _ = statistics_step(tl.where(m_j, b_x, -1e18), b_m, b_z, b_s, b_s, False)
+    o_part = (row + o_r) * tl.num_programs(0) + i_p
+    m_r = o_r < GROUPS
+    tl.store(part_m + o_part, b_m, mask=m_r)
+    tl.store(part_z + o_part, b_z, mask=m_r)
+    tl.store(part_s + o_part, b_s, mask=m_r)
+
+
+@triton.jit
+def weigh_kernel(
+    v, scores, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
+    sv_b, sv_h, sv_l, H, LK, part,
+    GROUPS: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
+    PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Merge the parts, choose beta, and weigh the values of one part."""
+    i_p, i_bh = tl.program_id(0), tl.program_id(1)
+    parts = tl.num_programs(0)
+    HK = H // GROUPS
+    i_b, i_hk = i_bh // HK, i_bh % HK
+    o_r = tl.arange(0, ROWS)
+    m_r = o_r < GROUPS
+    row = i_b.to(tl.int64) * H + i_hk * GROUPS
+    # Every program merges all the parts of its rows: a few hundred bytes, and no launch in between.
+    o_p = tl.arange(0, PARTS)
+    o_part = (row + o_r)[:, None] * parts + o_p[None, :]
+    m_part = m_r[:, None] & (o_p < parts)[None, :]
+    b_pm = tl.load(part_m + o_part, mask=m_part, other=-1e18)
+    b_pz = tl.load(part_z + o_part, mask=m_part, other=0.0)
+    b_ps = tl.load(part_s + o_part, mask=m_part, other=0.0)
+    b_m = tl.max(b_pm, 1)
+    b_d = b_pm - b_m[:, None]
+    b_c = tl.exp2(b_d)
+    b_z = tl.sum(b_c * b_pz, 1)
+    b_s = tl.sum(b_c * (b_ps + b_d * b_pz), 1)
+    b_z = tl.where(m_r, b_z, 1.0)
+    b_h = 0.6931471805599453 * (tl.log2(b_z) - b_s / b_z)
+    b_h = tl.where(b_h < 0, 0.0, b_h)
+    b_beta, _ = beta_and_slope(b_h, numbers, KIND, COUNT)
+    if STORE:
+        m_first = m_r & (i_p == 0)
+        tl.store(entropy + row + o_r, b_h, mask=m_first)
+        tl.store(logsumexp + row + o_r, 0.6931471805599453 * (b_m + tl.log2(b_z)), mask=m_first)
+        tl.store(maximum + row + o_r, 0.6931471805599453 * b_m, mask=m_first)
+        tl.store(beta + row + o_r, b_beta, mask=m_first)
+
+    v += i_b.to(tl.int64) * sv_b + i_hk * sv_h
+    o_dv = tl.arange(0, BDV)
+    b_w = tl.zeros([ROWS], tl.float32)
+    b_o = tl.zeros([ROWS, BDV], tl.float32)
+    end = tl.minimum((i_p + 1) * part, LK)
+    for start in tl.range(i_p * part, end, BN):
+        o_j = start + tl.arange(0, BN)
+        m_x = (o_j < LK)[None, :] & m_r[:, None]
+        b_x = tl.load(scores + (row + o_r)[:, None] * LK + o_j[None, :], mask=m_x, other=0.0)
+        b_p = tl.where(m_x, tl.exp2(b_beta[:, None] * (b_x - b_m[:, None])), 0.0)
+        b_v = load_tile(v, sv_l, o_j, o_dv, LK, DV, BDV, True)
+        b_w += tl.sum(b_p, 1)
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
+    o_out = (row + o_r) * parts + i_p
+    tl.store(part_w + o_out, b_w, mask=m_r)
+    tl.store(part_o + o_out[:, None] * DV + o_dv[None, :], b_o, mask=m_r[:, None] & (o_dv < DV)[None, :])
+
+
+@triton.jit
+def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexpr, PARTS: tl.constexpr):
+    """Sum the parts of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    o_p = tl.arange(0, PARTS)
+    o_dv = tl.arange(0, BDV)
+    m_p = o_p < parts
+    total = tl.sum(tl.load(part_w + row * parts + o_p, mask=m_p, other=0.0))
+    p_o = part_o + (row * parts + o_p)[:, None] * DV + o_dv[None, :]
+    b_o = tl.sum(tl.load(p_o, mask=m_p[:, None] & (o_dv < DV)[None, :], other=0.0), 0) / total
+    tl.store(out + row * DV + o_dv, b_o.to(out.dtype.element_ty), mask=o_dv < DV)
+
+
+def launch_decode(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    kind: int,
+    numbers: tuple[float, ...],
+    store: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Attend with one query (B, H, 1, D) that sees every key; returns as `launch_fused`."""
+    batch, heads, _, width = query.shape
+    key_heads, keys, value_width = value.shape[1:]
+    BN = 16 if interpreted() else 128
+    # Enough programs for every multiprocessor several times over, but parts of a few blocks at least.
+    parts = max(1, min(triton.cdiv(keys, 4 * BN), 64, triton.cdiv(2048, batch * key_heads)))
+    part = triton.cdiv(triton.cdiv(keys, parts), BN) * BN
+    parts = triton.cdiv(keys, part)
+
+    def new(*shape: int) -> Tensor:
+        return query.new_empty(shape, dtype=torch.float32)
+
+    out = query.new_empty((batch, heads, 1, value_width))
+    entropy, logsumexp, maximum, beta = (new(batch, heads, 1) if store else new(0) for _ in range(4))
+    scores, part_o = new(batch, heads, keys), new(batch, heads, parts, value_width)
+    part_m, part_z, part_s, part_w = (new(batch, heads, parts) for _ in range(4))
+    groups, grid = heads // key_heads, (parts, batch * key_heads)
+    rows = max(ROWS, triton.next_power_of_2(groups))
+    BDV, PARTS = max(16, triton.next_power_of_2(value_width)), triton.next_power_of_2(parts)
+    scores_kernel[grid](
+        query, key, scores, part_m, part_z, part_s,
+        log2_scale(scale), *query.stride()[:2], *key.stride()[:3], heads, keys, part,
+        GROUPS=groups, ROWS=rows, D=width, BD=max(16, triton.next_power_of_2(width)), BN=BN, PRECISION="ieee",
+        num_warps=4, num_stages=3,
+    )  # fmt: skip
+    weigh_kernel[grid](
+        value, scores, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
+        *value.stride()[:3], heads, keys, part,
+        GROUPS=groups, ROWS=rows, DV=value_width, BDV=BDV, BN=BN, PARTS=PARTS,
+        KIND=kind, COUNT=len(numbers), STORE=store, PRECISION="ieee",
+        num_warps=4, num_stages=3,
+    )  # fmt: skip
+    gather_kernel[(batch * heads,)](part_o, part_w, out, parts, DV=value_width, BDV=BDV, PARTS=PARTS)
+    return out, entropy, logsumexp, maximum, beta

@@ -1,0 +1,285 @@
+"""The second pass, softmax(beta·e)·v, alone or fused behind the statistics pass of the same tile of queries.
+
+Fused, a program walks its keys twice without leaving the chip's caches: once for (m, Z, S), hence H and beta, then for
+the output. The maximum is known by then, so the second walk needs neither a running maximum nor a rescaling. Two walks
+are three products a tile, against two for plain attention.
+
+Blocks that cannot matter are skipped in the second walk. For beta >= 1 and a block of keys J,
+
+    Σ_J exp(beta(e_j - m)) <= (Σ_J exp(e_j - m)) · exp((beta - 1)(max_J e - m))
+
+and both factors are known from the first walk. A block is left out only if that bound, for the worst row of the tile,
+is below `MASS`·|J|/n: all that is left out together weighs less than MASS, far below the rounding of the output.
+"""
+
+# A kernel is not Python that a type checker can read.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sharpmax.torch.triton_policy import beta_and_slope
+from sharpmax.torch.triton_statistics import masked_scores, statistics_step
+from sharpmax.torch.triton_tiles import key_bounds, load_tile, log2_scale, tile_shape
+
+MASS = {torch.float16: 2.0**-14, torch.bfloat16: 2.0**-12, torch.float32: 2.0**-26}
+GROUPS_OF_BLOCKS = 256  # bounds kept a program; longer rows share one among several blocks
+
+
+@triton.jit
+def weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_z, b_o, LK, left, right,
+                D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
+                HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr,
+                PRECISION: tl.constexpr):  # fmt: skip
+    """Add a block of keys to Z and the output of rows whose maximum is known: exp2(x·scale - offset)."""
+    o_j = start + tl.arange(0, BN)
+    b_k = load_tile(k, sk_l, o_j, tl.arange(0, BD), LK, D, BD, MASKED)
+    b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None] - b_offset[:, None]
+    if MASKED:
+        b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+    b_p = tl.exp2(b_x)
+    b_z += tl.sum(b_p, 1)
+    b_v = load_tile(v, sv_l, o_j, tl.arange(0, BDV), LK, DV, BDV, MASKED)
+    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
+    return b_z, b_o
+
+
+@triton.jit
+def online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right,
+                 D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
+                 HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr,
+                 PRECISION: tl.constexpr):  # fmt: skip
+    """Add a block of keys to rows whose maximum is still running."""
+    o_j = start + tl.arange(0, BN)
+    b_k = load_tile(k, sk_l, o_j, tl.arange(0, BD), LK, D, BD, MASKED)
+    b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None]
+    if MASKED:
+        b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+    b_m_new = tl.maximum(b_m, tl.max(b_x, 1))
+    b_c = tl.exp2(b_m - b_m_new)
+    b_p = tl.exp2(b_x - b_m_new[:, None])
+    b_z = b_c * b_z + tl.sum(b_p, 1)
+    b_v = load_tile(v, sv_l, o_j, tl.arange(0, BDV), LK, DV, BDV, MASKED)
+    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_c[:, None], input_precision=PRECISION)
+    return b_m_new, b_z, b_o
+
+
+@triton.jit
+def fused_kernel(
+    q, k, v, out, entropy, logsumexp, maximum, beta, numbers,
+    scale_log2, log2_share,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
+    H, LQ, LK, left, right,
+    GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+    KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr,
+    SKIP: tl.constexpr, NB: tl.constexpr, SHARE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Both walks of one tile of queries of one head."""
+    i_m = tl.num_programs(0) - 1 - tl.program_id(0)
+    i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
+    q += i_b.to(tl.int64) * sq_b + i_h * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
+    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS) * sv_h
+    o_m = i_m * BM + tl.arange(0, BM)
+    o_d = tl.arange(0, BD)
+    o_i = o_m + (LK - LQ)
+    m_m = o_m < LQ
+    b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
+
+    b_m = tl.full([BM], -1e18, tl.float32)
+    b_z = tl.zeros([BM], tl.float32)
+    b_s = tl.zeros([BM], tl.float32)
+    o_nb = tl.arange(0, NB)
+    b_top = tl.full([NB], -1e18, tl.float32)  # the largest score of each group of blocks, in units of log 2
+    b_sum = tl.full([NB], -1e18, tl.float32)  # log2 of the largest row's Σ 2^x in any of its blocks
+    low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    for start in tl.range(full_low, full_high, BN):
+        b_k = load_tile(k, sk_l, start + tl.arange(0, BN), o_d, LK, D, BD, False)
+        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
+        b_row_top = tl.max(b_x, 1)
+        b_m_new = tl.maximum(b_m, b_row_top)
+        b_shift = b_m - b_m_new
+        b_c = tl.exp2(b_shift)
+        b_x = b_x - b_m_new[:, None]
+        b_p = tl.exp2(b_x)
+        b_row_sum = tl.sum(b_p, 1)
+        b_s = b_c * (b_s + b_shift * b_z) + tl.sum(b_x * b_p, 1)
+        b_z = b_c * b_z + b_row_sum
+        b_m = b_m_new
+        if SKIP:
+            i_nb = start // (BN * SHARE)
+            top = tl.max(b_row_top)
+            total = tl.max(b_m + tl.log2(b_row_sum))
+            b_top = tl.where(o_nb == i_nb, tl.maximum(b_top, top), b_top)
+            b_sum = tl.where(o_nb == i_nb, tl.maximum(b_sum, total), b_sum)
+    if HAS_LEFT:
+        for start in tl.range(low, full_low, BN):
+            o_j = start + tl.arange(0, BN)
+            b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, True)
+            b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
+            b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+            b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
+    for start in tl.range(full_high, high, BN):
+        o_j = start + tl.arange(0, BN)
+        b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, True)
+        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
+        b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+        b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
+
+    m_empty = b_m <= -1e18
+    b_z = tl.where(m_empty, 1.0, b_z)
+    b_h = 0.6931471805599453 * (tl.log2(b_z) - tl.where(m_empty, 0.0, b_s) / b_z)
+    b_h = tl.where(b_h < 0, 0.0, b_h)
+    b_beta, _ = beta_and_slope(b_h, numbers, KIND, COUNT)
+    b_beta = tl.where(m_empty, 1.0, b_beta)
+    o_row = (i_b.to(tl.int64) * H + i_h) * LQ + o_m
+    if STORE:
+        tl.store(entropy + o_row, b_h, mask=m_m)
+        b_lse = 0.6931471805599453 * (b_m + tl.log2(b_z))
+        tl.store(logsumexp + o_row, tl.where(m_empty, float("-inf"), b_lse), mask=m_m)
+        tl.store(maximum + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_m)
+        tl.store(beta + o_row, b_beta, mask=m_m)
+
+    b_scale = scale_log2 * b_beta
+    b_offset = b_m * b_beta
+    b_zw = tl.zeros([BM], tl.float32)
+    b_o = tl.zeros([BM, BDV], tl.float32)
+    if SKIP:
+        # Rows past the end must not hold the others back.
+        least_m = tl.min(tl.where(m_m, b_m, 1e18))
+        least_beta = tl.min(tl.where(m_m, b_beta, 1e9))
+        b_bound = b_sum - least_m + (least_beta - 1.0) * tl.minimum(b_top - least_m, 0.0)
+        b_bound = tl.where(least_beta >= 1.0, b_bound, 1e18)
+        b_keep = tl.where(b_bound <= log2_share, NB, o_nb)  # a NaN keeps its block
+        group = tl.min(b_keep)
+        while group * (BN * SHARE) < full_high:
+            first = tl.maximum(group * (BN * SHARE), full_low)
+            for start in tl.range(first, tl.minimum((group + 1) * (BN * SHARE), full_high), BN):
+                b_zw, b_o = weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_zw, b_o, LK, left,
+                                        right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, PRECISION)  # fmt: skip
+            group = tl.min(tl.where(b_keep > group, b_keep, NB))
+    else:
+        for start in tl.range(full_low, full_high, BN):
+            b_zw, b_o = weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_zw, b_o, LK, left,
+                                    right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, PRECISION)  # fmt: skip
+    if HAS_LEFT:
+        for start in tl.range(low, full_low, BN):
+            b_zw, b_o = weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_zw, b_o, LK, left,
+                                    right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, PRECISION)  # fmt: skip
+    for start in tl.range(full_high, high, BN):
+        b_zw, b_o = weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_zw, b_o, LK, left,
+                                right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, PRECISION)  # fmt: skip
+    b_o = b_o / tl.where(m_empty | (b_zw == 0), 1.0, b_zw)[:, None]
+    o_dv = tl.arange(0, BDV)
+    p_o = out + o_row[:, None] * DV + o_dv[None, :]
+    tl.store(p_o, tl.where(m_empty[:, None], 0.0, b_o).to(out.dtype.element_ty),
+             mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
+
+
+@triton.jit
+def weighted_kernel(
+    q, k, v, beta, out, log2_sum,
+    scale_log2,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
+    H, LQ, LK, left, right,
+    GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row."""
+    i_m = tl.num_programs(0) - 1 - tl.program_id(0)
+    i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
+    q += i_b.to(tl.int64) * sq_b + i_h * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
+    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS) * sv_h
+    o_m = i_m * BM + tl.arange(0, BM)
+    o_d = tl.arange(0, BD)
+    o_dv = tl.arange(0, BDV)
+    o_i = o_m + (LK - LQ)
+    m_m = o_m < LQ
+    b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
+    o_row = (i_b.to(tl.int64) * H + i_h) * LQ + o_m
+    b_scale = scale_log2 * tl.load(beta + o_row, mask=m_m, other=1.0)
+    b_m = tl.full([BM], -1e18, tl.float32)
+    b_z = tl.zeros([BM], tl.float32)
+    b_o = tl.zeros([BM, BDV], tl.float32)
+    low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    for start in tl.range(full_low, full_high, BN):
+        b_m, b_z, b_o = online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right,
+                                     D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, PRECISION)  # fmt: skip
+    if HAS_LEFT:
+        for start in tl.range(low, full_low, BN):
+            b_m, b_z, b_o = online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right,
+                                         D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, PRECISION)  # fmt: skip
+    for start in tl.range(full_high, high, BN):
+        b_m, b_z, b_o = online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right,
+                                     D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, PRECISION)  # fmt: skip
+    m_empty = b_m <= -1e18
+    b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
+    tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),
+             mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
+    # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
+    tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
+
+
+def launch_fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    kind: int,
+    numbers: tuple[float, ...],
+    store: bool,
+    skip: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the output and entropy, logsumexp, maximum, beta (empty unless `store`)."""
+    batch, heads, length, width = query.shape
+    keys, value_width = value.shape[2:]
+    out = query.new_empty((batch, heads, length, value_width))
+    rows = (batch, heads, length) if store else (0,)
+    entropy, logsumexp, maximum, beta = (query.new_empty(rows, dtype=torch.float32) for _ in range(4))
+    shape = tile_shape("forward", query)
+    blocks = triton.cdiv(keys, shape.BN)
+    share = triton.cdiv(blocks, GROUPS_OF_BLOCKS)
+    log2_share = math.log2(MASS[query.dtype] * shape.BN / keys)
+    fused_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
+        query, key, value, out, entropy, logsumexp, maximum, beta, numbers,
+        log2_scale(scale), log2_share,
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+        heads, length, keys, left or 0, right or 0,
+        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
+        BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, KIND=kind, COUNT=len(numbers), STORE=store,
+        SKIP=skip, NB=max(16, triton.next_power_of_2(triton.cdiv(blocks, share))), SHARE=share,
+        PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+    )  # fmt: skip
+    return out, entropy, logsumexp, maximum, beta
+
+
+def launch_weighted(
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float, left: int | None, right: int | None
+) -> tuple[Tensor, Tensor]:
+    """Return softmax(beta·e)·v and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
+    batch, heads, length, width = query.shape
+    value_width = value.shape[3]
+    out = query.new_empty((batch, heads, length, value_width))
+    log2_sum = torch.empty_like(beta)
+    shape = tile_shape("forward", query)
+    weighted_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
+        query, key, value, beta, out, log2_sum,
+        log2_scale(scale),
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+        heads, length, key.shape[2], left or 0, right or 0,
+        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
+        BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
+        PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+    )  # fmt: skip
+    return out, log2_sum

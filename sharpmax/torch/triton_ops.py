@@ -1,0 +1,284 @@
+"""Our kernels as PyTorch operators: shapes known to tracing, gradients known to autograd.
+
+Every launch stands behind a custom operator with a fake kernel, its backward too, so `torch.compile(fullgraph=True)`,
+`torch.export` and autograd's own machinery meet no Python they cannot see through.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sharpmax.torch.triton_decode import launch_decode
+from sharpmax.torch.triton_forward import launch_fused, launch_weighted
+from sharpmax.torch.triton_gradient import launch_output_gradient, launch_statistics_gradient
+from sharpmax.torch.triton_statistics import launch_statistics
+
+NO_GRADIENT_OF_MAXIMUM = (
+    "our kernels do not differentiate RowStats.maximum (its gradient lies on the leading keys alone); "
+    "take implementation='chunked' for that"
+)
+
+
+@torch.library.custom_op("sharpmax::row_statistics", mutates_args=())
+def row_statistics(
+    query: Tensor,
+    key: Tensor,
+    row_scale: Tensor | None,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    variance: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Entropy, logsumexp, log2 Σ 2^x, maximum and variance of every row of scaled logits."""
+    found = launch_statistics(
+        query, key, scale=scale, left=left, right=right, row_scale=row_scale, variance=variance, kind=0, numbers=(),
+        sharpened=False,
+    )  # fmt: skip
+    return found[:5]
+
+
+@row_statistics.register_fake
+def _(query: Tensor, key: Tensor, row_scale: Any, scale: float, left: Any, right: Any, variance: bool) -> Any:
+    rows = query.shape[:3]
+    made = [query.new_empty(rows, dtype=torch.float32) for _ in range(4)]
+    return *made, query.new_empty(rows if variance else (0,), dtype=torch.float32)
+
+
+@torch.library.custom_op("sharpmax::row_statistics_gradient", mutates_args=())
+def row_statistics_gradient(
+    query: Tensor,
+    key: Tensor,
+    entropy: Tensor,
+    log2_sum: Tensor,
+    variance: Tensor,
+    row_scale: Tensor | None,
+    d_entropy: Tensor | None,
+    d_logsumexp: Tensor | None,
+    d_variance: Tensor | None,
+    scale: float,
+    left: int | None,
+    right: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Gradient of the statistics: dq and dk."""
+    zero = torch.zeros_like(entropy)
+    a0 = zero if d_logsumexp is None else d_logsumexp.float()
+    a1 = zero if d_entropy is None else -d_entropy.float()
+    if d_variance is not None:
+        a0, a1 = a0 - variance * d_variance, a1 + 2 * d_variance
+    a2 = None if d_variance is None else d_variance.float().contiguous()
+    if row_scale is None:
+        return launch_statistics_gradient(
+            query, key, log2_sum=log2_sum, entropy=entropy,
+            coefficients=(a0.contiguous(), a1.contiguous(), a2), scale=scale, left=left, right=right,
+        )  # fmt: skip
+    # softmax(r·e) of the query r·q: the chain rule through r is one more factor on each row of dq.
+    scaled = query.float() * row_scale.unsqueeze(-1)
+    dq, dk = launch_statistics_gradient(
+        scaled, key.float(), log2_sum=log2_sum, entropy=entropy,
+        coefficients=(a0.contiguous(), a1.contiguous(), a2), scale=scale, left=left, right=right,
+    )  # fmt: skip
+    return (dq * row_scale.unsqueeze(-1)).to(query.dtype), dk.to(key.dtype)
+
+
+@row_statistics_gradient.register_fake
+def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
+    return torch.empty_like(query, memory_format=torch.contiguous_format), torch.empty_like(
+        key, memory_format=torch.contiguous_format
+    )
+
+
+def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, row_scale, ctx.scale, ctx.left, ctx.right, ctx.with_variance = inputs
+    entropy, _, log2_sum, _, variance = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(log2_sum)
+    ctx.save_for_backward(query, key, row_scale, entropy, log2_sum, variance)
+
+
+def _statistics_backward(
+    ctx: Any, d_entropy: Any, d_logsumexp: Any, d_log2_sum: Any, d_maximum: Any, d_variance: Any
+) -> Any:
+    if d_maximum is not None:
+        raise NotImplementedError(NO_GRADIENT_OF_MAXIMUM)
+    query, key, row_scale, entropy, log2_sum, variance = ctx.saved_tensors
+    dq, dk = row_statistics_gradient(
+        query, key, entropy, log2_sum, variance, row_scale, d_entropy, d_logsumexp,
+        d_variance if ctx.with_variance else None, ctx.scale, ctx.left, ctx.right,
+    )  # fmt: skip
+    return dq, dk, None, None, None, None, None
+
+
+row_statistics.register_autograd(_statistics_backward, setup_context=_keep_statistics)
+
+
+@torch.library.custom_op("sharpmax::sharpened_query", mutates_args=())
+def sharpened_query(
+    query: Tensor,
+    key: Tensor,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    kind: int,
+    numbers: Sequence[float],
+    detached: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """beta·q for a second pass by another kernel, entropy, logsumexp, maximum, beta; log2 Σ 2^x and dbeta/dH."""
+    entropy, logsumexp, log2_sum, maximum, _, beta, slope, sharp = launch_statistics(
+        query, key, scale=scale, left=left, right=right, row_scale=None, variance=False, kind=kind,
+        numbers=tuple(numbers), sharpened=True,
+    )  # fmt: skip
+    return sharp, entropy, logsumexp, maximum, beta, log2_sum, slope
+
+
+@sharpened_query.register_fake
+def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
+    sharp = query.new_empty(query.shape)
+    return sharp, *(query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(6))
+
+
+@torch.library.custom_op("sharpmax::sharpened_query_gradient", mutates_args=())
+def sharpened_query_gradient(
+    query: Tensor,
+    key: Tensor,
+    entropy: Tensor,
+    log2_sum: Tensor,
+    beta: Tensor,
+    slope: Tensor,
+    d_sharp: Tensor,
+    d_entropy: Tensor | None,
+    d_logsumexp: Tensor | None,
+    d_beta: Tensor | None,
+    scale: float,
+    left: int | None,
+    right: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Gradient of `sharpened_query` with its beta free: dq and dk."""
+    zero = torch.zeros_like(entropy)
+    a0 = zero if d_logsumexp is None else d_logsumexp.contiguous()
+    a1 = torch.zeros_like(entropy) if d_entropy is None else -d_entropy
+    fold = (d_sharp.contiguous(), beta, slope, zero if d_beta is None else d_beta.contiguous())
+    return launch_statistics_gradient(
+        query, key, log2_sum=log2_sum, entropy=entropy, coefficients=(a0, a1.contiguous(), None),
+        scale=scale, left=left, right=right, fold=fold,
+    )  # fmt: skip
+
+
+@sharpened_query_gradient.register_fake
+def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
+    return query.new_empty(query.shape), key.new_empty(key.shape)
+
+
+def _keep_sharpened(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, ctx.scale, ctx.left, ctx.right, _, _, ctx.detached = inputs
+    _, entropy, _, _, beta, log2_sum, slope = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(log2_sum, slope)
+    ctx.save_for_backward(query, key, entropy, log2_sum, beta, slope)
+
+
+def _sharpened_backward(
+    ctx: Any, d_sharp: Any, d_entropy: Any, d_logsumexp: Any, d_maximum: Any, d_beta: Any, *of_the_rest: Any
+) -> Any:
+    if d_maximum is not None:
+        raise NotImplementedError(NO_GRADIENT_OF_MAXIMUM)
+    query, key, entropy, log2_sum, beta, slope = ctx.saved_tensors
+    nothing = (None,) * 6
+    if ctx.detached:
+        dq = None if d_sharp is None else (d_sharp.float() * beta.unsqueeze(-1)).to(query.dtype)
+        if d_entropy is None and d_logsumexp is None:
+            return dq, None, *nothing
+        more, dk = row_statistics_gradient(
+            query, key, entropy, log2_sum, entropy, None, d_entropy, d_logsumexp, None, ctx.scale, ctx.left, ctx.right
+        )
+        return more if dq is None else dq + more, dk, *nothing
+    d_sharp = torch.zeros_like(query) if d_sharp is None else d_sharp
+    dq, dk = sharpened_query_gradient(
+        query, key, entropy, log2_sum, beta, slope, d_sharp, d_entropy, d_logsumexp, d_beta, ctx.scale, ctx.left,
+        ctx.right,
+    )  # fmt: skip
+    return dq, dk, *nothing
+
+
+sharpened_query.register_autograd(_sharpened_backward, setup_context=_keep_sharpened)
+
+
+@torch.library.custom_op("sharpmax::weighted", mutates_args=())
+def weighted(
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, scale: float, left: int | None, right: int | None
+) -> tuple[Tensor, Tensor]:
+    """softmax(beta·e)·v, and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
+    return launch_weighted(query, key, value, beta.contiguous(), scale=scale, left=left, right=right)
+
+
+@weighted.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *rest: Any) -> Any:
+    return query.new_empty((*query.shape[:3], value.shape[3])), torch.empty_like(beta)
+
+
+@torch.library.custom_op("sharpmax::weighted_gradient", mutates_args=())
+def weighted_gradient(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    output: Tensor,
+    log2_sum: Tensor,
+    d_output: Tensor,
+    scale: float,
+    left: int | None,
+    right: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradient of `weighted`: dq, dk, dv and dbeta."""
+    return launch_output_gradient(
+        query, key, value, beta=beta.contiguous(), log2_sum=log2_sum, output=output, d_output=d_output,
+        scale=scale, left=left, right=right,
+    )  # fmt: skip
+
+
+@weighted_gradient.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *rest: Any) -> Any:
+    return *(x.new_empty(x.shape) for x in (query, key, value)), torch.empty_like(beta)
+
+
+def _keep_weighted(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, value, beta, ctx.scale, ctx.left, ctx.right = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(query, key, value, beta, *output)
+
+
+def _weighted_backward(ctx: Any, d_output: Tensor, d_logsumexp: Any) -> Any:
+    gradients = weighted_gradient(*ctx.saved_tensors, d_output, ctx.scale, ctx.left, ctx.right)
+    return *gradients, None, None, None
+
+
+weighted.register_autograd(_weighted_backward, setup_context=_keep_weighted)
+
+
+@torch.library.custom_op("sharpmax::fused", mutates_args=())
+def fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    kind: int,
+    numbers: Sequence[float],
+    store: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Both passes without a gradient: output, entropy, logsumexp, maximum, beta. A lone query that sees all decodes."""
+    if query.shape[2] == 1 and left is None and (right is None or right >= 0):
+        return launch_decode(query, key, value, scale=scale, kind=kind, numbers=tuple(numbers), store=store)
+    return launch_fused(
+        query, key, value, scale=scale, left=left, right=right, kind=kind, numbers=tuple(numbers), store=store
+    )
+
+
+@fused.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, scale: float, left: Any, right: Any, kind: int, numbers: Any,
+      store: bool) -> Any:  # fmt: skip
+    rows = query.shape[:3] if store else (0,)
+    out = query.new_empty((*query.shape[:3], value.shape[3]))
+    return out, *(query.new_empty(rows, dtype=torch.float32) for _ in range(4))

@@ -1,0 +1,47 @@
+"""What 'triton' and 'hybrid' share: which requests our kernels can serve, and the statistics pass on one of them."""
+
+import torch
+from torch import Tensor
+
+from sharpmax.core.stats import RowStats
+from sharpmax.torch import triton_ops
+from sharpmax.torch.lengths import counted_by_position
+from sharpmax.torch.request import Request
+from sharpmax.torch.triton_tiles import interpreted
+
+WIDEST = 256
+
+
+def kernels_refuse(request: Request) -> str | None:
+    """Say what our kernels cannot compute, or None."""
+    if request.query.device.type != "cuda" and not interpreted():
+        return f"the kernels run on CUDA devices, not on {request.query.device.type}"
+    if interpreted() and request.query.dtype == torch.bfloat16:
+        return "Triton's interpreter multiplies bfloat16 as integers"
+    for name in ("mask", "bias", "softcap", "sinks"):
+        if getattr(request, name) is not None:
+            return f"{name} is not honoured by the kernels yet"
+    if request.dropout:
+        return "dropout is drawn by 'eager' only"
+    if request.is_empty:
+        return "a tensor with an axis of length 0 is served by 'eager'"
+    if request.query.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"the kernels compute in float32 at most, got {request.query.dtype}"
+    if max(request.query.shape[3], request.value.shape[3]) > WIDEST:
+        return f"heads wider than {WIDEST} do not fit the tiles"
+    if request.scale <= 0:
+        return "a scale that is not positive turns the running maximum round"
+    if "minimum" in request.extra:
+        return "minimum is not computed by the kernels"
+    return None
+
+
+def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
+    """Run the statistics kernel."""
+    query, key, _ = request.packed()
+    scale = None if row_scale is None else row_scale.detach().contiguous()
+    entropy, logsumexp, _, maximum, variance = triton_ops.row_statistics(
+        query, key, scale, request.scale, request.left, request.right, "variance" in extra
+    )
+    spread = variance if "variance" in extra else None
+    return RowStats(entropy, logsumexp, maximum, counted_by_position(request), variance=spread)

@@ -1,0 +1,120 @@
+"""What every kernel of ours shares: tile shapes, loads with as little masking as can be, and which keys a tile sees."""
+
+# A kernel is not Python that a type checker can read.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
+
+import os
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2E = 1.4426950408889634
+
+
+class TileShape(NamedTuple):
+    """Block sizes (queries BM, keys BN, width padded to BD) and launch parameters."""
+
+    BM: int
+    BN: int
+    BD: int
+    num_warps: int
+    num_stages: int
+    precision: str
+
+
+# (BM, BN, warps, stages) by kernel and padded width, measured on an H200: docs/kernels.md, "Tile shapes".
+HALF = {
+    "statistics": {64: (128, 128, 4, 3), 128: (128, 128, 4, 3), 256: (64, 64, 4, 2)},
+    "forward": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (64, 64, 4, 2)},
+    "gradient of keys": {64: (64, 128, 8, 2), 128: (64, 128, 8, 2), 256: (32, 64, 4, 2)},
+    "gradient of queries": {64: (128, 64, 8, 2), 128: (128, 64, 8, 2), 256: (64, 32, 4, 2)},
+}
+SINGLE = (32, 32, 4, 1)
+INTERPRETED = (16, 16, 4, 1)  # small, so that small cases reach several blocks
+
+
+def tile_shape(kernel: str, query: Tensor) -> TileShape:
+    """Return the tile of a kernel for these inputs; float32 products are exact (ieee), never TF32."""
+    BD = max(16, triton.next_power_of_2(query.shape[3]))
+    if interpreted():
+        return TileShape(*INTERPRETED[:2], BD, *INTERPRETED[2:], "ieee")
+    if query.dtype == torch.float32:
+        return TileShape(*SINGLE[:2], BD, *SINGLE[2:], "ieee")
+    BM, BN, warps, stages = HALF[kernel][max(64, BD)]
+    return TileShape(BM, BN, BD, warps, stages, "ieee")
+
+
+def interpreted() -> bool:
+    """Tell whether Triton runs kernels as Python on the CPU (TRITON_INTERPRET=1), for tests without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def log2_scale(scale: float) -> float:
+    """Return the scale of the logits in units of log 2."""
+    return scale * LOG2E
+
+
+@triton.jit
+def load_tile(p, stride, o_rows, o_d, rows, D: tl.constexpr, BD: tl.constexpr, MASKED: tl.constexpr):
+    """Load (rows, D) padded with zeros to (block, BD); the last axis is contiguous."""
+    p_tile = p + o_rows[:, None].to(tl.int64) * stride + o_d[None, :]
+    if MASKED:
+        return tl.load(p_tile, mask=(o_rows < rows)[:, None] & (o_d < D)[None, :], other=0.0)
+    elif D < BD:
+        return tl.load(p_tile, mask=(o_d < D)[None, :], other=0.0)
+    else:
+        return tl.load(p_tile)
+
+
+@triton.jit
+def key_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
+               HAS_RIGHT: tl.constexpr):  # fmt: skip
+    """Return low <= full_low <= full_high <= high: keys that some, and that all, queries [start, start + BM) see.
+
+    All but `high` are multiples of BN, so a block is either full or needs its mask.
+    """
+    first = start + LK - LQ
+    last = tl.minimum(start + BM, LQ) - 1 + LK - LQ
+    high = LK
+    full_high = LK
+    if HAS_RIGHT:
+        high = tl.maximum(0, tl.minimum(LK, last + right + 1))
+        full_high = tl.maximum(0, tl.minimum(LK, first + right + 1))
+    full_high = full_high // BN * BN
+    low = 0
+    full_low = 0
+    if HAS_LEFT:
+        low = tl.minimum(tl.maximum(0, first - left) // BN * BN, high // BN * BN)
+        full_low = tl.minimum(tl.cdiv(tl.maximum(0, last - left), BN) * BN, tl.cdiv(high, BN) * BN)
+        full_low = tl.maximum(low, full_low)
+        full_high = tl.maximum(full_low, full_high)
+    return low, full_low, full_high, high
+
+
+@triton.jit
+def query_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
+                 HAS_RIGHT: tl.constexpr):  # fmt: skip
+    """Return low <= full_low <= full_high <= high: queries that see some, and all, of the keys [start, start + BN).
+
+    All but `high` are multiples of BM; a block of keys that reaches past the last has no full queries.
+    """
+    behind = LK - LQ
+    last = tl.minimum(start + BN, LK) - 1
+    low = 0
+    full_low = 0
+    high = LQ
+    full_high = LQ
+    if HAS_RIGHT:
+        low = tl.minimum(tl.maximum(0, start - right - behind), LQ) // BM * BM
+        full_low = tl.cdiv(tl.minimum(tl.maximum(0, last - right - behind), LQ), BM) * BM
+    if HAS_LEFT:
+        high = tl.maximum(0, tl.minimum(LQ, last + left + 1 - behind))
+        full_high = tl.maximum(0, tl.minimum(LQ, start + left + 1 - behind))
+    full_high = tl.where(start + BN > LK, 0, full_high // BM * BM)
+    low = tl.minimum(low, tl.cdiv(high, BM) * BM)
+    full_low = tl.minimum(tl.maximum(low, full_low), tl.maximum(tl.cdiv(high, BM) * BM, low))
+    full_high = tl.maximum(full_low, full_high)
+    return low, full_low, full_high, high

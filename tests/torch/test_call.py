@@ -1,0 +1,258 @@
+"""What the call promises beyond numbers: the ladder, refusals, errors, and being a citizen of PyTorch."""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from sharpmax import PAPER, Constant, LogLinear, PerLayer, Polynomial, SilentPolicyWarning
+from sharpmax.torch import IMPLEMENTATIONS, attention, attention_varlen, row_stats, which_implementation
+from sharpmax.torch import chunked_rows as chunked_rows_module
+
+CPU = [name for name in IMPLEMENTATIONS if name in ("chunked", "eager", "stock")]
+
+
+def draw(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def qkv(length=24, width=16, heads=4, key_heads=2, dtype=torch.float64):
+    q = draw(2, heads, length, width, dtype=dtype) * 2
+    return (
+        q,
+        draw(2, key_heads, length, width, dtype=dtype, seed=1),
+        draw(2, key_heads, length, width, dtype=dtype, seed=2),
+    )
+
+
+@pytest.mark.parametrize("implementation", CPU)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_constant_1_is_scaled_dot_product_attention(implementation, is_causal):
+    q, k, v = qkv()
+    ours = attention(q, k, v, policy=Constant(1.0), is_causal=is_causal, implementation=implementation)
+    torch.testing.assert_close(ours, scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True))
+
+
+def test_the_ladder_tells_which_runs_and_why():
+    q, k, v = qkv(dtype=torch.float32)
+    assert which_implementation(q, k, v).implementation == "stock"
+    capped = which_implementation(q, k, v, softcap=10.0)
+    assert capped.implementation == "chunked"
+    assert "softcap" in capped.refused["stock"]
+    dropped = which_implementation(q, k, v, dropout=0.1)
+    assert dropped.implementation == "eager"
+    assert "dropout" in dropped.refused["chunked"]
+    assert which_implementation(q, k, v, implementation="eager").implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("implementation", "options"),
+    [
+        ("stock", {"bias": torch.zeros(24)}),
+        ("stock", {"softcap": 5.0}),
+        ("stock", {"sinks": torch.zeros(4)}),
+        ("stock", {"window": 3}),
+        ("stock", {"return_stats": True}),
+        ("stock", {"mask": torch.ones(24, dtype=torch.bool)}),
+        ("chunked", {"dropout": 0.5}),
+        ("triton", {"mask": torch.ones(24, dtype=torch.bool)}),
+        ("triton", {"bias": torch.zeros(24)}),
+        ("triton", {"softcap": 5.0}),
+        ("triton", {"sinks": torch.zeros(4)}),
+        ("triton", {"dropout": 0.5}),
+        ("triton", {"scale": -1.0}),
+        ("hybrid", {"window": 3}),
+        ("hybrid", {}),  # float32
+    ],
+)
+def test_a_named_implementation_serves_or_says_why_not(implementation, options):
+    if implementation not in IMPLEMENTATIONS:
+        pytest.skip("Triton is not installed")
+    with pytest.raises(NotImplementedError, match=rf"'{implementation}' cannot serve this: ."):
+        attention(*qkv(dtype=torch.float32), implementation=implementation, **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "change"),
+    [
+        (TypeError, "torch.Tensor", {"query": [1.0]}),
+        (TypeError, "floating", {"query": torch.zeros(2, 4, 24, 16, dtype=torch.int64)}),
+        (TypeError, "share a dtype", {"key": draw(2, 2, 24, 16, dtype=torch.float32)}),
+        (ValueError, "batch, heads, length, width", {"query": draw(4, 24, 16)}),
+        (ValueError, "evenly", {"query": draw(2, 3, 24, 16)}),
+        (ValueError, "must share", {"value": draw(2, 2, 23, 16)}),
+        (TypeError, "boolean", {"mask": torch.zeros(24)}),
+        (ValueError, "does not broadcast", {"mask": torch.ones(23, dtype=torch.bool)}),
+        (ValueError, "does not broadcast", {"bias": torch.zeros(5, 24, 24)}),
+        (ValueError, "one logit a query head", {"sinks": torch.zeros(2)}),
+        (ValueError, "softcap", {"softcap": 0.0}),
+        (ValueError, "dropout", {"dropout": 1.0}),
+        (ValueError, "window", {"window": 0}),
+        (ValueError, "implementation must be one of", {"implementation": "fast"}),
+        (TypeError, "policy must be", {"policy": 3.0}),
+        (ValueError, "for_layer", {"policy": PerLayer((PAPER,))}),
+    ],
+)
+def test_errors_say_what_was_expected(error, match, change):
+    q, k, v = qkv()
+    arguments = {"query": q, "key": k, "value": v, **change}
+    with pytest.raises(error, match=match):
+        attention(**arguments)
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "eager"])
+def test_results_do_not_depend_on_the_batch_or_on_padding(implementation):
+    q, k, v = qkv()
+    together = attention(q, k, v, is_causal=True, implementation=implementation)
+    alone = attention(q[1:], k[1:], v[1:], is_causal=True, implementation=implementation)
+    torch.testing.assert_close(together[1:], alone)
+    more = torch.cat([k, draw(2, 2, 9, 16, seed=5)], dim=2), torch.cat([v, draw(2, 2, 9, 16, seed=6)], dim=2)
+    mask = torch.arange(33) < 24
+    plain = attention(q, k, v, implementation=implementation)
+    torch.testing.assert_close(attention(q, *more, mask=mask, implementation=implementation), plain)
+
+
+def test_results_do_not_depend_on_the_size_of_a_chunk(monkeypatch):
+    q, k, v = (x.requires_grad_() for x in qkv())
+    whole = attention(q, k, v, is_causal=True, implementation="chunked")
+    expected = torch.autograd.grad(whole.sum(), (q, k, v))
+    monkeypatch.setitem(chunked_rows_module.ELEMENTS, "cpu", 300)
+    parts = attention(q, k, v, is_causal=True, implementation="chunked")
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(torch.autograd.grad(parts.sum(), (q, k, v)), expected)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_same_call_twice_is_bit_equal(implementation):
+    q, k, v = qkv(dtype=torch.float16 if implementation == "hybrid" else torch.float32)
+    first, second = (attention(q, k, v, is_causal=True, implementation=implementation) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "eager"])
+def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation):
+    q, k, v = qkv()
+    clean = attention(q, k, v, implementation=implementation)
+    for poison in (float("nan"), float("inf")):
+        bad = q.clone()
+        bad[0, 1, 3, 0] = poison
+        got = attention(bad, k, v, implementation=implementation)
+        assert got[0, 1, 3].isnan().all()
+        got[0, 1, 3] = clean[0, 1, 3]
+        torch.testing.assert_close(got, clean)
+
+
+@pytest.mark.parametrize("implementation", [*CPU, None])
+@pytest.mark.parametrize("shape", [(0, 2, 5, 8), (1, 2, 0, 8), (1, 2, 5, 8)])
+def test_empty_tensors(implementation, shape):
+    q = torch.zeros(shape)
+    k = torch.zeros(shape[0], 2, 0, 8)
+    if implementation in (None, "eager"):
+        out, stats = attention(q, k, k, implementation=implementation, return_stats=True)
+        assert out.shape == shape
+        assert not out.any()
+        assert (stats.maximum == -torch.inf).all()
+    else:
+        with pytest.raises(NotImplementedError, match="length 0"):
+            attention(q, k, k, implementation=implementation)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_non_contiguous_inputs(implementation):
+    dtype = torch.float16 if implementation == "hybrid" else torch.float32
+    packed = draw(2, 3, 24, 2, 16, dtype=dtype)  # (batch, three, length, heads, width)
+    q, k, v = (packed[:, i].transpose(1, 2) for i in range(3))
+    got = attention(q, k, v, is_causal=True, implementation=implementation)
+    expected = attention(*(x.contiguous() for x in (q, k, v)), is_causal=True, implementation=implementation)
+    torch.testing.assert_close(got, expected)
+    backwards = draw(2, 2, 16, 24, dtype=dtype).transpose(2, 3)  # the last axis has a stride
+    assert torch.equal(
+        attention(backwards, k, v, implementation=implementation),
+        attention(backwards.contiguous(), k, v, implementation=implementation),
+    )
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "eager"])
+def test_autocast_casts_as_the_framework_does(implementation):
+    q, k, v = qkv(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, stats = attention(q, k, v, implementation=implementation, return_stats=True)
+    assert got.dtype == torch.bfloat16
+    assert stats.entropy.dtype == torch.float32
+    low = (x.to(torch.bfloat16) for x in (q, k, v))
+    torch.testing.assert_close(got, attention(*low, implementation=implementation))
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "eager"])
+def test_a_policy_learns(implementation):
+    q, k, v = qkv()
+    gradients = []
+    for name in (implementation, "eager"):
+        policy = LogLinear(
+            a=torch.zeros(4, 1, dtype=torch.float64, requires_grad=True),
+            c=torch.full((4, 1), 0.1, dtype=torch.float64, requires_grad=True),
+        )
+        out = attention(q, k, v, policy=policy, implementation=name)
+        gradients.append(torch.autograd.grad((out * out).sum(), (policy.a, policy.c)))
+    torch.testing.assert_close(*gradients)
+    assert all(g.abs().min() > 0 for g in gradients[0])
+
+
+def test_any_callable_is_a_policy():
+    q, k, v = qkv()
+    bend = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    results = [
+        attention(q, k, v, policy=lambda s: 1 + bend * s.entropy + 0.1 * s.variance, implementation=name)
+        for name in ("chunked", "eager")
+    ]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(r.square().sum(), bend) for r in results))
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "eager"])
+def test_statistics_alone(implementation):
+    q, k, v = qkv()
+    extra = frozenset({"minimum", "variance"})
+    alone = row_stats(q, k, is_causal=True, extra=extra, implementation=implementation)
+    _, beside = attention(q, k, v, is_causal=True, return_stats=True, implementation=implementation)
+    for name in ("entropy", "logsumexp", "maximum", "count"):
+        torch.testing.assert_close(getattr(alone, name), getattr(beside, name))
+    e = (q[0, 3] @ k[0, 1].T / 4).masked_fill(~torch.ones(24, 24, dtype=torch.bool).tril(), torch.inf)
+    torch.testing.assert_close(alone.minimum[0, 3], e.amin(-1))
+    with pytest.raises(ValueError, match="extra may name"):
+        row_stats(q, k, extra=frozenset({"kurtosis"}))
+
+
+def test_packed_sequences_are_attended_one_by_one():
+    q, k, v = draw(4, 20, 16), draw(2, 20, 16, seed=1), draw(2, 20, 16, seed=2)
+    lengths = [0, 3, 4, 20]
+    got, stats = attention_varlen(q, k, v, torch.tensor(lengths), is_causal=True, return_stats=True)
+    for start, stop in itertools.pairwise(lengths):
+        alone = attention(q[None, :, start:stop], k[None, :, start:stop], v[None, :, start:stop], is_causal=True)
+        torch.testing.assert_close(got[:, start:stop], alone[0])
+        assert stats.count[0, start:stop].tolist() == list(range(1, stop - start + 1))
+    with pytest.raises(ValueError, match="rise from 0 to the total length"):
+        attention_varlen(q, k, v, torch.tensor([0, 3, 19]))
+    with pytest.raises(ValueError, match="documents"):
+        attention_varlen(q, k, v, torch.tensor([0, 20]), torch.tensor([0, 3, 20]))
+
+
+def test_a_silent_policy_says_so_once_statistics_are_known():
+    q, k = torch.zeros(1, 1, 1, 8), torch.zeros(1, 1, 600, 8)
+    with pytest.warns(SilentPolicyWarning):
+        attention(q, k, k, return_stats=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attention(q, k, k)
+        attention(q, k, k, policy=Polynomial((1.0, 0.0)), return_stats=True)
+
+
+def test_dropout_drops_and_rescales():
+    q, k, v = qkv(length=64)
+    torch.manual_seed(0)
+    dropped = attention(q, k, v, dropout=0.5)
+    torch.manual_seed(0)
+    assert torch.equal(dropped, attention(q, k, v, dropout=0.5))
+    assert not torch.equal(dropped, attention(q, k, v))
