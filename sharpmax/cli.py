@@ -49,7 +49,25 @@ def _models() -> None:
     print_models()
 
 
-VERBS: dict[str, Callable[..., None]] = {"reproduce": _reproduce, "bench": _bench, "models": _models}
+def _diagnose(**options: Any) -> None:
+    from sharpmax.experiments.diagnosis import diagnose, print_diagnosis
+
+    print_diagnosis(diagnose(**options))
+
+
+def _certify(**options: Any) -> None:
+    from sharpmax.experiments.certification import certify, print_certificates
+
+    print_certificates(certify(**options))
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "reproduce": _reproduce,
+    "bench": _bench,
+    "models": _models,
+    "diagnose": _diagnose,
+    "certify": _certify,
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_reproduce(verbs.add_parser("reproduce", help="run the experiments and write report.html"))
     _add_bench(verbs.add_parser("bench", help="measure what sharpmax costs on this machine"))
     _add_debug(verbs.add_parser("models", help="list the pretrained models that can be fetched by name"), False)
+    _add_diagnose(verbs.add_parser("diagnose", help="see which heads of a model disperse as its input grows"))
+    _add_certify(verbs.add_parser("certify", help="prove the size beyond which a head cannot be sharp"))
     return parser
 
 
@@ -96,6 +116,33 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         _add_debug(one, False)
         for flag, keywords in benchmark.options.items():
             one.add_argument(flag, **{"default": argparse.SUPPRESS, **keywords})
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a name that `sharpmax models` lists, a local folder, or a name on the hub")
+    parser.add_argument("--accept-license", action="store_true", help="use weights whose licence restricts their use")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the runs (runs)")
+    _add_debug(parser, False)
+
+
+def _add_diagnose(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Measure every head at every length; write JSON, figures and an interactive page."
+    _add_model_options(parser)
+    what = parser.add_mutually_exclusive_group()
+    text_help = "files to read (source code of Python itself)"
+    what.add_argument("--text", dest="texts", type=Path, nargs="+", default=(), metavar="FILE", help=text_help)
+    what.add_argument("--task", help="prompts instead of text: maximum, lookup, needle or copy")
+    parser.add_argument("--lengths", type=int, nargs="+", default=(), metavar="N", help="keys, or items of a prompt")
+    parser.add_argument("--rows", type=int, default=64, help="query rows observed at each length (64)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
+
+
+def _add_certify(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Bound every head's logits by its weights; beside it, what a text shows."
+    _add_model_options(parser)
+    parser.add_argument("--text", type=Path, metavar="FILE", help="measure on this text (source code of Python itself)")
+    parser.add_argument("--length", type=int, default=512, help="tokens of it to read (512)")
+    parser.add_argument("--card", type=Path, metavar="FILE", help="certify the model under this policy card")
 
 
 def _add_debug(parser: argparse.ArgumentParser, default: object) -> None:

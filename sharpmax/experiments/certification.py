@@ -1,0 +1,72 @@
+"""What can be proved of a model's heads: beyond which size no token can hold half of the attention, and what is seen.
+
+Claim (Prop. 3.1 and Lemma 2.1): weights bound the spread of the logits, and the spread bounds sharpness. Expected:
+proved sizes that are astronomical, because weights allow far more than text ever shows; every measured spread within the
+proved one. Cost: a singular value a head, and one forward pass.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharpmax.core.cards import load_policy
+from sharpmax.core.policies import Constant
+from sharpmax.diagnose.certificates import WEIGHTS
+from sharpmax.experiments.diagnosis import source_code
+from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.hf.certify import certify as certify_heads
+from sharpmax.hf.load import load
+from sharpmax.hf.sidecar import card_file
+
+
+def certify(
+    model: str,
+    *,
+    text: str | Path | None = None,
+    length: int = 512,
+    card: str | Path | None = None,
+    out: str | Path = "runs",
+    accept_license: bool = False,
+) -> dict[str, Any]:
+    """Certify every head of a model, and measure its spread on a text; returns what metrics.json holds.
+
+    Args:
+        model: a built-in name, a local folder or a hub name.
+        text: a file to measure on; Python's own source code unless given.
+        length: how many tokens of it.
+        card: certify the model as sharpened by this card.
+    """
+    loaded = load(model, accept_license=accept_license)
+    policy = Constant(1.0) if card is None else load_policy(card_file(card))
+    content = source_code() if text is None else Path(text).read_text(encoding="utf-8")
+    length = min(length, loaded.context, loaded.tokens(content).shape[1])
+    certificates = certify_heads(loaded, content, lengths=[length], policy=policy)
+    config = {"seed": None, "model": model, "text": None if text is None else str(text), "length": length}
+    config["card"] = None if card is None else str(card)
+    folder = RunFolder.open(out, "certify", Path(model).name, config)
+    ratios = [c.measured_spread / c.proved_spread for c in certificates if c.measured_spread is not None]
+    metrics = {
+        "heads": [c.to_json() for c in certificates],
+        "largest_share_of_bound": float(np.max(ratios)),
+        "file": str(folder.path / "metrics.json"),
+    }
+    folder.finish(metrics)
+    return metrics
+
+
+def print_certificates(metrics: dict[str, Any]) -> None:
+    """Print the range over heads of each spread and size."""
+    heads = metrics["heads"]
+    for kind, said in (("proved", "proved from the weights"), ("measured", "with the spread seen on the text")):
+        spreads = [head[f"{kind}_spread"] for head in heads]
+        print(f"{said}: spread {min(spreads):.1f} to {max(spreads):.1f}, median {np.median(spreads):.1f}")
+        for weight in WEIGHTS:
+            sizes = [head[f"{kind}_log10_n"][f"{weight:g}"] for head in heads]
+            print(
+                f"  no token holds {weight:.0%} beyond n = 10^{min(sizes):.1f} (first head) … "
+                f"10^{np.median(sizes):.1f} (half of the heads) … 10^{max(sizes):.1f} (all heads)"
+            )
+    print(
+        f"the widest row used {metrics['largest_share_of_bound']:.1%} of its proved bound; all of it: {metrics['file']}"
+    )

@@ -1,0 +1,121 @@
+"""The interactive page, in a real browser: it draws, it answers, the console is empty, and text stays text."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from sharpmax.diagnose import measure
+from sharpmax.report.dispersion import write_dispersion_page
+from sharpmax.report.page import Table
+
+ATTACK = "</script><script>window.attacked = true</script><img src=x onerror='window.attacked = true'>"
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+# What a reader does: look, hover, choose another head, another quantity, another length; then tell what was seen.
+READER = """<pre id="seen"></pre><script>
+const seen = {errors: [], attacked: window.attacked === true};
+window.addEventListener("error", (event) => seen.errors.push(event.message));
+const cells = () => [...document.querySelectorAll("#map .cell")];
+seen.cells = cells().length;
+cells()[1].dispatchEvent(new MouseEvent("mouseenter"));
+seen.hover = document.getElementById("hover").textContent;
+cells()[1].dispatchEvent(new MouseEvent("click"));
+seen.head = document.getElementById("head-name").textContent;
+const before = document.getElementById("map").innerHTML;
+const choose = document.getElementById("quantity");
+choose.value = "largest_weight";
+choose.dispatchEvent(new Event("change"));
+seen.bound = document.querySelectorAll("#curve .bound").length;
+const length = document.getElementById("length");
+length.value = 0;
+length.dispatchEvent(new Event("input"));
+seen.length = document.getElementById("length-name").textContent;
+seen.changed = document.getElementById("map").innerHTML !== before;
+seen.wide = document.documentElement.scrollWidth <= window.innerWidth;
+document.getElementById("seen").textContent = JSON.stringify(seen);
+</script></body>"""
+
+
+def logits(n):
+    even, leader = np.zeros((2, n)), np.zeros((2, n))
+    leader[:, 0] = 4.0
+    return np.stack([even, leader, leader / 2])
+
+
+@pytest.fixture
+def page(tmp_path):
+    found = {**measure(logits, [4, 64, 1024]).to_json(), "layers": [ATTACK]}
+    return write_dispersion_page(
+        tmp_path / "diagnosis.html",
+        found,
+        title=f"Heads {ATTACK}",
+        lead=ATTACK,
+        source=ATTACK,
+        tables=[Table(["head"], [[ATTACK]], ATTACK)],
+        footer=ATTACK,
+    )
+
+
+def browse(file, profile, width):
+    """Return the page's document after its scripts ran, and what the browser had to say."""
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command += ["--disable-component-update", "--disable-sync", f"--user-data-dir={profile}", "--enable-logging=stderr"]
+    command += [f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine; .ci/run installs it")
+@pytest.mark.parametrize("width", [1280, 500])
+def test_a_reader_in_a_browser(page, tmp_path, width):
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", READER), encoding="utf-8")
+    document, console = browse(page, tmp_path / "profile", width)
+    assert console == []
+    seen = json.loads(re.search(r'<pre id="seen">(.*?)</pre>', document).group(1).replace("&quot;", '"'))
+    H = measure(logits, [1024]).entropy[0, 1, 0]
+    assert seen.pop("hover") == f"layer 0, head 1: entropy H (nats) {H:.3g} at 1024 keys"
+    assert seen.pop("head") == "Layer 0, head 1: entropy H (nats)"
+    assert seen == {
+        "errors": [], "attacked": False, "cells": 3, "bound": 1, "length": "4 keys", "changed": True, "wide": True
+    }  # fmt: skip
+
+
+# A browser window is never narrower than 500 pixels; a frame in it is.
+PHONE = """<pre id="seen"></pre><iframe id="phone" width="390" height="800"></iframe><script>
+const phone = document.getElementById("phone");
+phone.onload = () => {
+  const inside = phone.contentDocument.documentElement;
+  const panels = [...inside.querySelectorAll("section")].map((panel) => panel.getBoundingClientRect());
+  const seen = {wide: inside.scrollWidth, stacked: panels[1].top >= panels[0].bottom};
+  document.getElementById("seen").textContent = JSON.stringify(seen);
+};
+phone.srcdoc = %s;
+</script>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine; .ci/run installs it")
+def test_it_fits_a_phone(page, tmp_path):
+    frame = tmp_path / "phone.html"
+    inside = json.dumps(page.read_text(encoding="utf-8")).replace("</", "<\\/")
+    frame.write_text(PHONE % inside, encoding="utf-8")
+    document, console = browse(frame, tmp_path / "profile", 1280)
+    assert console == []
+    seen = json.loads(re.search(r'<pre id="seen">(.*?)</pre>', document).group(1).replace("&quot;", '"'))
+    assert seen["wide"] <= 390
+    assert seen["stacked"]
+
+
+def test_the_page_reaches_for_nothing_outside_itself(page):
+    document = page.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|@import|url\(", document)
+    assert document.count("<script") == 2
+    assert "<img" not in document
+
+
+def test_other_numbers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="most_spread"):
+        write_dispersion_page(tmp_path / "page.html", {"lengths": [1]}, title="", lead="")
