@@ -1,0 +1,84 @@
+"""From (entropy, best beta) pairs to a policy: a guarded polynomial, or a monotone table.
+
+The polynomial is the paper's: least squares, degree 4. Outside the entropies it saw a polynomial runs wild, so the fit
+records them as its `domain`, and the policy holds its end values beyond.
+
+The table is the least-squares *non-decreasing* function on bins of equal count, found by pooling adjacent violators:
+wherever a bin's mean falls below the one before, the two become one bin with their common mean.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from sharpmax.core.policies import Polynomial, Table
+
+
+def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, threshold: float = 0.5) -> Polynomial:
+    """Regress beta on the entropy; rows whose beta is NaN take no part.
+
+    Raises:
+        ValueError: shapes that differ, a degree below 1, or fewer than degree + 1 different entropies.
+
+    >>> H = np.linspace(1, 4, 50)
+    >>> fit_polynomial(H, 1 + H, degree=1).domain
+    (1.0, 4.0)
+    """
+    x, y = _pairs(entropy, inverse_temperature)
+    if not isinstance(degree, int) or degree < 1:
+        raise ValueError(f"expected a degree of at least 1, got {degree!r}")
+    if len(np.unique(x)) <= degree:
+        raise ValueError(
+            f"expected at least {degree + 1} different entropies to fit degree {degree}, got {len(np.unique(x))} "
+            "(rows without a best temperature do not count)"
+        )
+    # Fitted on [-1, 1], where the powers are well conditioned, then rewritten in powers of H.
+    fit = np.polynomial.Polynomial.fit(x, y, degree).convert()
+    ascending = np.zeros(degree + 1)
+    ascending[: len(fit.coef)] = fit.coef
+    domain = (float(x.min()), float(x.max()))
+    return Polynomial(tuple(float(c) for c in ascending[::-1]), threshold=threshold, domain=domain)
+
+
+def fit_table(entropy: Any, inverse_temperature: Any, *, knots: int = 8) -> Table:
+    """Fit a non-decreasing table of at most `knots` knots; rows whose beta is NaN take no part.
+
+    Raises:
+        ValueError: shapes that differ, fewer than 2 knots, or fewer rows or different entropies than knots.
+
+    >>> H = np.linspace(0, 4, 80)
+    >>> table = fit_table(H, np.maximum(1, H), knots=4)
+    >>> len(table.entropies)
+    4
+    """
+    x, y = _pairs(entropy, inverse_temperature)
+    if not isinstance(knots, int) or knots < 2:
+        raise ValueError(f"expected at least 2 knots, got {knots!r}")
+    if len(np.unique(x)) < knots:
+        raise ValueError(f"expected at least as many different entropies as knots ({knots}), got {len(np.unique(x))}")
+    order = np.argsort(x, kind="stable")
+    bins = np.array_split(order, knots)
+    entropies = np.array([x[b].mean() for b in bins])
+    betas = non_decreasing(np.array([y[b].mean() for b in bins]), np.array([float(len(b)) for b in bins]))
+    # Bins of one and the same entropy are one knot.
+    distinct = np.concatenate([[True], np.diff(entropies) > 0])
+    return Table(tuple(map(float, entropies[distinct])), tuple(map(float, betas[distinct])))
+
+
+def non_decreasing(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the non-decreasing sequence nearest to `values` in weighted least squares."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, how many values
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        pools.append((value, weight, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (a, wa, na), (b, wb, nb) = pools[-2:]
+            pools[-2:] = [((a * wa + b * wb) / (wa + wb), wa + wb, na + nb)]
+    return np.concatenate([np.full(count, mean) for mean, _, count in pools])
+
+
+def _pairs(entropy: Any, inverse_temperature: Any) -> tuple[np.ndarray, np.ndarray]:
+    x, y = (np.asarray(a, dtype=np.float64) for a in (entropy, inverse_temperature))
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ValueError(f"expected one entropy and one inverse temperature a row, got {x.shape} and {y.shape}")
+    known = ~np.isnan(y)
+    return x[known], y[known]
