@@ -23,7 +23,8 @@ class Curve:
     Attributes:
         x, y, low, high: numbers, all of one length; a value that does not exist is None or NaN.
         color: a colour, or `C0`, `C1`, … of the house palette; None takes the next one.
-        line: a matplotlib line style; the empty string draws the shade alone.
+        line: a matplotlib line style; the empty string draws the shade, or the markers, alone.
+        marker: a matplotlib marker to put at each value; none if empty.
     """
 
     label: str
@@ -33,6 +34,7 @@ class Curve:
     high: Sequence[float | None] | None = None
     color: str | None = None
     line: str = "-"
+    marker: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ class CurvesDisplay:
             return save_figure(figure, folder, name)
 
     def _draw(self, curve: Curve, ax: Axes) -> None:
-        of_line, of_shade = (curve.label, None) if curve.line else (None, curve.label)
-        (line,) = ax.plot(curve.x, _numbers(curve.y), linestyle=curve.line or "none", color=curve.color, label=of_line)
+        of_line, of_shade = (curve.label, None) if curve.line or curve.marker else (None, curve.label)
+        style: dict[str, Any] = {"linestyle": curve.line or "none", "marker": curve.marker or None, "markersize": 4}
+        (line,) = ax.plot(curve.x, _numbers(curve.y), color=curve.color, label=of_line, **style)
         if curve.low is not None and curve.high is not None:
             shade = ax.fill_between(curve.x, _numbers(curve.low), _numbers(curve.high), label=of_shade)
             shade.set(color=line.get_color(), alpha=0.18, linewidth=0)
