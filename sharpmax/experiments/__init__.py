@@ -35,6 +35,20 @@ EXPERIMENTS = (
         "sharpmax.experiments.bounds",
         "the theorem, drawn: why the largest attention weight falls as 1/n, and what each policy does about it",
     ),
+    Experiment(
+        "max-retrieval",
+        "sharpmax.experiments.max_retrieval",
+        "trained on at most 16 items, asked about 16,384 and more: the paper's Table 1, explained and beaten",
+        {
+            "--recipe": {"choices": ("paper", "sharp"), "help": "how the heads are trained (paper)"},
+            "--full": {"action": "store_true", "help": "the whole run: ten seeds, every step of the recipe"},
+            "--seeds": {"type": int, "metavar": "N", "help": "how many heads to train"},
+            "--steps": {"type": int, "metavar": "N", "help": "how long to train them"},
+            "--largest": {"type": int, "metavar": "N", "help": "largest set evaluated; beyond 16384 it is streamed"},
+            "--rotated": {"action": "store_true", "help": "turn the items by a random rotation (sharp: always)"},
+            "--unrotated": {"dest": "rotated", "action": "store_false", "help": "never turn the items"},
+        },
+    ),
 )
 
 

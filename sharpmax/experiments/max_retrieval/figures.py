@@ -1,0 +1,175 @@
+"""The figures of max retrieval, each from the metrics alone: the paper's 2, 5 and 6, and why the head collapses."""
+
+from typing import Any
+
+from sharpmax.core.bounds import lemma_bounds
+from sharpmax.core.cards import policy_from_json
+from sharpmax.core.policies import PAPER
+from sharpmax.core.stats import RowStats
+from sharpmax.experiments.max_retrieval import paper_table
+from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.extras import extra
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.heat_maps import HeatMapsDisplay
+
+with extra("jax"):
+    import numpy as np
+
+ITEMS, ACCURACY = "items n", "accuracy (%)"
+LABELS = {
+    "softmax": "plain softmax",
+    "paper": "the paper's polynomial",
+    "refit": "polynomial, refitted",
+    "table": "monotone table, fitted",
+    "log_n": "log n",
+    "best_constant": "best constant, in hindsight",
+    "entropy_target": "EntropyTarget(0.5)",
+    "hard": "hard (ceiling of any temperature)",
+}
+_LINES = {
+    "softmax": ("#57606a", "-"),
+    "paper": ("C1", "-"),
+    "refit": ("C4", "-"),
+    "table": ("C3", "-"),
+    "log_n": ("C2", "-"),
+    "best_constant": ("C5", "--"),
+    "entropy_target": ("C0", "-"),
+    "hard": ("#1f2328", ":"),
+}
+
+
+def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[str, Any], folder: RunFolder) -> list[str]:
+    """Draw every figure that the metrics allow into the run folder; returns their names."""
+    displays: dict[str, CurvesDisplay | HeatMapsDisplay] = {
+        "accuracy": accuracy_by_size(metrics),
+        "losses": where_it_is_lost(metrics),
+        "precision": precision(metrics),
+        "largest-weight": largest_weight(metrics),
+        "entropy": entropy(metrics),
+        "maps-softmax": HeatMapsDisplay(
+            {"plain softmax": _titled(maps["softmax"])}, "16 leading items, largest first", "32 sets", "weight"
+        ),
+        "maps-rules": HeatMapsDisplay(
+            {LABELS[rule]: _titled(by_size) for rule, by_size in maps.items()},
+            "16 leading items, largest first",
+            "32 sets",
+            "weight",
+        ),
+    }
+    if "policy" in fits["refit"]:
+        displays["fit"] = polynomial_fit(fits["refit"])
+    for name, display in displays.items():
+        display.save(folder.figures, name)
+    return list(displays)
+
+
+def accuracy_by_size(metrics: dict[str, Any]) -> CurvesDisplay:
+    """Draw accuracy against size for every rule, one standard error shaded, with the paper's points."""
+    curves = [
+        _mean_curve(LABELS[rule], metrics["accuracy"][rule], *_LINES[rule])
+        for rule in LABELS
+        if rule in metrics["accuracy"]
+    ]
+    if metrics["recipe"] == "paper":
+        shown = [i for i, n in enumerate(paper_table.SIZES) if n <= metrics["sizes"][-1]]
+        for name, row, color in (("softmax", paper_table.SOFTMAX, "#57606a"), ("adaptive", paper_table.ADAPTIVE, "C1")):
+            points = [paper_table.SIZES[i] for i in shown], [row[i] for i in shown]
+            curves.append(Curve(f"Table 1, {name}", *points, color=color, line="", marker="o"))
+    return CurvesDisplay(curves, ITEMS, ACCURACY, "Right answers, by rule", [Mark("trained up to 16", x=16)])
+
+
+def where_it_is_lost(metrics: dict[str, Any]) -> CurvesDisplay:
+    """Draw what plain softmax gets right, what it loses to temperature, and what to ranking, stacked to 100 %."""
+    sizes = metrics["sizes"]
+    right = np.array([100 * metrics["losses"][str(n)]["right"] for n in sizes])
+    hard = right + [100 * metrics["losses"][str(n)]["temperature"] for n in sizes]
+    parts = [
+        ("right under plain softmax", np.zeros_like(right), right, "C2"),
+        ("lost to temperature: a colder softmax would answer it", right, hard, "C4"),
+        ("lost to ranking: the largest logit is not the largest item", hard, np.full_like(right, 100.0), "C1"),
+    ]
+    curves = [
+        Curve(name, sizes, high.tolist(), low.tolist(), high.tolist(), color=color, line="")
+        for name, low, high, color in parts
+    ]
+    return CurvesDisplay(curves, ITEMS, "share of sets (%)", "Why it collapses", y_limits=(0.0, 100.0))
+
+
+def precision(metrics: dict[str, Any]) -> CurvesDisplay:
+    """Draw hard and soft accuracy under products of three precisions: what rounding alone costs."""
+    names = {"float32": "float32", "tf32": "TF32 (10 bits)", "bfloat16": "bfloat16 (7 bits)"}
+    curves = [
+        _mean_curve(f"{names[p]}, {rule}", by_rule[rule], f"C{color}", line)
+        for color, (p, by_rule) in enumerate(metrics["products"].items())
+        for rule, line in (("hard", "-"), ("softmax", ":"))
+    ]
+    return CurvesDisplay(curves, ITEMS, ACCURACY, "What the precision of the products costs")
+
+
+def largest_weight(metrics: dict[str, Any]) -> CurvesDisplay:
+    """Draw the mean largest weight against size, inside the band of Lemma 2.1 for plain softmax."""
+    sizes = metrics["sizes"]
+    # Beyond a spread of 700 the bound has long passed 1, and its exponential is about to pass float64.
+    bounds = [lemma_bounds(min(metrics["largest_spread"][str(n)], 700.0), n) for n in sizes]
+    low, high = [max(float(b[0]), 1e-9) for b in bounds], [min(1.0, float(b[1])) for b in bounds]
+    band = Curve("Lemma 2.1, plain softmax", sizes, high, low, high, color="#8c959f", line="")
+    rules = [rule for rule in LABELS if rule in metrics["largest_weight"] and rule != "hard"]
+    curves = [band, *(_mean_curve(LABELS[r], metrics["largest_weight"][r], *_LINES[r], scale=1.0) for r in rules)]
+    least = min(min(curve.y) for curve in curves[1:])  # type: ignore[type-var]
+    limits = (0.5 * float(least), 1.3)  # type: ignore[arg-type]
+    return CurvesDisplay(
+        curves, ITEMS, "largest weight", "The largest weight disperses", y_scale="log", y_limits=limits
+    )
+
+
+def entropy(metrics: dict[str, Any]) -> CurvesDisplay:
+    """Draw the mean entropy of plain softmax inside its bounds log n - spread and log n, with where PAPER stops."""
+    sizes = metrics["sizes"]
+    ceiling = np.log(sizes)
+    floor = np.maximum(0.0, ceiling - [metrics["largest_spread"][str(n)] for n in sizes])
+    band = Curve("Lemma 2.1", sizes, ceiling.tolist(), floor.tolist(), ceiling.tolist(), color="#8c959f", line="")
+    curves = [band, _mean_curve(LABELS["softmax"], metrics["entropy"], *_LINES["softmax"], scale=1.0)]
+    off = PAPER.silent_above
+    marks = [Mark("above: the paper's polynomial is off", y=off)] if off else []
+    return CurvesDisplay(curves, ITEMS, "entropy (nats)", "Entropy grows with the set", marks)
+
+
+def polynomial_fit(fit: dict[str, Any]) -> CurvesDisplay:
+    """Draw the best inverse temperature of each row against its entropy, our fit, and the published one."""
+    policy = policy_from_json(fit["policy"])
+    low, high = policy.fitted_range["entropy"]
+    grid = np.linspace(0.0, 9.0, 400)
+    seen = np.linspace(low, high, 200)
+    rows = np.asarray(fit["entropy"]), np.asarray(fit["inverse_temperature"])
+    top = 1.5 * max(float(np.max(policy(RowStats(entropy=seen)))), float(np.max(PAPER(RowStats(entropy=grid)))))
+    shown = rows[1] <= top
+    curves = [
+        Curve(
+            "best β of a mis-ranked row",
+            rows[0][shown].tolist(),
+            rows[1][shown].tolist(),
+            color="#a8b2bc",
+            line="",
+            marker=".",
+        ),
+        Curve(
+            "our fit, held flat outside its rows", grid.tolist(), policy(RowStats(entropy=grid)).tolist(), color="C0"
+        ),
+        Curve("published", grid.tolist(), PAPER(RowStats(entropy=grid)).tolist(), color="C1"),
+    ]
+    marks = [Mark("rows end", x=high)]
+    return CurvesDisplay(
+        curves, "entropy H of the row (nats)", "inverse temperature β", "β as a function of H", marks, x_scale="linear"
+    )
+
+
+def _mean_curve(label: str, by_size: dict[str, list[float]], color: str, line: str, scale: float = 100.0) -> Curve:
+    values = [scale * np.asarray(v) for v in by_size.values()]
+    mean = [float(v.mean()) for v in values]
+    error = [float(v.std(ddof=1) / len(v) ** 0.5) if len(v) > 1 else 0.0 for v in values]
+    low, high = np.subtract(mean, error).tolist(), np.add(mean, error).tolist()
+    return Curve(label, [int(n) for n in by_size], mean, low, high, color, line)
+
+
+def _titled(by_size: dict[str, Any]) -> dict[str, Any]:
+    return {f"n = {int(n):,}": matrix for n, matrix in by_size.items()}

@@ -1,0 +1,76 @@
+"""The tables of max retrieval: Table 1 beside the paper's, every rule, and the share of the ceiling recovered."""
+
+from typing import Any
+
+from sharpmax.experiments.max_retrieval import paper_table
+from sharpmax.experiments.max_retrieval.figures import LABELS
+from sharpmax.report import Table
+
+UNKNOWN = "?"
+
+
+def beside_the_paper(metrics: dict[str, Any]) -> Table:
+    """Table 1: softmax and the published polynomial, the paper's numbers and ours, with both p-values."""
+    rows = []
+    for i, n in enumerate(paper_table.SIZES):
+        if n not in metrics["sizes"]:
+            continue
+        soft, ours = (metrics["summary"][rule][str(n)] for rule in ("softmax", "paper"))
+        rows.append(
+            [
+                f"{n:,}",
+                _known(paper_table.SOFTMAX[i], ".1f"),
+                _with_error(soft),
+                _known(paper_table.ADAPTIVE[i], ".1f"),
+                _with_error(ours),
+                _known(paper_table.P_VALUE[i], ".1g"),
+                _known(ours["p_value"], ".1g"),
+            ]
+        )
+    header = ["n", "softmax, paper", "ours", "adaptive, paper", "ours", "p, paper", "p, ours"]
+    caption = (
+        f"Table 1, accuracy in %: mean ± standard error over {metrics['seeds']} seeds; p of a paired t-test, published "
+        "polynomial against softmax. ?: public sources do not agree."
+    )
+    return Table(header, rows, caption)
+
+
+def all_rules(metrics: dict[str, Any]) -> Table:
+    """Every rule at every size."""
+    rules = [rule for rule in LABELS if rule in metrics["summary"]]
+    rows = [
+        [f"{n:,}", *(f"{100 * metrics['summary'][rule][str(n)]['mean']:.1f}" for rule in rules)]
+        for n in metrics["sizes"]
+    ]
+    return Table(["n", *(LABELS[rule] for rule in rules)], rows, "Mean accuracy in %, by rule.")
+
+
+def recovered(metrics: dict[str, Any]) -> Table:
+    """The share of the temperature-only gain that each rule makes, where there is something to gain."""
+    rules = [rule for rule in LABELS if rule in metrics["summary"] and rule not in ("softmax", "hard")]
+    rows = []
+    for n in metrics["sizes"]:
+        summary = {rule: metrics["summary"][rule][str(n)] for rule in (*rules, "softmax", "hard")}
+        gain = 100 * (summary["hard"]["mean"] - summary["softmax"]["mean"])
+        shares = ["-" if gain < 0.5 else f"{100 * summary[rule]['recovered']:.0f} %" for rule in rules]
+        rows.append([f"{n:,}", f"{gain:.1f}", *shares])
+    caption = (
+        "Share of the ceiling recovered, (rule - softmax)/(hard - softmax), where hard is at least 0.5 points above."
+    )
+    return Table(["n", "hard - softmax", *(LABELS[rule] for rule in rules)], rows, caption)
+
+
+def redraws(metrics: dict[str, Any]) -> Table:
+    """How many sets each figure rests on, and how many were redrawn for a tie."""
+    rows = [[f"{n:,}", f"{metrics['sets'][str(n)]:,}", metrics["redrawn"][str(n)]] for n in metrics["sizes"]]
+    caption = "Sets a seed at each size, and sets redrawn, over all seeds, because their largest priority was tied."
+    return Table(["n", "sets a seed", "redrawn"], rows, caption)
+
+
+def _with_error(entry: dict[str, Any]) -> str:
+    error = entry["standard_error"]
+    return f"{100 * entry['mean']:.1f}" + (f" ± {100 * error:.1f}" if error is not None else "")
+
+
+def _known(value: float | None, form: str) -> str:
+    return UNKNOWN if value is None else f"{value:{form}}"
