@@ -1,0 +1,76 @@
+"""Several processes, each with its stretch of the sequence, give what one process gives; gradients too."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sharpmax import EntropyTarget, reference_attention
+from sharpmax.torch.distributed import context_parallel_attention
+from tests.torch.on_gloo_processes import CASES, LENGTHS, run
+
+ROOT = Path(__file__).parent.parent.parent
+SHARED = {"gradient of sinks"}  # every process holds a copy, and its share of the gradient
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each process got, by case."""
+    folder = tmp_path_factory.mktemp("gloo")
+    script = Path(__file__).parent / "on_gloo_processes.py"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(folder)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(len(LENGTHS))
+    ]
+    said = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(LENGTHS), said
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(len(LENGTHS))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_processes_agree_with_one(case, found):
+    expected = run(reference_attention, case, slice(0, sum(LENGTHS)))
+    for name, whole in expected.items():
+        parts = [process[case][name] for process in found]
+        got = sum(parts) if name in SHARED else torch.cat(parts, dim=2)
+        # float64 throughout: a thousand roundings of logits of about 20.
+        torch.testing.assert_close(got, whole, rtol=1e-12, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.fixture
+def _alone(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_alone")
+def test_one_process_is_a_group_too():
+    x = torch.randn(1, 2, 6, 4, dtype=torch.float64)
+    got = context_parallel_attention(x, x, x, is_causal=True)
+    torch.testing.assert_close(got, reference_attention(x, x, x, is_causal=True))
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"policy": EntropyTarget(0.5)}, NotImplementedError, "iterative"),
+        ({"mask": torch.ones(6, 5, dtype=torch.bool)}, ValueError, "does not broadcast"),
+        ({"mask": torch.ones(6, 6)}, TypeError, "boolean"),
+        ({"sinks": torch.zeros(3)}, ValueError, "one logit a query head"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(options, error, message):
+    x = torch.randn(1, 2, 6, 4)
+    with pytest.raises(error, match=message):
+        context_parallel_attention(x, x, x, **options)
