@@ -4,6 +4,7 @@ Importing this makes every policy a pytree whose learnable fields are its leaves
 """
 
 from sharpmax.jax.api import IMPLEMENTATIONS, Choice, attention, row_stats, which_implementation
+from sharpmax.jax.drop_in_softmax import sharpened_softmax, softmax
 from sharpmax.jax.mesh import sharded_attention
 from sharpmax.jax.pytrees import register_policies
 from sharpmax.jax.varlen import attention_varlen
@@ -16,6 +17,8 @@ __all__ = [
     "register_policies",
     "row_stats",
     "sharded_attention",
+    "sharpened_softmax",
+    "softmax",
     "which_implementation",
 ]
 

@@ -1,0 +1,78 @@
+"""Attention for Flax: an `attention_fn` for `MultiHeadAttention`, of linen and of nnx alike. Imports no Flax.
+
+    nnx.MultiHeadAttention(..., attention_fn=attention_fn(policy))
+    nn.MultiHeadDotProductAttention(..., attention_fn=attention_fn(policy))
+
+Every argument that Flax passes is honoured, or raises.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from jax import Array
+
+from sharpmax.core.policies import PAPER
+from sharpmax.jax.api import attention
+
+
+def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
+    """Return a function that Flax can take for `dot_product_attention`; `options` are those of `attention`.
+
+    Products are always in float32 or wider, whatever `precision` and `force_fp32_for_softmax` say. Weights are never
+    formed, so they cannot be sown; and dropout is drawn for each weight, so `broadcast_dropout` must be False with it.
+    """
+
+    def sharpened_attention(
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        mask: Array | None = None,
+        broadcast_dropout: bool = True,
+        dropout_rng: Array | None = None,
+        dropout_rate: float = 0.0,
+        deterministic: bool = False,
+        dtype: Any = None,
+        precision: Any = None,
+        module: Any = None,
+        force_fp32_for_softmax: bool = False,
+        qk_attn_weights_einsum: Any = None,
+        attn_weights_value_einsum: Any = None,
+        is_causal: bool = False,
+    ) -> Array:
+        """Attention of query (…, T, N, H) on key and value (…, S, K, H); mask and bias broadcast to (…, N, T, S)."""
+        del precision, force_fp32_for_softmax  # exceeded
+        if module is not None:
+            raise NotImplementedError("attention weights are never formed, so they cannot be sown")
+        if qk_attn_weights_einsum is not None or attn_weights_value_einsum is not None:
+            raise NotImplementedError("the products are fused: a custom einsum cannot take their place")
+        dropout = 0.0 if deterministic else dropout_rate
+        if dropout and broadcast_dropout:
+            raise NotImplementedError("dropout is drawn for each weight: pass broadcast_dropout=False")
+        if is_causal and query.shape[-3] != key.shape[-3]:
+            raise NotImplementedError("Flax aligns is_causal with the first key, sharpmax with the last: pass a mask")
+        if dtype is not None:
+            query, key, value = (array.astype(dtype) for array in (query, key, value))
+        leading = query.shape[:-3]
+        output: Array = attention(
+            *(array.reshape(-1, *array.shape[-3:]) for array in (query, key, value)),
+            policy=policy,
+            mask=_flat(mask, len(leading)),
+            bias=_flat(bias, len(leading)),
+            is_causal=is_causal,
+            dropout=dropout,
+            dropout_key=dropout_rng,
+            **options,
+        )
+        return output.reshape(*leading, *output.shape[1:])
+
+    return sharpened_attention
+
+
+def _flat(array: Array | None, leading: int) -> Array | None:
+    """Return (…, N, T, S) with its leading axes made one."""
+    if array is None or array.ndim <= 4:
+        return array
+    if array.ndim != leading + 3 or (1 in array.shape[:leading] and set(array.shape[:leading]) != {1}):
+        raise NotImplementedError(f"a mask or bias of shape {array.shape} must have every leading axis, or none")
+    return array.reshape(-1, *array.shape[-3:])

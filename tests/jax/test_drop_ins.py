@@ -1,0 +1,104 @@
+"""Flax, Equinox and `jax.nn.softmax`: with `Constant(1)` a drop-in changes nothing; with a policy, what it should."""
+
+import doctest
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import sharpmax
+import sharpmax.jax
+from sharpmax import PAPER, Constant, LogLinear
+from sharpmax.jax import drop_in_softmax
+from sharpmax.jax.drop_in_softmax import sharpened_softmax
+from sharpmax.jax.equinox import Sharpened
+from sharpmax.jax.flax import attention_fn
+
+KEY = jax.random.key(0)
+X = jax.random.normal(KEY, (2, 9, 16))
+CAUSAL = jnp.tril(jnp.ones((9, 9), bool))
+PLAIN = Constant(1.0)
+
+
+def linen(fn=None, **options):
+    module = nn.MultiHeadDotProductAttention(num_heads=4, **({} if fn is None else {"attention_fn": fn}), **options)
+    weights = nn.MultiHeadDotProductAttention(num_heads=4).init(KEY, X)
+    return lambda x=X, mask=CAUSAL, **rest: module.apply(weights, x, mask=mask, **rest)
+
+
+def of_nnx(fn=None, **options):
+    chosen = {} if fn is None else {"attention_fn": fn}
+    return nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0), **chosen, **options)
+
+
+def test_linen():
+    np.testing.assert_allclose(linen(attention_fn(PLAIN))(), linen()(), atol=1e-5)
+    assert np.abs(linen(attention_fn(PAPER))() - linen()()).max() > 1e-3
+    many = X[None].repeat(3, axis=0)
+    np.testing.assert_allclose(linen(attention_fn(PLAIN))(many), linen()(many), atol=1e-5)
+
+
+def test_nnx():
+    plain, ours = of_nnx(), of_nnx(attention_fn(PLAIN))
+    np.testing.assert_allclose(ours(X, mask=CAUSAL), plain(X, mask=CAUSAL), atol=1e-5)
+    np.testing.assert_allclose(ours(X, is_causal=True), plain(X, is_causal=True), atol=1e-5)
+    assert np.abs(of_nnx(attention_fn(PAPER))(X) - plain(X)).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: linen(attention_fn())(sow_weights=True), "cannot be sown"),
+        (lambda: linen(attention_fn(), dropout_rate=0.1)(deterministic=False, rngs={"dropout": KEY}), "broadcast_drop"),
+        (lambda: attention_fn()(X[:, :5, None], X[:, :, None], X[:, :, None], is_causal=True), "first key"),
+        (lambda: attention_fn()(*[X[:, :, None]] * 3, qk_attn_weights_einsum=jnp.einsum), "einsum"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_flax_arguments_that_cannot_be_honoured_raise(call, message):
+    with pytest.raises((NotImplementedError, TypeError), match=message):
+        call()
+
+
+def test_flax_dropout_is_honoured():
+    dropping = linen(attention_fn(), dropout_rate=0.5, broadcast_dropout=False)
+    one, two = (dropping(deterministic=False, rngs={"dropout": jax.random.key(seed)}) for seed in (1, 2))
+    assert np.abs(one - two).max() > 1e-3
+    np.testing.assert_allclose(dropping(deterministic=True), linen(attention_fn())(), atol=1e-6)
+
+
+def test_equinox():
+    inner = eqx.nn.MultiheadAttention(num_heads=4, query_size=16, dropout_p=0.5, key=KEY)
+    per_head = jnp.broadcast_to(CAUSAL, (4, 9, 9))
+    for mask in (None, CAUSAL, per_head):
+        expected = inner(X[0], X[0], X[0], mask=mask, inference=True)
+        np.testing.assert_allclose(
+            Sharpened(inner, PLAIN)(X[0], X[0], X[0], mask=mask, inference=True), expected, atol=1e-5
+        )
+    dropped = [Sharpened(inner)(X[0], X[0], X[0], key=jax.random.key(seed)) for seed in (1, 2)]
+    assert np.abs(dropped[0] - dropped[1]).max() > 1e-3
+
+
+def test_a_policy_in_an_equinox_model_learns():
+    inner = eqx.nn.MultiheadAttention(num_heads=4, query_size=16, key=KEY)
+    model = Sharpened(inner, LogLinear(a=jnp.zeros((4, 1)), c=jnp.zeros((4, 1))))
+    gradient = eqx.filter_grad(lambda m: (m(X[0], X[0], X[0]) ** 2).sum())(model)
+    assert gradient.policy.a.shape == (4, 1)
+    assert (gradient.policy.a != 0).all()
+    rotated = model(X[0], X[0], X[0], process_heads=lambda q, k, v: (q, -k, v))
+    assert np.abs(rotated - model(X[0], X[0], X[0])).max() > 1e-3
+
+
+def test_softmax_has_the_arguments_of_jax_nn_softmax():
+    x = 3 * jax.random.normal(KEY, (4, 5, 6))
+    shown = jax.random.bernoulli(KEY, 0.7, x.shape)
+    plain = sharpened_softmax(PLAIN)
+    for axis in (-1, 0, (1, 2), (0, 2), None):
+        np.testing.assert_allclose(plain(x, axis=axis), jax.nn.softmax(x, axis=axis), atol=1e-6)
+    np.testing.assert_allclose(plain(x, where=shown), jax.nn.softmax(x, where=shown), atol=1e-6)
+    np.testing.assert_array_equal(jax.jit(sharpmax.jax.softmax)(x), jax.jit(sharpmax.softmax)(x))
+    assert doctest.testmod(drop_in_softmax).failed == 0
