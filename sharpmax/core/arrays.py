@@ -63,11 +63,19 @@ def is_floating(value: Array) -> bool:
 
 
 def widen(value: Array) -> Array:
-    """Cast half precision to float32; float32 and float64 pass through."""
+    """Cast half precision to float32, and what is wider than float64 to that; those two pass through."""
     xp = namespace(value)
     if value.dtype in (xp.float32, xp.float64):
         return value
-    return xp.astype(value, xp.float32)
+    return xp.astype(value, xp.float32 if value.dtype.itemsize < 4 else xp.float64)
+
+
+def require_same_library(name: str, value: Any, rows: Array) -> None:
+    """Raise unless `value` is an array of the rows' library, on their device."""
+    if not is_array(value) or namespace(value) is not namespace(rows):
+        raise TypeError(f"{name} must be an array of the logits' library, got {type(value).__name__}")
+    if is_torch_array(rows) and value.device != rows.device:
+        raise ValueError(f"{name} must be on the logits' device {rows.device}, got {value.device}")
 
 
 def like(value: Any, row: Array) -> Any:
@@ -107,7 +115,9 @@ def stop_gradient(value: Array) -> Array:
 def may_need_gradient(value: Array) -> bool:
     """Tell whether someone may differentiate through `value` (False spares work that only a gradient uses)."""
     if is_torch_array(value):
-        return bool(sys.modules["torch"].is_grad_enabled())
+        torch = sys.modules["torch"]
+        # Forward mode does not ask whether gradients are enabled.
+        return bool(torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0)
     return is_jax_array(value) and isinstance(value, sys.modules["jax"].core.Tracer)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from array_api_compat import device
 
-from sharpmax.core.arrays import Array, floating_array, namespace, widen
+from sharpmax.core.arrays import Array, floating_array, namespace, require_same_library, widen
 from sharpmax.core.masks import Window, positional_mask, query_positions
 from sharpmax.core.policies import PAPER
 from sharpmax.core.policies.base import check_number, needed
 from sharpmax.core.softmax import say_if_silent, sharpened_rows
-from sharpmax.core.stats import RowStats, boolean_mask, visible_count
+from sharpmax.core.stats import boolean_mask, visible_count
 
 
 def reference_attention(
@@ -49,17 +49,21 @@ def reference_attention(
     """
     groups = _check_shapes(query, key, value)
     xp = namespace(query, key, value)
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False, got {is_causal!r}")
     if scale is not None:
-        check_number("reference_attention", "scale", scale)
+        check_number("reference_attention", "scale", scale, scalar=True)
     q, k, v = (widen(array) for array in (query, key, value))
     batch, heads, query_length, width = q.shape
     key_length = k.shape[2]
 
     grouped = xp.reshape(q, (batch, heads // groups, groups, query_length, width))
     logits = xp.matmul(grouped, xp.matrix_transpose(k)[:, :, None, ...])
-    logits = xp.reshape(logits, (batch, heads, query_length, key_length)) * (width**-0.5 if scale is None else scale)
+    logits = xp.reshape(logits, (batch, heads, query_length, key_length)) * (
+        max(width, 1) ** -0.5 if scale is None else scale
+    )
     if softcap is not None:
-        check_number("reference_attention", "softcap", softcap, above=0)
+        check_number("reference_attention", "softcap", softcap, above=0, scalar=True)
         logits = softcap * xp.tanh(logits / softcap)
     if bias is not None:
         logits = logits + _broadcastable("bias", widen(floating_array("bias", bias)), logits)
@@ -86,7 +90,7 @@ def reference_attention(
     if not return_stats:
         return output
     say_if_silent(policy, stats)
-    return output, RowStats(*stats)
+    return output, stats
 
 
 def _check_shapes(query: Array, key: Array, value: Array) -> int:
@@ -101,12 +105,15 @@ def _check_shapes(query: Array, key: Array, value: Array) -> int:
             f"query {tuple(q)}, key {tuple(k)} and value {tuple(v)} must share the batch; query and key the width; "
             "key and value their heads and length"
         )
-    if k[1] == 0 or q[1] % k[1]:
+    if q[1] == 0 or k[1] == 0 or q[1] % k[1]:
         raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly")
+    for name, array in (("key", key), ("value", value)):
+        require_same_library(name, array, query)
     return int(q[1] // k[1])
 
 
 def _broadcastable(name: str, array: Array, logits: Array) -> Array:
+    require_same_library(name, array, logits)
     try:
         return namespace(logits).broadcast_to(array, logits.shape)
     except (ValueError, RuntimeError):
@@ -117,7 +124,8 @@ def _broadcastable(name: str, array: Array, logits: Array) -> Array:
 
 def _with_sinks(rows: Array, sinks: Array, count: Array) -> Array:
     """Append each head's sink as one more item, masked in rows that see no key (an empty row stays empty)."""
-    xp = namespace(rows, floating_array("sinks", sinks))
+    xp = namespace(rows)
+    require_same_library("sinks", floating_array("sinks", sinks), rows)
     if tuple(sinks.shape) != (rows.shape[1],):
         raise ValueError(f"sinks must have one logit a query head, shape ({rows.shape[1]},), got {tuple(sinks.shape)}")
     column = xp.broadcast_to(xp.astype(sinks, rows.dtype)[None, :, None], count.shape)

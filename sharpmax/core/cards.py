@@ -8,6 +8,7 @@ A card is read strictly: whatever it does not know, it refuses, in one line. No 
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 from sharpmax import atomic
 from sharpmax.core.policies import Policy
+from sharpmax.core.policies.base import check_number, short
+from sharpmax.core.stats import RowStats
 
 SCHEMA = 1
 
@@ -44,7 +47,7 @@ class Card:
             if not isinstance(getattr(self, name), dict):
                 raise TypeError(f"a card's {name} is a mapping, got {getattr(self, name)!r}")
         ranges = {**self.policy.fitted_range, **self.fitted_range}
-        object.__setattr__(self, "fitted_range", {name: tuple(ends) for name, ends in ranges.items()})
+        object.__setattr__(self, "fitted_range", {name: _range(name, ends) for name, ends in ranges.items()})
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the card atomically: a reader sees the old file or the new one, never a part."""
@@ -61,9 +64,14 @@ def load_card(path: str | PathLike[str]) -> Card:
         OSError: the file cannot be read.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(
+            Path(path).read_text(encoding="utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            object_pairs_hook=_unique,
+        )
         return _card_from_json(content)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is not a usable policy card: {error}") from None
 
 
@@ -74,15 +82,15 @@ def load_policy(path: str | PathLike[str]) -> Policy:
 
 def policy_to_json(policy: Policy) -> dict[str, Any]:
     """Return the policy as JSON values: its class name and its fields."""
-    fields = dataclasses.fields(policy.freeze())  # type: ignore[arg-type]
     frozen = policy.freeze()
-    return {"type": type(policy).__name__} | {f.name: _value_to_json(getattr(frozen, f.name)) for f in fields}
+    names = (f.name for f in dataclasses.fields(frozen))  # type: ignore[arg-type]
+    return {"type": type(policy).__name__} | {name: _value_to_json(getattr(frozen, name)) for name in names}
 
 
 def policy_from_json(content: Any) -> Policy:
     """Rebuild a policy; ValueError or TypeError in one line when the content is not one."""
     if not isinstance(content, dict) or "type" not in content:
-        raise ValueError(f'a policy is an object with a "type", got {_short(content)}')
+        raise ValueError(f'a policy is an object with a "type", got {short(content)}')
     kind = Policy.known.get(content["type"]) if isinstance(content["type"], str) else None
     if kind is None:
         raise ValueError(f"unknown policy {content['type']!r}; known are {', '.join(sorted(Policy.known))}")
@@ -101,8 +109,8 @@ def policy_from_json(content: Any) -> Policy:
 def _card_from_json(content: Any) -> Card:
     if not isinstance(content, dict) or "sharpmax_card" not in content:
         raise ValueError('it has no "sharpmax_card" field')
-    if content["sharpmax_card"] != SCHEMA:
-        raise ValueError(f"its schema is {_short(content['sharpmax_card'])}; this version reads {SCHEMA}")
+    if type(content["sharpmax_card"]) is not int or content["sharpmax_card"] != SCHEMA:
+        raise ValueError(f"its schema is {short(content['sharpmax_card'])}; this version reads {SCHEMA}")
     if "policy" not in content:
         raise ValueError('it has no "policy" field')
     known = {f.name for f in dataclasses.fields(Card)} | {"sharpmax_card"}
@@ -110,10 +118,6 @@ def _card_from_json(content: Any) -> Card:
     if unknown:
         raise ValueError(f"a card has no field {', '.join(map(repr, unknown))}")
     details = {name: content[name] for name in content if name not in ("sharpmax_card", "policy")}
-    ranges = details.get("fitted_range", {})
-    for name, ends in ranges.items() if isinstance(ranges, dict) else ():
-        if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(e, int | float) for e in ends)):
-            raise ValueError(f"fitted_range[{name!r}] must be [low, high], got {_short(ends)}")
     return Card(policy=policy_from_json(content["policy"]), **details)
 
 
@@ -133,10 +137,31 @@ def _value_from_json(value: Any) -> Any:
     return value
 
 
+def _range(name: str, ends: Any) -> tuple[float, float]:
+    if name not in RowStats._fields:
+        raise ValueError(f"fitted_range names statistics ({', '.join(RowStats._fields)}), got {name!r}")
+    if not isinstance(ends, list | tuple) or len(ends) != 2:
+        raise ValueError(f"fitted_range[{name!r}] must be [low, high], got {short(ends)}")
+    for end in ends:
+        check_number("Card", "fitted_range", end, scalar=True)
+    if ends[0] > ends[1]:
+        raise ValueError(f"fitted_range[{name!r}] must be [low, high], got {short(ends)}")
+    return ends[0], ends[1]
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number a card may hold")
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse_constant(text)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError(f"a name stands twice among {short([name for name, _ in pairs])}")
+    return content

@@ -7,6 +7,7 @@ With d = i + (L_k - L_q) - j, how far key j lies behind query i:
     window (left, right) -right <= d <= left (both ends included)
 """
 
+import operator
 from typing import Any
 
 from sharpmax.core.arrays import Array, Namespace
@@ -18,16 +19,15 @@ def window_ends(window: Window) -> tuple[int, int] | None:
     """Return a window as inclusive (left, right) distances, validated; None for no window."""
     if window is None:
         return None
-    if isinstance(window, int) and not isinstance(window, bool):
-        if window < 1:
-            raise ValueError(f"a window of W keys needs W >= 1, got {window}")
-        return window - 1, 0
-    if (
-        isinstance(window, tuple)
-        and len(window) == 2
-        and all(isinstance(end, int) and not isinstance(end, bool) and end >= 0 for end in window)
-    ):
-        return window
+    pair = window if isinstance(window, tuple) else (window,)
+    try:
+        ends = tuple(operator.index(end) for end in pair if not isinstance(end, bool))
+    except TypeError:
+        ends = ()
+    if len(pair) == len(ends) == 1 and ends[0] >= 1:
+        return ends[0] - 1, 0
+    if len(pair) == len(ends) == 2 and min(ends) >= 0:
+        return ends[0], ends[1]
     raise ValueError(f"window must be an int W >= 1 or a pair (left, right) of ints >= 0, got {window!r}")
 
 
@@ -41,10 +41,10 @@ def positional_mask(
     i = xp.arange(query_length, device=device)[:, None]
     j = xp.arange(key_length, device=device)[None, :]
     behind = i + (key_length - query_length) - j
-    visible = behind >= (0 if is_causal else -key_length)
-    if ends is not None:
-        visible = visible & (behind <= ends[0]) & (behind >= -ends[1])
-    return visible
+    if ends is None:
+        return behind >= 0
+    left, right = ends
+    return (behind <= left) & (behind >= (0 if is_causal else -right))
 
 
 def query_positions(query_length: int, key_length: int, *, xp: Namespace, dtype: Any, device: Any) -> Array:

@@ -15,6 +15,7 @@ from sharpmax.core.stats import (
     ALWAYS,
     RowStats,
     StreamState,
+    checked_axis,
     masked_rows,
     row_stats,
     shift,
@@ -56,7 +57,7 @@ def softmax(
     weights, stats = sharpened_rows(rows, policy, complete=return_stats)
     xp = namespace(logits)
     weights = xp.astype(weights, logits.dtype, copy=False)
-    weights = weights if axis in (-1, logits.ndim - 1) else xp.moveaxis(weights, -1, axis)
+    weights = weights if checked_axis(axis, logits) == -1 else xp.moveaxis(weights, -1, axis)
     if not return_stats:
         return weights
     say_if_silent(policy, stats)
@@ -110,11 +111,11 @@ def sharpened_rows(
 
 def say_if_silent(policy: Any, stats: RowStats) -> None:
     """Warn, where values are known, that the policy did nothing to rows beyond the entropy it can handle."""
-    limit = policy.silent_above if isinstance(policy, Policy) else None
-    if limit is not None and truth(namespace(stats.entropy).any(stats.entropy > limit)):
+    silent = policy.silent_on(stats) if isinstance(policy, Policy) else None
+    if silent is not None and truth(namespace(silent).any(silent)):
         warnings.warn(
-            f"{type(policy).__name__} does nothing above an entropy of {limit:.3f} nats, and some rows are above it: "
-            "they stay plain softmax; EntropyTarget or a fitted Table sharpens them too",
+            f"{type(policy).__name__} does nothing above an entropy of {policy.silent_above:.3f} nats, and some rows "
+            "are above it: they stay plain softmax; EntropyTarget or a fitted Table sharpens them too",
             SilentPolicyWarning,
             stacklevel=3,
         )

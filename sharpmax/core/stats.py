@@ -10,10 +10,19 @@ devices, in O(1) memory a row: the online softmax of Milakov & Gimelshein (arXiv
 No epsilon is needed anywhere: a masked item adds exactly nothing.
 """
 
+import operator
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
-from sharpmax.core.arrays import Array, clamp, floating_array, namespace, stop_gradient, widen
+from sharpmax.core.arrays import (
+    Array,
+    clamp,
+    floating_array,
+    namespace,
+    require_same_library,
+    stop_gradient,
+    widen,
+)
 
 # Shifted logits stop here. exp(FLOOR) is 0 in every dtype, and FLOOR² is finite in float32, so an item at the floor
 # adds 0 to Z, S and T where -inf would add 0·inf = NaN. FLOOR times the smallest scale a row may get is still -1e6.
@@ -151,10 +160,11 @@ class StreamState(NamedTuple):
         origin = xp.where(self.maximum == -xp.inf, target, stop_gradient(self.maximum))
         d = clamp(origin - target, FLOOR)
         c = xp.exp(d)
+        cd = c * d  # before d² or Z: where c underflows to 0 the part must vanish, not become 0·inf
         return self._replace(
             Z=c * self.Z,
-            S=c * (self.S + d * self.Z),
-            T=None if self.T is None else c * (self.T + 2 * d * self.S + d * d * self.Z),
+            S=c * self.S + cd * self.Z,
+            T=None if self.T is None else c * self.T + 2 * cd * self.S + cd * d * self.Z,
         )
 
     def stats(self) -> RowStats:
@@ -179,22 +189,27 @@ class StreamState(NamedTuple):
 def masked_rows(logits: Array, *, axis: int = -1, where: Array | None = None) -> Array:
     """Validate, widen to float32 or float64, write -inf where masked, and move the row axis last."""
     floating_array("logits", logits)
-    if not isinstance(axis, int) or not -logits.ndim <= axis < logits.ndim:
-        raise ValueError(f"axis must be an int within the {logits.ndim} axes of logits, got {axis!r}")
+    axis = checked_axis(axis, logits)
     rows = widen(logits)
     if where is not None:
         xp = namespace(rows)
         rows = xp.where(boolean_mask(where, rows), rows, xp.full_like(rows, -xp.inf))
-    return rows if axis in (-1, logits.ndim - 1) else namespace(rows).moveaxis(rows, axis, -1)
+    return rows if axis == -1 else namespace(rows).moveaxis(rows, axis, -1)
+
+
+def checked_axis(axis: int, logits: Array) -> int:
+    """Return the axis counted from the end, or raise saying which there are."""
+    if isinstance(axis, SupportsIndex) and not isinstance(axis, bool):
+        index = operator.index(axis)
+        if -logits.ndim <= index < logits.ndim:
+            return index if index < 0 else index - logits.ndim
+    raise ValueError(f"axis must be an int within the {logits.ndim} axes of logits, got {axis!r}")
 
 
 def boolean_mask(where: Array, rows: Array, name: str = "where") -> Array:
     """Return the mask broadcast to the rows' shape, or raise saying what is wrong with it."""
     xp = namespace(rows)
-    try:
-        namespace(rows, where)
-    except TypeError:
-        raise TypeError(f"{name} must be a boolean array of the logits' library, got {type(where).__name__}") from None
+    require_same_library(name, where, rows)
     if where.dtype != xp.bool:
         raise TypeError(f"{name} must be boolean (True = visible), got {where.dtype}; for an additive mask use bias")
     try:

@@ -127,6 +127,29 @@ def test_more_queries_than_keys_leaves_the_first_ones_dark():
     assert (output[:, :, 2:] != 0).any(-1).all()
 
 
+@pytest.mark.parametrize("window", [(3, 3), (9, 9), (0, 5), 2])
+@pytest.mark.parametrize(("queries", "keys"), [(3, 1), (6, 2), (7, 5), (2, 6)])
+def test_windows_keep_their_meaning_whichever_is_longer(queries, keys, window):
+    q, k, v = inputs(queries=queries, keys=keys)
+    left, right = (window - 1, 0) if isinstance(window, int) else window
+    visible = (behind(queries, keys) <= left) & (behind(queries, keys) >= -right)
+    expected = looped(q, k, v, policy=PAPER, visible=visible)
+    np.testing.assert_allclose(reference_attention(q, k, v, window=window), expected, atol=1e-12)
+
+
+def test_a_query_before_the_first_key_has_position_zero():
+    q, k, v = inputs(queries=5, keys=3)
+    for policy in (LengthScaled.llama4(), LengthScaled.ministral()):
+        _, stats = reference_attention(q, k, v, policy=policy, return_stats=True)
+        np.testing.assert_array_equal(stats.inverse_temperature, 1)
+
+
+def test_no_width_is_no_division():
+    q, k, v = inputs(width=0)
+    expected = np.broadcast_to(v.mean(axis=2)[:, [0, 0, 1, 1], None], (2, 4, 5, 6))
+    np.testing.assert_allclose(reference_attention(q, k, v), expected)
+
+
 def test_the_sink_is_an_item_that_is_no_key():
     q, k, v = inputs(key_heads=4)
     sinks = np.array([0.5, 1.0, -2.0, 3.0])
@@ -201,6 +224,14 @@ BAD = [
     ({"bias": np.ones((5, 8))}, ValueError, "does not broadcast"),
     ({"bias": np.ones((5, 7), int)}, TypeError, "floating"),
     ({"window": 0}, ValueError, "W >= 1"),
+    ({"window": True}, ValueError, "window must be"),
+    ({"query": np.zeros((2, 0, 5, 3))}, ValueError, "cannot share"),
+    ({"key": torch.zeros(2, 2, 7, 3)}, TypeError, "library"),
+    ({"bias": torch.zeros(5, 7)}, TypeError, "library"),
+    ({"sinks": torch.zeros(4)}, TypeError, "library"),
+    ({"mask": True}, TypeError, "library"),
+    ({"is_causal": "no"}, TypeError, "True or False"),
+    ({"scale": np.ones(3)}, TypeError, "scale must be a number"),
     ({"window": (1, -1)}, ValueError, "window must be"),
     ({"window": 2.5}, ValueError, "window must be"),
     ({"softcap": 0.0}, ValueError, "softcap must be finite greater than 0"),

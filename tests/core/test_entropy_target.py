@@ -97,6 +97,48 @@ def test_the_gradient_agrees_with_differences_of_an_exact_root():
     np.testing.assert_allclose(analytic, numeric, rtol=1e-3, atol=1e-6)
 
 
+def test_near_ties_beyond_the_maximum_have_no_gradient():
+    logits = torch.tensor([[3.0, 3.0 - 1e-7, 0.0]], dtype=torch.float64, requires_grad=True)
+    _, stats = softmax(logits, EntropyTarget(0.5, maximum=1e3), return_stats=True)
+    np.testing.assert_allclose(stats.inverse_temperature.item(), 1e3, rtol=1e-12)
+    (gradient,) = torch.autograd.grad(stats.inverse_temperature.sum(), logits)
+    np.testing.assert_array_equal(gradient, 0)
+
+
+def test_the_gradient_of_the_target_is_a_number_s_difference_in_or_out_of_jit():
+    e = np.random.default_rng(0).normal(size=(3, 2, 4, 30)) * 2
+
+    def loss(target, rows):
+        return (softmax(rows, EntropyTarget(target)) ** 2).sum()
+
+    numeric = (loss(0.5 + 1e-4, e) - loss(0.5 - 1e-4, e)) / 2e-4
+    leaf = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    (in_torch,) = torch.autograd.grad(loss(leaf, torch.tensor(e)), leaf)
+    np.testing.assert_allclose(in_torch.item(), numeric, rtol=1e-5)
+    with jax.enable_x64(True):
+        rows = jnp.asarray(e)
+        for found in (
+            jax.grad(loss)(0.5, rows),
+            jax.jit(jax.grad(loss))(0.5, rows),
+            jax.jvp(lambda t: loss(t, rows), (0.5,), (1.0,))[1],
+        ):
+            np.testing.assert_allclose(found, numeric, rtol=1e-5)
+
+
+def test_torch_agrees_with_its_own_numerical_gradients():
+    logits = torch.tensor(np.random.default_rng(2).normal(size=(2, 7)), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: softmax(x, EntropyTarget(0.4)), logits)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own parts
+def test_forward_mode_needs_no_enabled_gradients():
+    x = torch.tensor(np.random.default_rng(2).normal(size=7))
+    run = lambda: torch.func.jvp(lambda e: softmax(e, EntropyTarget(0.4)), (x,), (torch.ones_like(x) * x,))  # noqa: E731
+    enabled = run()[1]
+    with torch.no_grad():
+        torch.testing.assert_close(run()[1], enabled)
+
+
 def test_all_libraries_find_the_same_root():
     rows = np.random.default_rng(0).normal(size=(400, 50)) * 3
     policy = EntropyTarget(0.5)

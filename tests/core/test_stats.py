@@ -135,6 +135,28 @@ def test_float32_entropy_stays_within_its_budget(n, scale):
     assert abs(float(sharpmax.entropy(e)) - exact) <= budget
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("far", [1e3, 1e18, 1e30, None])
+def test_blocks_that_lie_far_apart_merge_as_the_row_seen_whole(far, dtype):
+    """A block written with the lowest finite number is how an additive mask looks."""
+    far = -np.finfo(dtype).max if far is None else -far
+    e = np.concatenate([np.full(1024, far), np.linspace(0, 3, 40)]).astype(dtype)
+    extra = ("variance", "minimum")
+    parts = [StreamState.of(block, extra=extra) for block in np.split(e, [700, 1024, 1030])]
+    for order in (parts, parts[::-1]):
+        state = order[0]
+        for part in order[1:]:
+            state = state.merge(part)
+        assert_same(state.stats(), row_stats(e, extra=extra), tolerance=4 * np.finfo(dtype).eps * 10)
+
+
+def test_wider_floats_are_not_narrowed_below_float64():
+    close = np.asarray([1.0, 1.0 + 1e-12], dtype=np.longdouble)
+    expected = sharpmax.softmax(close.astype(np.float64), sharpmax.Constant(1e12))
+    assert sharpmax.softmax(close, sharpmax.Constant(1e12)).dtype == np.longdouble
+    np.testing.assert_allclose(sharpmax.softmax(close, sharpmax.Constant(1e12)).astype(np.float64), expected)
+
+
 def test_an_unknown_extra_statistic_is_refused():
     with pytest.raises(ValueError, match="extra may name"):
         row_stats(np.zeros(3), extra=["median"])

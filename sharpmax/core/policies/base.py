@@ -13,11 +13,21 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from sharpmax.core.arrays import Array, is_array, is_floating, like, namespace, stop_gradient, truth
+from sharpmax.core.arrays import (
+    Array,
+    clamp,
+    is_array,
+    is_floating,
+    is_torch_array,
+    like,
+    namespace,
+    stop_gradient,
+    truth,
+)
 from sharpmax.core.stats import RowStats, StatsAt
 
-SMALLEST = 1e-12
-"""Rows are scaled by at least this, so that a masked item stays masked whatever the policy says."""
+SMALLEST, LARGEST = 1e-12, 1e18
+"""Rows are scaled by at least and at most this: a masked item stays masked, and nothing overflows float32."""
 
 
 class Policy(ABC):
@@ -31,6 +41,11 @@ class Policy(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        taken = cls.known.get(cls.__name__)
+        if taken is not None and _is_ours(taken) and not _is_ours(cls):
+            raise TypeError(
+                f"sharpmax has a policy named {cls.__name__}, which cards know by that name; choose another"
+            )
         cls.known[cls.__name__] = cls
 
     @abstractmethod
@@ -57,6 +72,15 @@ class Policy(ABC):
         """The entropy above which it does nothing although it acts below; None when there is no such point."""
         return None
 
+    def silent_on(self, stats: RowStats) -> Array | None:
+        """Tell for each row whether it is beyond `silent_above`; None when no row can be."""
+        return None if self.silent_above is None else stats.entropy > self.silent_above
+
+    @property
+    def field_shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each learnable field, which must broadcast to the rows."""
+        return [_shape(getattr(self, name)) for name in self.learnable]
+
     def for_layer(self, index: int) -> "Policy":
         """Return the policy of one layer of a model: itself, unless it is a `PerLayer`."""
         return self
@@ -74,11 +98,11 @@ class Policy(ABC):
 
 
 def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_at: StatsAt | None = None) -> Array:
-    """Return the policy's beta in the rows' shape: 1 for an empty row, never negative.
+    """Return the policy's beta in the rows' shape: 1 for an empty row, between 0 and `LARGEST`.
 
     Raises:
-        TypeError: `policy` is neither a Policy nor a callable on RowStats.
-        ValueError: a statistic it needs is missing, or it returned a negative beta.
+        TypeError: `policy` is neither a Policy nor a callable on RowStats that returns numbers.
+        ValueError: a statistic it needs is missing, its arrays do not fit the rows, or its beta is negative.
     """
     if isinstance(policy, Policy):
         missing = sorted(name for name in policy.needs if getattr(stats, name) is None)
@@ -87,22 +111,33 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
                 f"{type(policy).__name__} needs {', '.join(missing)}, which these rows do not have"
                 + ("; only attention knows a query's position" if "position" in missing else "")
             )
-        beta = policy(stats, stats_at)
-    elif callable(policy):
-        beta = policy(stats)
-    else:
+    elif not callable(policy):
         raise TypeError(
             "policy must be a sharpmax policy (PAPER, Constant(1.0), EntropyTarget(0.5), …) or a callable "
-            f"on RowStats, got {policy!r}"
+            f"on RowStats, got {short(policy)}"
         )
     xp = namespace(stats.maximum)
-    beta = xp.zeros_like(stats.maximum) + like(beta, stats.maximum)
-    if beta.shape != stats.maximum.shape:
+    shape = tuple(stats.maximum.shape)
+    try:
+        chosen = policy(stats, stats_at) if isinstance(policy, Policy) else policy(stats)
+        if not (is_array(chosen) or isinstance(chosen, int | float)):
+            raise TypeError(f"a policy returns an inverse temperature a row, got {short(chosen)}")
+        beta = clamp(xp.zeros_like(stats.maximum) + like(chosen, stats.maximum), high=LARGEST)
+    except (ValueError, RuntimeError, TypeError) as error:  # each library has its own word for shapes that do not fit
+        if not isinstance(policy, Policy) or all(_fits(field, shape) for field in policy.field_shapes):
+            raise
         raise ValueError(
-            f"{policy!r} gave an inverse temperature that does not broadcast to the rows' {tuple(stats.maximum.shape)}"
+            f"the arrays of {type(policy).__name__} have shapes {policy.field_shapes}, "
+            f"which do not broadcast to the rows' {shape}"
+        ) from error
+    if tuple(beta.shape) != shape:
+        raise ValueError(
+            f"the policy gave an inverse temperature of shape {tuple(beta.shape)}, "
+            f"which does not broadcast to the rows' {shape}"
         )
-    if truth(xp.any(beta < 0)):
-        raise ValueError(f"{policy!r} gave a negative inverse temperature; beta must be 0 or more")
+    # Our own policies cannot; to look at the values of a stranger's waits for the device.
+    if not isinstance(policy, Policy) and truth(xp.any(beta < 0)):
+        raise ValueError(f"{short(policy)} gave a negative inverse temperature; beta must be 0 or more")
     return xp.where(stats.maximum == -xp.inf, xp.ones_like(beta), beta)
 
 
@@ -113,44 +148,77 @@ def needed(policy: Any) -> frozenset[str]:
     return frozenset({"entropy", "logsumexp", "maximum", "count", "minimum", "variance"})
 
 
-def check_number(owner: str, name: str, value: Any, *, above: float = -math.inf, least: float = -math.inf) -> None:
-    """Raise unless `value` is a finite number (or an array of them) greater than `above`, at least `least`.
+def check_number(
+    owner: str,
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+    scalar: bool = False,
+) -> None:
+    """Raise unless `value` is finite, greater than `above` and within [least, most].
 
-    Values known only to a trace, and the placeholders that JAX rebuilds a pytree with, pass unchecked.
+    It may be a number, or, unless `scalar`, an array or a nested sequence of them; what only a trace knows passes.
     """
-    if isinstance(value, str | bytes | bool) or value is None:
-        raise TypeError(f"{owner}.{name} must be a number or an array of numbers, got {value!r}")
-    if isinstance(value, list | tuple):
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool | np.complexfloating):
+        wrong = not (math.isfinite(value) and value > above and least <= value <= most)
+    elif scalar:
+        raise TypeError(f"{owner}.{name} must be a number, got {short(value)}")
+    elif isinstance(value, list | tuple):
         for item in value:
-            check_number(owner, name, item, above=above, least=least)
+            check_number(owner, name, item, above=above, least=least, most=most)
+        if not value or len({_shape(item) for item in value}) > 1:
+            raise ValueError(f"{owner}.{name} must hold at least one number, or rows of one length, got {short(value)}")
         return
-    if isinstance(value, int | float | np.number):
-        wrong = not (math.isfinite(value) and value > above and value >= least)
     elif is_array(value):
         if not is_floating(value):
             raise TypeError(f"{owner}.{name} must have a floating dtype, got {value.dtype}")
         xp = namespace(value)
         known = stop_gradient(value)
-        fine = xp.all(xp.isfinite(known) & (known > above) & (known >= least))
+        fine = xp.all(xp.isfinite(known) & (known > above) & (known >= least) & (known <= most))
         wrong = truth(fine) is False
     else:
-        return
+        raise TypeError(f"{owner}.{name} must be a number or an array of numbers, got {short(value)}")
     if wrong:
-        bound = f" greater than {above:g}" if above > -math.inf else ""
-        bound += f" of at least {least:g}" if least > -math.inf else ""
-        raise ValueError(f"{owner}.{name} must be finite{bound}, got {value!r}")
+        bounds = [(" greater than", above), (" of at least", least), (" of at most", most)]
+        bound = "".join(f"{words} {end:g}" for words, end in bounds if math.isfinite(end))
+        raise ValueError(f"{owner}.{name} must be finite{bound}, got {short(value)}")
 
 
 def checked_policies(owner: str, policies: Any) -> tuple[Policy, ...]:
     """Return the policies as a tuple, or raise unless it is a sequence of one or more."""
     if not isinstance(policies, list | tuple):
-        raise TypeError(f"{owner} holds a sequence of policies, got {policies!r}")
+        raise TypeError(f"{owner} holds a sequence of policies, got {short(policies)}")
     if not policies:
         raise ValueError(f"{owner} needs at least one policy")
     for member in policies:
         if not isinstance(member, Policy):
-            raise TypeError(f"{owner} holds policies, got {member!r}")
+            raise TypeError(f"{owner} holds policies, got {short(member)}")
     return tuple(policies)
+
+
+def short(value: Any) -> str:
+    """Return what a value looks like, in one line of a message."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    if isinstance(value, list | tuple):
+        return (len(value), *(_shape(value[0]) if value else ()))
+    return tuple(getattr(value, "shape", ()))
+
+
+def _fits(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
+    """Tell whether an array of this shape broadcasts to the rows without widening them."""
+    pairs = zip(reversed(shape), reversed(rows), strict=False)
+    return len(shape) <= len(rows) and all(have in (1, want) for have, want in pairs)
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith("sharpmax.")
 
 
 def _frozen(value: Any) -> Any:
@@ -158,6 +226,8 @@ def _frozen(value: Any) -> Any:
         return value.freeze()
     if isinstance(value, list | tuple):
         return tuple(_frozen(item) for item in value)
+    if is_torch_array(value):
+        return _frozen(value.detach().cpu().double().tolist())  # NumPy reads neither bfloat16 nor a GPU
     if is_array(value):
-        return _frozen(np.asarray(stop_gradient(value)).tolist())
+        return _frozen(np.asarray(value).astype(np.float64).tolist())
     return value

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sharpmax.core.arrays import Array, like, namespace
-from sharpmax.core.policies.base import Policy, check_number
+from sharpmax.core.policies.base import LARGEST, Policy, check_number
 from sharpmax.core.stats import RowStats, StatsAt
 
 
@@ -17,7 +17,7 @@ class Constant(Policy):
     inverse_temperature: Any = 1.0
 
     def __post_init__(self) -> None:
-        check_number("Constant", "inverse_temperature", self.inverse_temperature, least=0)
+        check_number("Constant", "inverse_temperature", self.inverse_temperature, least=0, most=LARGEST)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -8,21 +8,24 @@ so the equation H = target has one root, found by Newton's method in u, kept ins
 
 The gradient is that of the root, not of the iterations: by the implicit function theorem, for any input x of H,
 dbeta/dx = -(dH/dx)/(dH/dbeta), hence dbeta/de_j = -beta·w_j(e_j - ē)/Var_w(e). It needs one more statistics pass at the
-solution and nothing framework-specific: see `_with_implicit_gradient`.
+solution and nothing framework-specific: see `_with_implicit_gradient`. Only the first derivative is the root's: a
+second one, of a Hessian say, leaves out how the slope itself moves; `detach` the policy where one is needed.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from sharpmax.core.arrays import Array, iterate, like, may_need_gradient, namespace, stop_gradient
-from sharpmax.core.policies.base import Policy, check_number
+from sharpmax.core.arrays import Array, clamp, iterate, like, may_need_gradient, namespace, stop_gradient
+from sharpmax.core.policies.base import LARGEST, Policy, check_number
 from sharpmax.core.stats import RowStats, StatsAt
 
-TOLERANCE = 1e-4  # nats; the promise is 1e-3
-NARROWEST = 1e-5  # width in log beta at which a bracket is as good as a point: H moves by Var·1e-5 within it
+# Nats from the target at which a row is settled (the promise is 1e-3), and the width in log beta at which a bracket is
+# as good as a point: H moves by Var times that within it. Tighter in float64, where gradients are checked by number.
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+NARROWEST = {"float32": 1e-5, "float64": 1e-9}
 FLATTEST = 1e-20  # a variance below which Newton's step is meaningless
-LIMIT = 32  # Newton takes about 6 steps; a row of tied leaders takes the 21 halvings from log(1e6) to NARROWEST
+LIMIT = 48  # Newton takes about 6 steps; tied leaders take the 20 to 35 halvings from log(maximum) to NARROWEST
 
 
 class _Search(NamedTuple):
@@ -47,7 +50,7 @@ class EntropyTarget(Policy):
 
     def __post_init__(self) -> None:
         check_number("EntropyTarget", "target", self.target, above=0)
-        check_number("EntropyTarget", "maximum", self.maximum, least=1)
+        check_number("EntropyTarget", "maximum", self.maximum, least=1, most=LARGEST, scalar=True)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -68,6 +71,8 @@ class EntropyTarget(Policy):
         excess = stop_gradient(stats.entropy - target)
         active = excess > 0
         top = math.log(self.maximum)
+        precision = "float64" if stats.entropy.dtype == xp.float64 else "float32"
+        tolerance, narrowest = TOLERANCE[precision], NARROWEST[precision]
         low = xp.zeros_like(excess)
         high = xp.full_like(excess, top)
         start = _newton(low, excess, stop_gradient(stats.variance), low, high)
@@ -79,18 +84,18 @@ class EntropyTarget(Policy):
             excess = stop_gradient(at.entropy - target)
             low = xp.where(excess > 0, u, low)
             high = xp.where(excess > 0, high, u)
-            close = xp.abs(excess) <= TOLERANCE
-            narrow = high - low <= NARROWEST
+            close = xp.abs(excess) <= tolerance
+            narrow = high - low <= narrowest
             onward = _newton(u, excess, stop_gradient(at.variance), low, high)
             here = settled | close
             return _Search(xp.where(here, u, xp.where(narrow, high, onward)), low, high, here | narrow)
 
         found = _Search(*iterate(step, search, lambda state: xp.all(state[3]), LIMIT))
         u = stop_gradient(xp.where(found.settled, found.u, found.high))
-        beta = xp.exp(u)
-        if not may_need_gradient(stats.entropy):
+        beta = clamp(xp.exp(u), 1.0, self.maximum)
+        if not (may_need_gradient(stats.entropy) or may_need_gradient(target)):
             return beta
-        return _with_implicit_gradient(beta, stats_at(beta), target, active & (u < top - NARROWEST))
+        return _with_implicit_gradient(beta, stats_at(beta), target, active & (u < top - narrowest))
 
 
 def _newton(u: Array, excess: Array, variance: Array, low: Array, high: Array) -> Array:

@@ -1,6 +1,7 @@
 """Policies made of policies: one a head, one a layer, and one held constant to the gradient."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from sharpmax.core.arrays import Array, namespace, stop_gradient
@@ -39,6 +40,20 @@ class PerHead(Policy):
         points = [policy.silent_above for policy in self.policies if policy.silent_above is not None]
         return min(points, default=None)
 
+    def silent_on(self, stats: RowStats) -> Array | None:
+        """Ask each head's policy about its own rows."""
+        if self.silent_above is None:
+            return None
+        xp = namespace(stats.entropy)
+        never = xp.zeros_like(stats.entropy[..., 0, :], dtype=xp.bool)
+        silent = [policy.silent_on(_of_head(stats, h)) for h, policy in enumerate(self.policies)]
+        return xp.stack([never if rows is None else rows for rows in silent], axis=-2)
+
+    @property
+    def field_shapes(self) -> list[tuple[int, ...]]:
+        """None of its own: each member's arrays broadcast to its own head's rows."""
+        return []
+
     def for_layer(self, index: int) -> Policy:
         """Resolve each head's policy."""
         return PerHead(tuple(policy.for_layer(index) for policy in self.policies))
@@ -52,26 +67,21 @@ class PerHead(Policy):
                 f"has no axis of that many heads before the last"
             )
         xp = namespace(stats.maximum)
+        others = xp.ones_like(stats.maximum)
 
-        def of_head(head: int, rows: RowStats) -> RowStats:
-            return RowStats(*(None if field is None else field[..., head, :] for field in rows))
-
-        def at_head(head: int) -> StatsAt | None:
-            if stats_at is None:
-                return None
-            others = xp.ones_like(stats.maximum)
-
-            def scaled(beta: Array) -> RowStats:
-                columns = [beta if h == head else others[..., h, :] for h in range(len(self.policies))]
-                return of_head(head, stats_at(xp.stack(columns, axis=-2)))
-
-            return scaled
+        def at_head(head: int, beta: Array) -> RowStats:
+            columns = [beta if h == head else others[..., h, :] for h in range(len(self.policies))]
+            return _of_head(stats_at(xp.stack(columns, axis=-2)), head)  # type: ignore[misc]
 
         chosen = [
-            xp.broadcast_to(policy(of_head(h, stats), at_head(h)), stats.maximum[..., h, :].shape)
+            policy(_of_head(stats, h), None if stats_at is None else partial(at_head, h))
             for h, policy in enumerate(self.policies)
         ]
-        return xp.stack(chosen, axis=-2)
+        return xp.stack([others[..., h, :] * beta for h, beta in enumerate(chosen)], axis=-2)
+
+
+def _of_head(stats: RowStats, head: int) -> RowStats:
+    return RowStats(*(None if field is None else field[..., head, :] for field in stats))
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,15 @@ class Detached(Policy):
     def silent_above(self) -> float | None:
         """The wrapped policy's."""
         return self.policy.silent_above
+
+    @property
+    def field_shapes(self) -> list[tuple[int, ...]]:
+        """The wrapped policy's."""
+        return self.policy.field_shapes
+
+    def silent_on(self, stats: RowStats) -> Array | None:
+        """Ask the wrapped policy."""
+        return self.policy.silent_on(stats)
 
     def for_layer(self, index: int) -> Policy:
         """Resolve the wrapped policy."""

@@ -34,8 +34,8 @@ class LengthScaled(Policy):
     def __post_init__(self) -> None:
         check_number("LengthScaled", "slope", self.slope)
         check_number("LengthScaled", "offset", self.offset)
-        check_number("LengthScaled", "reference", self.reference, above=0)
-        check_number("LengthScaled", "minimum", self.minimum, least=0)
+        check_number("LengthScaled", "reference", self.reference, above=0, scalar=True)
+        check_number("LengthScaled", "minimum", self.minimum, least=0, scalar=True)
         if self.of not in MEASURES:
             raise ValueError(f"LengthScaled.of must be one of {', '.join(MEASURES)}, got {self.of!r}")
         if not isinstance(self.stepped, bool):
@@ -85,7 +85,9 @@ class LengthScaled(Policy):
 
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
         """Return beta from each row's length."""
-        x = stats.count if self.of == "count" else stats.position + (1.0 if self.of == "length" else 0.0)
+        # A query before the first key, which more queries than keys make, has a negative position.
+        position = None if self.of == "count" else clamp(stats.position, 0.0)
+        x = stats.count if position is None else position + (1.0 if self.of == "length" else 0.0)
         xp = namespace(x)
         scaled = x / self.reference
         # An empty row has n = 0; its beta is 1 by law, this only keeps the logarithm finite.

@@ -2,8 +2,7 @@
 
     log beta = clip(a + b·log(n/n0) + c·(H - 1), -limit, limit)
 
-Fitted a head on a frozen language model it helps where a shared polynomial hurts (docs/log.md). It may soften a row as
-well as sharpen it.
+The heads of a trained model differ, so it is meant to be fitted a head; and it may soften a row as well as sharpen it.
 """
 
 from dataclasses import dataclass
@@ -29,8 +28,8 @@ class LogLinear(Policy):
     def __post_init__(self) -> None:
         for name in ("a", "b", "c"):
             check_number("LogLinear", name, getattr(self, name))
-        check_number("LogLinear", "n0", self.n0, above=0)
-        check_number("LogLinear", "limit", self.limit, above=0)
+        check_number("LogLinear", "n0", self.n0, above=0, scalar=True)
+        check_number("LogLinear", "limit", self.limit, above=0, scalar=True)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sharpmax.core.arrays import Array, clamp, like, namespace
-from sharpmax.core.policies.base import Policy, check_number
+from sharpmax.core.arrays import Array, clamp, is_array, like, namespace
+from sharpmax.core.policies.base import Policy, check_number, short
 from sharpmax.core.stats import RowStats, StatsAt
 
 
@@ -29,6 +29,8 @@ class Polynomial(Policy):
     """
 
     learnable: ClassVar = ("coefficients",)
+    # Found once, at construction: a compiler cannot trace the search. A policy rebuilt by JAX keeps this default.
+    _silent_above: ClassVar[float | None] = None
 
     coefficients: Any
     threshold: float = 0.5
@@ -37,15 +39,21 @@ class Polynomial(Policy):
     def __post_init__(self) -> None:
         if isinstance(self.coefficients, list):
             object.__setattr__(self, "coefficients", tuple(self.coefficients))
-        if isinstance(self.coefficients, tuple) and not self.coefficients:
-            raise ValueError("Polynomial.coefficients must hold at least one coefficient")
         check_number("Polynomial", "coefficients", self.coefficients)
-        check_number("Polynomial", "threshold", self.threshold)
+        if not isinstance(self.coefficients, tuple) and not (
+            is_array(self.coefficients) and self.coefficients.ndim and self.coefficients.shape[0]
+        ):
+            raise ValueError(f"Polynomial.coefficients must be a sequence of numbers, got {short(self.coefficients)}")
+        check_number("Polynomial", "threshold", self.threshold, scalar=True)
         if self.domain is not None:
-            check_number("Polynomial", "domain", self.domain, least=0)
-            if len(self.domain) != 2 or not self.domain[0] < self.domain[1]:
+            if not isinstance(self.domain, list | tuple) or len(self.domain) != 2:
+                raise ValueError(f"Polynomial.domain must be (low, high), got {short(self.domain)}")
+            for end in self.domain:
+                check_number("Polynomial", "domain", end, least=0, scalar=True)
+            if not self.domain[0] < self.domain[1]:
                 raise ValueError(f"Polynomial.domain must be (low, high) with low < high, got {self.domain!r}")
             object.__setattr__(self, "domain", tuple(self.domain))
+        object.__setattr__(self, "_silent_above", self._find_silence())
 
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
         """Evaluate by Horner's rule, then the two guards."""
@@ -66,13 +74,23 @@ class Polynomial(Policy):
         return {} if self.domain is None else {"entropy": self.domain}
 
     @property
+    def field_shapes(self) -> list[tuple[int, ...]]:
+        """Of each coefficient: the first axis counts them."""
+        if isinstance(self.coefficients, tuple):
+            return [tuple(np.shape(c)) for c in self.coefficients]
+        return [tuple(self.coefficients.shape[1:])]
+
+    @property
     def silent_above(self) -> float | None:
         """The largest root of beta(H) = 1, if the polynomial falls through 1 there and so switches itself off."""
+        return self._silent_above
+
+    def _find_silence(self) -> float | None:
         if self.domain is not None or not isinstance(self.coefficients, tuple):
             return None
+        if not all(isinstance(c, int | float) for c in self.coefficients):
+            return None  # still learning
         c = np.asarray(self.coefficients, dtype=np.float64)
-        if c.ndim != 1:
-            return None
         c[-1] -= 1.0
         roots = np.roots(c)
         real = roots[np.abs(roots.imag) < 1e-9].real

@@ -8,9 +8,12 @@ gradient everywhere.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, ClassVar
 
-from sharpmax.core.arrays import Array, clamp, namespace
-from sharpmax.core.policies.base import Policy, check_number
+import numpy as np
+
+from sharpmax.core.arrays import Array, clamp, is_array, like, namespace
+from sharpmax.core.policies.base import SMALLEST, Policy, check_number, short
 from sharpmax.core.stats import RowStats, StatsAt
 
 
@@ -23,33 +26,43 @@ class Table(Policy):
     1.5
     """
 
+    learnable: ClassVar = ("inverse_temperatures",)
+
     entropies: tuple[float, ...]
-    inverse_temperatures: tuple[float, ...]
+    inverse_temperatures: Any
 
     def __post_init__(self) -> None:
-        for name, least in (("entropies", 0.0), ("inverse_temperatures", 1e-12)):
-            values = getattr(self, name)
-            if not isinstance(values, list | tuple) or not all(isinstance(v, int | float) for v in values):
-                raise TypeError(f"Table.{name} must be a sequence of numbers, got {values!r}")
-            check_number("Table", name, values, least=least)
-            object.__setattr__(self, name, tuple(float(v) for v in values))
+        if not isinstance(self.entropies, list | tuple):
+            raise TypeError(f"Table.entropies must be a sequence of numbers, got {short(self.entropies)}")
+        for entropy in self.entropies:
+            check_number("Table", "entropies", entropy, least=0, scalar=True)
+        object.__setattr__(self, "entropies", tuple(float(entropy) for entropy in self.entropies))
+        check_number("Table", "inverse_temperatures", self.inverse_temperatures, least=SMALLEST)
+        if isinstance(self.inverse_temperatures, list):
+            object.__setattr__(self, "inverse_temperatures", tuple(self.inverse_temperatures))
         h, b = self.entropies, self.inverse_temperatures
-        if len(h) < 2 or len(h) != len(b):
-            raise ValueError(f"Table needs two knots or more and one beta a knot, got {len(h)} and {len(b)}")
+        betas = len(b) if isinstance(b, tuple) or (is_array(b) and b.ndim) else 0
+        if len(h) < 2 or len(h) != betas:
+            raise ValueError(f"Table needs two knots or more and one beta a knot, got {len(h)} and {betas}")
         if any(later <= earlier for earlier, later in pairwise(h)):
-            raise ValueError(f"Table.entropies must increase strictly, got {h!r}")
-        if any(later < earlier for earlier, later in pairwise(b)):
-            raise ValueError(f"Table.inverse_temperatures must not decrease, got {b!r}")
+            raise ValueError(f"Table.entropies must increase strictly, got {short(h)}")
+        # Betas that learn are watched by whoever trains them; numbers are checked here.
+        if all(isinstance(beta, int | float) for beta in b) and any(later < earlier for earlier, later in pairwise(b)):
+            raise ValueError(f"Table.inverse_temperatures must not decrease, got {short(b)}")
 
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
         """Interpolate."""
         H = stats.entropy
-        xp = namespace(H)
-        beta = xp.full_like(H, self.inverse_temperatures[0])
-        knots = list(zip(self.entropies, self.inverse_temperatures, strict=True))
-        for (h, b), (h_next, b_next) in pairwise(knots):
+        betas = [like(self.inverse_temperatures[i], H) for i in range(len(self.entropies))]
+        beta = namespace(H).zeros_like(H) + betas[0]
+        for (h, b), (h_next, b_next) in pairwise(zip(self.entropies, betas, strict=True)):
             beta = beta + (b_next - b) / (h_next - h) * clamp(H - h, 0.0, h_next - h)
         return beta
+
+    @property
+    def field_shapes(self) -> list[tuple[int, ...]]:
+        """Of each beta: the first axis counts the knots."""
+        return [tuple(np.shape(beta)) for beta in self.inverse_temperatures]
 
     @property
     def fitted_range(self) -> dict[str, tuple[float, float]]:
