@@ -4,7 +4,7 @@ A process killed at any moment leaves the old file or the new one, never half of
 """
 
 import json
-import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,14 @@ from typing import Any
 def write_bytes(path: Path, content: bytes) -> None:
     """Put `content` at `path`, replacing what was there, in one step. Makes the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not mkstemp, whose files are private: a result is for everyone whom the user's own settings admit.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
-        # mkstemp makes private files; a result is for everyone whom the folder admits.
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

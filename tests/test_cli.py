@@ -132,7 +132,8 @@ def test_options_may_stand_before_or_after_the_experiment(monkeypatch, tmp_path)
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     interrupt = f"""
-import os
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is born ignoring it
 from sharpmax.experiments import bounds
 bounds.measure = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGINT)})
 """

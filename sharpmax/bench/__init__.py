@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax import atomic
+from sharpmax.provenance import provenance
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def bench(name: str, *, json: str | Path | None = None, **options: Any) -> dict[
     module = import_module(_find(name).module)
     if json is not None:
         atomic.require_writable(Path(json))
-    figures: dict[str, Any] = module.measure(**options)
+    figures: dict[str, Any] = {**module.measure(**options), **provenance()}
     Console().print(module.show(figures))
     if json is not None:
         atomic.write_json(Path(json), figures)

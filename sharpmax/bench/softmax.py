@@ -5,8 +5,6 @@ hand, which is the least that any rule on the entropy needs; and `sharpmax.softm
 temperature and applies it. The ratio is the third over the second.
 """
 
-import os
-import platform
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -48,8 +46,7 @@ def measure(
         _compare(name, FRAMEWORKS[name](logits), logits, repeats)
         for name in frameworks or [name for name in FRAMEWORKS if find_spec(name)]
     ]
-    device = f"{platform.machine()} cpu, {os.cpu_count()} cores"
-    return {"rows": rows, "columns": columns, "repeats": repeats, "seed": seed, "device": device, "results": results}
+    return {"rows": rows, "columns": columns, "repeats": repeats, "seed": seed, "results": results}
 
 
 def show(figures: dict[str, Any]) -> Any:

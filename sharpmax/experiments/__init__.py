@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from sharpmax import atomic
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -77,8 +79,18 @@ def reproduce(
     if options and len(chosen) != 1:
         raise ValueError(f"options of one experiment ({', '.join(options)}) need that experiment named alone")
     modules = [import_module(experiment.module) for experiment in chosen]
-    from sharpmax.report import write_report  # brings the report extra, which listing the experiments must not need
+    from sharpmax.report import (
+        REPORT_FILE,
+        write_report,
+    )  # brings the report extra, which listing the experiments must not need
 
+    report = Path(out) / REPORT_FILE
+    try:
+        atomic.require_writable(report)
+    except OSError as error:
+        raise type(error)(
+            f"cannot write {report}: {error.strerror or error}; choose another folder with --out"
+        ) from error
     for module in modules:
         module.run(out, seed=seed, quick=quick, **options)
     return write_report(out, order=[experiment.name for experiment in EXPERIMENTS])

@@ -15,10 +15,10 @@ import numpy as np
 
 from sharpmax.diagnose import Dispersion, fit_decay
 from sharpmax.diagnose.rates import fastest_losing, sharpest
-from sharpmax.experiments.provenance import provenance
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.hf.diagnose import diagnose_prompts, diagnose_text
 from sharpmax.hf.load import load
+from sharpmax.provenance import provenance
 from sharpmax.report.curves import Curve, CurvesDisplay
 from sharpmax.report.dispersion import write_dispersion_page
 from sharpmax.report.page import Table

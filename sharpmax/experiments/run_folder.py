@@ -13,7 +13,7 @@ from typing import Any
 
 import sharpmax
 from sharpmax import atomic
-from sharpmax.experiments.provenance import provenance
+from sharpmax.provenance import commit, provenance
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
@@ -65,14 +65,21 @@ class RunFolder:
         """
         file = self.path / "steps" / f"{_plain(key)}.json"
         if not file.exists():
-            atomic.write_json(file, compute())
-        return _read(file)
+            atomic.write_json(file, {"commit": commit(), "value": compute()})
+        return _read_step(file)["value"]
 
     def finish(self, metrics: Mapping[str, Any]) -> Path:
-        """Write `metrics.json`: the metrics with the config, seed, versions, device, commit and command."""
+        """Write `metrics.json`: the metrics with the config, seed, versions, device, commit and command.
+
+        Where steps were computed by other commits than this one, `commit` lists them all.
+        """
         file = self.path / "metrics.json"
+        origin = provenance()
+        commits = {_read_step(step)["commit"] for step in (self.path / "steps").glob("*.json")} | {origin["commit"]}
+        if len(commits) > 1:
+            origin["commit"] = sorted(str(each) for each in commits)
         seed = self.config.get("seed")
-        atomic.write_json(file, {"config": self.config, "seed": seed, **provenance(), "metrics": metrics})
+        atomic.write_json(file, {"config": self.config, "seed": seed, **origin, "metrics": metrics})
         return file
 
 
@@ -87,6 +94,13 @@ def _read(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not JSON ({error}); delete it to compute it again") from error
+
+
+def _read_step(file: Path) -> dict[str, Any]:
+    step = _read(file)
+    if not isinstance(step, dict) or not step.keys() >= {"commit", "value"}:
+        raise ValueError(f"{file} is not a step of a run; delete it to compute it again")
+    return step
 
 
 def _must_match(config_file: Path, wanted: Mapping[str, Any]) -> None:

@@ -3,6 +3,11 @@
 Importing this makes every policy a pytree whose learnable fields are its leaves.
 """
 
+from sharpmax.extras import extra
+
+with extra("jax"):
+    import jax as _  # noqa: F401, said in one line when it is missing, before any module needs it
+
 from sharpmax.jax.api import IMPLEMENTATIONS, Choice, attention, row_stats, which_implementation
 from sharpmax.jax.drop_in_softmax import sharpened_softmax, softmax
 from sharpmax.jax.mesh import sharded_attention

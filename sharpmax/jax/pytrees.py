@@ -18,7 +18,8 @@ Names = tuple[str, ...]
 def register_policies() -> None:
     """Register every known policy class that is not registered yet; call again after defining your own."""
     for kind in Policy.known.values():
-        if kind not in _registered:
+        # A policy of a user's own need not be a dataclass; such a one has no leaves.
+        if kind not in _registered and hasattr(kind, "__dataclass_fields__"):
             names = (f.name for f in dataclasses.fields(kind))  # type: ignore[arg-type]
             fixed = tuple(name for name in names if name not in kind.learnable)
             jax.tree_util.register_pytree_with_keys(

@@ -16,6 +16,7 @@ from sharpmax.report.page import PAGE_FILE, Figure, Page, Table, Text
 with extra("report"):
     import jinja2
 
+REPORT_FILE = "report.html"
 _IMAGE_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
@@ -30,7 +31,7 @@ def write_report(root: str | Path, *, order: Sequence[str] = ()) -> Path:
         ValueError: if there is no page, or one cannot be read.
     """
     root = Path(root)
-    files = sorted(root.rglob(PAGE_FILE), key=lambda file: _place(file.parent.relative_to(root), order))
+    files = sorted(root.glob(f"*/*/{PAGE_FILE}"), key=lambda file: _place(file.parent.relative_to(root), order))
     if not files:
         raise ValueError(f"found no {PAGE_FILE} under {root}, expected at least one; run an experiment there first")
     environment = jinja2.Environment(
@@ -41,7 +42,7 @@ def write_report(root: str | Path, *, order: Sequence[str] = ()) -> Path:
         lstrip_blocks=True,
     )
     sections = [_section(file, root) for file in files]
-    report = root / "report.html"
+    report = root / REPORT_FILE
     atomic.write_text(report, environment.get_template("report.html.jinja").render(sections=sections))
     return report
 
@@ -78,6 +79,7 @@ def _origin(folder: Path) -> dict[str, str]:
         metrics = json.loads(file.read_text(encoding="utf-8"))
         versions = ", ".join(f"{name} {version}" for name, version in metrics["versions"].items())
         commit = metrics["commit"] or "not from a checkout"
+        commit = commit if isinstance(commit, str) else ", ".join(commit)
         return {"command": metrics["command"], "versions": versions, "device": metrics["device"], "commit": commit}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{file} is not the metrics of a run ({error!r}); run it again") from error

@@ -1,5 +1,10 @@
 """Attention for PyTorch: the call, and its implementations side by side."""
 
+from sharpmax.extras import extra
+
+with extra("torch"):
+    import torch as _  # noqa: F401, said in one line when it is missing, before any module needs it
+
 from sharpmax.torch.api import IMPLEMENTATIONS, Choice, attention, row_stats, which_implementation
 from sharpmax.torch.varlen import attention_varlen
 

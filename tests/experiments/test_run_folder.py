@@ -69,3 +69,22 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "demo").write_text("in the way")
     with pytest.raises(OSError, match=r"cannot write the run folder .*--out"):
         RunFolder.open(tmp_path, "demo", "a", {})
+
+
+def test_steps_of_another_commit_are_named_in_the_metrics(tmp_path, monkeypatch):
+    run = RunFolder.open(tmp_path, "bounds", "seed0", {"seed": 0})
+    monkeypatch.setattr("sharpmax.experiments.run_folder.commit", lambda: "before")
+    run.once("one", lambda: 1)
+    monkeypatch.setattr("sharpmax.experiments.run_folder.commit", lambda: "after")
+    monkeypatch.setattr("sharpmax.experiments.run_folder.provenance", lambda: {"commit": "after"})
+    assert run.once("one", lambda: 2) == 1
+    run.once("two", lambda: 2)
+    assert json.loads(run.finish({}).read_text())["commit"] == ["after", "before"]
+
+
+def test_a_step_that_is_no_step_says_what_to_do(tmp_path):
+    run = RunFolder.open(tmp_path, "bounds", "seed0", {"seed": 0})
+    run.once("one", lambda: 1)
+    (run.path / "steps" / "one.json").write_text("{}")
+    with pytest.raises(ValueError, match="delete it to compute it again"):
+        run.once("one", lambda: 1)

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from sharpmax.experiments import provenance
+from sharpmax import provenance
 
 
 def describe(before: str) -> str:
-    code = f"{before}\nfrom sharpmax.experiments.provenance import provenance\nprint(provenance())"
+    code = f"{before}\nfrom sharpmax.provenance import provenance\nprint(provenance())"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 

@@ -19,7 +19,7 @@ def provenance() -> dict[str, Any]:
     Frameworks are listed only if they were imported; `commit` is None outside a checkout and ends in `-dirty` when
     tracked files differ from it.
     """
-    return {"versions": _versions(), "device": _device(), "commit": _commit(), "command": _command()}
+    return {"versions": _versions(), "device": _device(), "commit": commit(), "command": _command()}
 
 
 def _versions() -> dict[str, str]:
@@ -37,7 +37,8 @@ def _device() -> str:
     return f"{platform.machine()} cpu, {os.cpu_count()} cores"
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
+    """Return the commit this code is at, with `-dirty` where tracked files differ; None outside a checkout."""
     package = Path(sharpmax.__file__).parent
     # An installed copy may lie inside someone else's checkout; only a tracked file makes the commit ours.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
