@@ -19,10 +19,16 @@ from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import ON_REQUEST, RowStats
-from sharpmax.jax import chunked, xla
+from sharpmax.jax import chunked, pallas_attention, pallas_cudnn, stock, xla
 from sharpmax.jax.request import Request, Segments, validated
 
-LADDER: dict[str, ModuleType] = {"chunked": chunked, "xla": xla}
+LADDER: dict[str, ModuleType] = {
+    "stock": stock,
+    "pallas_cudnn": pallas_cudnn,
+    "pallas": pallas_attention,
+    "chunked": chunked,
+    "xla": xla,
+}
 """Implementations by name, fastest first."""
 
 IMPLEMENTATIONS = tuple(LADDER)

@@ -1,0 +1,63 @@
+"""cuDNN's attention with a scale a row: beta·q in place of q, through `jax.nn.dot_product_attention`.
+
+    softmax(beta·scale·q·kᵀ)·v = attention(beta·q, k, v),    dL/dbeta = <dL/dq', q>  by JAX's own rule
+
+True only where a logit is scale·<q, k> and nothing else. Folding beta into q rounds it once more to half precision,
+which is no more than the naive product rounds its logits.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from sharpmax.jax.logits import Logits
+from sharpmax.jax.request import Request
+
+KERNEL: Literal["cudnn", "xla"] = "cudnn"
+"""What `jax.nn.dot_product_attention` is asked for; "xla" checks the algebra on any device, densely."""
+
+
+def refusal_of_cudnn(request: Request) -> str | None:
+    """Return why cuDNN cannot weight the values of this request, or None."""
+    logits = request.logits
+    if KERNEL == "cudnn" and jax.default_backend() != "gpu":
+        return f"cuDNN needs an NVIDIA GPU, and the backend is {jax.default_backend()!r}"
+    if request.dropout:
+        return "dropout is drawn by 'xla' only"
+    if request.is_empty:
+        return "an array with an axis of length 0 is served by 'xla'"
+    for name in ("mask", "bias", "sinks", "softcap"):
+        if getattr(logits, name) is not None:
+            return f"{name} is not honoured: beta folds into the query only where a logit is scale·<q, k>"
+    if logits.query_segments is not None or logits.query_places is not None:
+        return "documents in one sequence are not honoured"
+    if logits.left is not None or logits.right not in (None, 0):
+        return "window is not honoured"
+    queries, keys = logits.query.shape[2], logits.key.shape[2]
+    if logits.right == 0 and queries != keys:
+        return "cuDNN aligns a causal mask with the first key, so it needs as many queries as keys"
+    if queries % 2 or keys % 2:
+        return f"cuDNN takes even lengths, got {queries} and {keys}"
+    if logits.query.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"cuDNN multiplies in half precision, and these are {logits.query.dtype}"
+    widths = {logits.query.shape[3], request.value.shape[3]}
+    if len(widths) != 1 or max(widths) > 128 or max(widths) % 8:
+        return f"cuDNN takes one width, a multiple of 8 up to 128, got {sorted(widths)}"
+    return None
+
+
+def weighted(logits: Logits, value: Array, beta: Array) -> Array:
+    """Return softmax(beta·e)·v, (B, H, Lq, Dv)."""
+    q, k, v = (array.swapaxes(1, 2) for array in (logits.query, logits.key, value))
+    scaled = (q * beta.swapaxes(1, 2)[..., None]).astype(q.dtype)
+    output = jax.nn.dot_product_attention(
+        scaled,
+        k,
+        v,
+        scale=logits.scale,
+        is_causal=logits.right == 0,
+        implementation=KERNEL,
+    )
+    return output.swapaxes(1, 2)

@@ -1,0 +1,161 @@
+"""The two passes of attention by our Pallas kernels, each with the gradient that its own kernels compute.
+
+Statistics and values are separate functions, so either may be paired with another's: see `pallas_cudnn`.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.experimental import pallas as pl
+
+from sharpmax.core.stats import RowStats, finite_maximum
+from sharpmax.jax.lengths import counted_by_position
+from sharpmax.jax.logits import Logits
+from sharpmax.jax.pallas_gradients import OfStatistics, OfValues, gradients
+from sharpmax.jax.pallas_statistics import statistics as statistics_kernel
+from sharpmax.jax.pallas_tiles import LN2, Tiles, padded
+from sharpmax.jax.pallas_values import values as values_kernel
+from sharpmax.jax.request import Request
+
+INTERPRET = False
+"""Run the kernels by Pallas's interpreter, on any device: for checking them, not for using them."""
+
+BLOCK_Q, BLOCK_K = 128, 64
+WIDTHS = (16, 32, 64, 128, 256)
+
+
+def refusal_of_kernels(request: Request) -> str | None:
+    """Return why the kernels cannot serve this, or None."""
+    logits = request.logits
+    if not INTERPRET and jax.default_backend() != "gpu":
+        return f"the kernels need an NVIDIA GPU, and the backend is {jax.default_backend()!r}"
+    if request.dropout:
+        return "dropout is drawn by 'xla' only"
+    if request.is_empty:
+        return "an array with an axis of length 0 is served by 'xla'"
+    for name in ("mask", "bias", "sinks", "softcap"):
+        if getattr(logits, name) is not None:
+            return f"{name} is not honoured by the kernels"
+    if logits.query_segments is not None or logits.query_places is not None:
+        return "documents in one sequence are not honoured by the kernels"
+    if logits.query.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"the kernels multiply in half precision, and these are {logits.query.dtype}"
+    if logits.query.shape[3] not in WIDTHS or request.value.shape[3] not in WIDTHS:
+        return f"widths must be of {WIDTHS}, got {logits.query.shape[3]} and {request.value.shape[3]}"
+    if request.extra:
+        return f"{', '.join(sorted(request.extra))}: the kernels give entropy, logsumexp and maximum"
+    if getattr(request.policy, "iterative", False):
+        return "an iterative policy asks for the variance, which the kernels do not give"
+    return None
+
+
+def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
+    """Return entropy, logsumexp, maximum and count; a scale a row and anything extra was refused."""
+    assert row_scale is None
+    assert not extra
+    found = _compiled_statistics(_lengths_first(logits.query), _lengths_first(logits.key), _tiles(logits))
+    entropy, logsumexp, maximum = found
+    return RowStats(entropy, logsumexp, maximum, counted_by_position(logits))
+
+
+def weighted(logits: Logits, value: Array, beta: Array) -> Array:
+    """Return softmax(beta·e)·v, (B, H, Lq, Dv)."""
+    arrays = (_lengths_first(array) for array in (logits.query, logits.key, value))
+    return _lengths_first(_compiled_values(*arrays, beta, _tiles(logits)))
+
+
+def _lengths_first(array: Array) -> Array:
+    """(B, H, L, D) <-> (B, L, H, D): undoes what the request did, and under jit costs nothing."""
+    return array.swapaxes(1, 2)
+
+
+def _tiles(logits: Logits) -> Tiles:
+    width = logits.query.shape[3]
+    queries, keys = logits.query.shape[2], logits.key.shape[2]
+    return Tiles(
+        queries=queries,
+        keys=keys,
+        groups=logits.groups,
+        left=logits.left,
+        right=logits.right,
+        scale=logits.scale,
+        block_q=max(16, min(BLOCK_Q, pl.next_power_of_2(queries))),
+        block_k=max(16, min(BLOCK_K, pl.next_power_of_2(keys))),
+        warps=4 if width <= 64 else 8,
+        stages=2,
+        interpret=INTERPRET,
+    )
+
+
+def _whole(tiles: Tiles, q: Array, *of_keys: Array) -> Any:
+    return padded(q, 1, tiles.whole_queries), *(padded(x, 1, tiles.whole_keys) for x in of_keys)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _statistics(q: Array, k: Array, tiles: Tiles) -> Any:
+    q, k = _whole(tiles, q, k)
+    found = statistics_kernel(q, k, tiles, ties=False)
+    return tuple(field[:, :, : tiles.queries] for field in found)
+
+
+def _statistics_forward(q: Array, k: Array, tiles: Tiles) -> Any:
+    whole_q, whole_k = _whole(tiles, q, k)
+    found = statistics_kernel(whole_q, whole_k, tiles, ties=True)
+    return tuple(field[:, :, : tiles.queries] for field in found[:3]), (q, k, found)
+
+
+def _statistics_backward(tiles: Tiles, saved: Any, incoming: Any) -> Any:
+    q, k, (entropy, logsumexp, maximum, ties) = saved
+    d_entropy, d_logsumexp, d_maximum = (padded(d, 2, tiles.whole_queries) for d in incoming)
+    rows = OfStatistics(
+        logsumexp=finite_maximum(logsumexp) / LN2,
+        entropy=entropy,
+        maximum=finite_maximum(maximum) / LN2,
+        ties=ties,
+        d_logsumexp=d_logsumexp,
+        d_entropy=d_entropy,
+        d_maximum=d_maximum,
+    )
+    whole_q, whole_k = _whole(tiles, q, k)
+    d_q, d_k = gradients(whole_q, whole_k, rows, tiles)
+    return d_q[:, : tiles.queries].astype(q.dtype), d_k[:, : tiles.keys].astype(k.dtype)
+
+
+_statistics.defvjp(_statistics_forward, _statistics_backward)
+_compiled_statistics = jax.jit(_statistics, static_argnums=2)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _values(q: Array, k: Array, v: Array, beta: Array, tiles: Tiles) -> Any:
+    return _values_forward(q, k, v, beta, tiles)[0]
+
+
+def _values_forward(q: Array, k: Array, v: Array, beta: Array, tiles: Tiles) -> Any:
+    row_beta = padded(beta, 2, tiles.whole_queries)
+    whole_q, whole_k, whole_v = _whole(tiles, q, k, v)
+    output, maximum, total = values_kernel(whole_q, whole_k, whole_v, row_beta, tiles)
+    output = output[:, : tiles.queries]
+    return output, (q, k, v, beta, output, maximum, total)
+
+
+def _values_backward(tiles: Tiles, saved: Any, d_output: Array) -> Any:
+    q, k, v, beta, output, maximum, total = saved
+    delta = (d_output.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1).swapaxes(1, 2)
+    beta, delta = (padded(x, 2, tiles.whole_queries) for x in (beta, delta))
+    rows = OfValues(beta, maximum, total, delta)
+    whole_q, whole_k, whole_v = _whole(tiles, q, k, v)
+    d_out = padded(d_output, 1, tiles.whole_queries)
+    d_q, d_k, d_v, d_beta = gradients(whole_q, whole_k, rows, tiles, whole_v, d_out)
+    return (
+        d_q[:, : tiles.queries].astype(q.dtype),
+        d_k[:, : tiles.keys].astype(k.dtype),
+        d_v[:, : tiles.keys].astype(v.dtype),
+        d_beta[:, :, : tiles.queries],
+    )
+
+
+_values.defvjp(_values_forward, _values_backward)
+_compiled_values = jax.jit(_values, static_argnums=4)

@@ -1,0 +1,185 @@
+"""Tiles of logits in a Pallas kernel: which keys a block of queries visits, and the logits in base 2.
+
+    e₂ = log₂(e)·scale·<q, k>,    2^{e₂} = exp(logit)
+
+A block of queries visits key blocks [low, high); of these [inner_low, inner_high) are visible throughout and need no
+mask, which is most of them on a long row. Everything about positions is a Python number but the block's own index.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+LN2 = math.log(2.0)
+NOTHING = -1e30  # stands for -inf, which would need a guard at every subtraction
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Sizes and positions that every kernel shares; hashable, so a kernel is compiled once for each."""
+
+    queries: int  # before padding
+    keys: int  # before padding
+    groups: int
+    left: int | None
+    right: int | None
+    scale: float
+    block_q: int
+    block_k: int
+    warps: int
+    stages: int
+    interpret: bool
+
+    @property
+    def offset(self) -> int:
+        """Index of the first query among the keys."""
+        return self.keys - self.queries
+
+    @property
+    def whole_queries(self) -> int:
+        """Queries, padded to whole blocks."""
+        return -(-self.queries // self.block_q) * self.block_q
+
+    @property
+    def whole_keys(self) -> int:
+        """Keys, padded to whole blocks."""
+        return -(-self.keys // self.block_k) * self.block_k
+
+    def call(self, kernel: Callable[..., None], name: str, **specs: Any) -> Callable[..., Any]:
+        """Return the `pallas_call` of a kernel."""
+        parameters = plgpu.CompilerParams(num_warps=self.warps, num_stages=self.stages)
+        call: Callable[..., Any] = pl.pallas_call(
+            kernel, interpret=self.interpret, compiler_params=parameters, name=name, **specs
+        )
+        return call
+
+    def logits(self, q: Array, k: Array, i: Any, j: Any, *, masked: bool) -> Array:
+        """Return e₂ (block_q, block_k) of query block i and key block j, NOTHING where masked."""
+        e = product(q, k.T) * (self.scale / LN2)
+        if not masked:
+            return e
+        row = i * self.block_q + lax.broadcasted_iota(jnp.int32, e.shape, 0)
+        column = j * self.block_k + lax.broadcasted_iota(jnp.int32, e.shape, 1)
+        behind = row + self.offset - column
+        visible = (column < self.keys) & (row < self.queries)
+        if self.right is not None:
+            visible &= behind >= -self.right
+        if self.left is not None:
+            visible &= behind <= self.left
+        return jnp.where(visible, e, NOTHING)
+
+    def over_keys(self, i: Any, body: Callable[..., Any], start: Any) -> Any:
+        """Fold `body(j, state, masked=…)` over the key blocks that query block i visits."""
+        first = i * self.block_q + self.offset  # place of its first query
+        last = first + self.block_q - 1
+        low: Any = 0
+        inner_low: Any = 0
+        high: Any = self.keys
+        inner_high: Any = self.keys
+        if self.right is not None:
+            high, inner_high = _clip(last + self.right + 1, self.keys), _clip(first + self.right + 1, self.keys)
+        if self.left is not None:
+            low, inner_low = _clip(first - self.left, self.keys), _clip(last - self.left, self.keys)
+        return _in_three(
+            (
+                _down(low, self.block_k),
+                _up(inner_low, self.block_k),
+                _down(inner_high, self.block_k),
+                _up(high, self.block_k),
+            ),
+            body,
+            start,
+        )
+
+    def over_queries(self, j: Any, body: Callable[..., Any], start: Any) -> Any:
+        """Fold `body(i, state, masked=…)` over the query blocks that visit key block j."""
+        first = j * self.block_k - self.offset  # the query whose place is its first key
+        last = first + self.block_k - 1
+        low: Any = 0
+        inner_low: Any = 0
+        high: Any = self.queries
+        inner_high: Any = self.queries
+        if self.right is not None:
+            low, inner_low = _clip(first - self.right, self.queries), _clip(last - self.right, self.queries)
+        if self.left is not None:
+            high, inner_high = _clip(last + self.left + 1, self.queries), _clip(first + self.left + 1, self.queries)
+        if self.whole_keys != self.keys:  # the last block of keys has padding
+            inner_high = inner_high * (j != self.keys // self.block_k).astype(jnp.int32)
+        return _in_three(
+            (
+                _down(low, self.block_q),
+                _up(inner_low, self.block_q),
+                _down(inner_high, self.block_q),
+                _up(high, self.block_q),
+            ),
+            body,
+            start,
+        )
+
+
+def product(a: Array, b: Array) -> Array:
+    """Multiply two tiles, summing in float32."""
+    tile: Array = plgpu.dot(a, b)
+    return tile
+
+
+def _in_three(bounds: tuple[Any, Any, Any, Any], body: Callable[..., Any], start: Any) -> Any:
+    """Run `body` over [low, high), unmasked over [inner_low, inner_high)."""
+    low, inner_low, inner_high, high = (jnp.asarray(bound, jnp.int32) for bound in bounds)
+    inner_low = jnp.minimum(inner_low, high)
+    inner_high = jnp.minimum(jnp.maximum(inner_high, inner_low), high)
+    state = lax.fori_loop(low, inner_low, lambda t, s: body(t, s, masked=True), start)
+    state = lax.fori_loop(inner_low, inner_high, lambda t, s: body(t, s, masked=False), state)
+    return lax.fori_loop(inner_high, high, lambda t, s: body(t, s, masked=True), state)
+
+
+def _clip(index: Any, most: int) -> Any:
+    return jnp.minimum(jnp.maximum(index, 0), most)
+
+
+def _down(index: Any, block: int) -> Any:
+    # Not `//` on a traced index: it guards against negative ones in a way that Triton does not take.
+    return index // block if isinstance(index, int) else lax.div(index, jnp.int32(block))
+
+
+def _up(index: Any, block: int) -> Any:
+    return _down(index + block - 1, block)
+
+
+def padded(array: Array, axis: int, length: int) -> Array:
+    """Append zeros up to a length."""
+    missing = length - array.shape[axis]
+    return jnp.pad(array, [(0, missing if a == axis else 0) for a in range(array.ndim)]) if missing else array
+
+
+def rows_spec(tiles: Tiles) -> pl.BlockSpec:
+    """One number a row: (B, H, Lq) by query block, batch, head."""
+    return pl.BlockSpec((None, None, tiles.block_q), lambda i, b, h: (b, h, i))
+
+
+def queries_spec(tiles: Tiles, width: int) -> pl.BlockSpec:
+    """(B, Lq, H, D) by query block, batch, head."""
+    return pl.BlockSpec((None, tiles.block_q, None, width), lambda i, b, h: (b, i, h, 0))
+
+
+def all_keys_spec(tiles: Tiles, width: int) -> pl.BlockSpec:
+    """All keys (B, Lk, Hkv, D) of a query head's key head."""
+    return pl.BlockSpec((None, tiles.whole_keys, None, width), lambda i, b, h: (b, 0, h // tiles.groups, 0))
+
+
+def block(ref: Any, index: Any, size: int) -> Array:
+    """Load rows [index·size, (index + 1)·size) of a (length, width) reference."""
+    loaded: Array = ref[pl.ds(index * size, size), :]
+    return loaded
+
+
+def numbers(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """A float32 output."""
+    return jax.ShapeDtypeStruct(shape, jnp.float32)

@@ -1,0 +1,34 @@
+"""cuDNN alone, for policies that read no logit: `Constant` and `LengthScaled` cost what plain attention costs.
+
+Statistics could be had of it too, as H = LSE - scale·<q, attention(q, k, v := k)>; but cuDNN works in half precision,
+which rounds that product, and the entropy with it, beyond the error budget. So whoever wants statistics is refused.
+"""
+
+from jax import Array
+
+from sharpmax.core.stats import RowStats
+from sharpmax.jax import cudnn
+from sharpmax.jax.logits import Logits
+from sharpmax.jax.request import Request
+from sharpmax.jax.three_steps import OF_THE_LOGITS, attend_in_three_steps
+
+
+def refusal(request: Request) -> str | None:
+    """Refuse what cuDNN does not compute, and every statistic of the logits."""
+    if request.wanted & OF_THE_LOGITS:
+        return "half precision rounds attention(q, k, k), and the entropy with it, beyond the error budget"
+    return cudnn.refusal_of_cudnn(request)
+
+
+def attend(request: Request) -> tuple[Array, RowStats]:
+    """Return the output (B, H, Lq, Dv), and what is known of the rows without their logits."""
+    return attend_in_three_steps(request, _no_statistics, cudnn.weighted)
+
+
+def statistics(request: Request) -> RowStats:
+    """Never reached: `refusal` says no to whoever wants statistics."""
+    return _no_statistics(request.logits, row_scale=None, extra=request.extra)
+
+
+def _no_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
+    raise NotImplementedError("cuDNN gives no statistics within the error budget")

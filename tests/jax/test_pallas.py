@@ -1,0 +1,105 @@
+"""Our Pallas kernels by the interpreter, on the shared cases: what they serve is right, what they refuse says why."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sharpmax import PAPER, Constant, LengthScaled
+from sharpmax.jax import attention, cudnn, pallas_attention, pallas_passes, row_stats, which_implementation
+from tests.attention_cases import CASES
+from tests.jax.judging import in_jax, judge
+
+BY_NAME = {case.name: case for case in CASES}
+SERVED = ("grouped", "fewer queries than keys", "more queries than keys", "window to both sides")
+REFUSED = {
+    "odd width": "widths must be of",
+    "padding": "mask is not honoured",
+    "bias": "bias is not honoured",
+    "softcap": "softcap is not honoured",
+    "sinks": "sinks is not honoured",
+    "entropy target": "variance",
+}
+REFUSED_BY_CUDNN = {
+    "causal": "even lengths",
+    "window": "window is not honoured",
+    "fewer queries than keys": "first key",
+}
+
+
+@pytest.fixture
+def _interpreted(monkeypatch):
+    """Small tiles, so that these short rows take several."""
+    for name, setting in (("INTERPRET", True), ("BLOCK_Q", 16), ("BLOCK_K", 16)):
+        monkeypatch.setattr(pallas_passes, name, setting)
+    monkeypatch.setattr(cudnn, "KERNEL", "xla")  # the algebra around cuDNN, without it
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("name", SERVED)
+def test_kernels_keep_the_contract(name):
+    judge(BY_NAME[name], "bfloat16", in_jax(BY_NAME[name], "bfloat16", implementation="pallas"))
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_kernels_refuse_says_why(name):
+    with pytest.raises(NotImplementedError, match=REFUSED[name]):
+        in_jax(BY_NAME[name], "bfloat16", implementation="pallas")
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("name", ["retrieval"])
+def test_our_statistics_and_cudnn_s_values_keep_the_contract(name):
+    judge(BY_NAME[name], "bfloat16", in_jax(BY_NAME[name], "bfloat16", implementation="pallas_cudnn"))
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("name", REFUSED_BY_CUDNN)
+def test_what_cudnn_refuses_says_why(name):
+    with pytest.raises(NotImplementedError, match=REFUSED_BY_CUDNN[name]):
+        in_jax(BY_NAME[name], "bfloat16", implementation="pallas_cudnn")
+
+
+@pytest.mark.usefixtures("_interpreted")
+def test_stock_serves_policies_by_length_and_refuses_statistics():
+    x = jax.random.normal(jax.random.key(0), (1, 32, 2, 16), jnp.bfloat16)
+    for policy in (Constant(2.0), LengthScaled.ssmax(0.5)):
+        plain, ours = (attention(x, x, x, policy=policy, is_causal=True, implementation=i) for i in ("stock", "xla"))
+        # Both round a mean of values to bfloat16; stock rounds beta·q and the weights too.
+        np.testing.assert_allclose(plain.astype(float), ours.astype(float), atol=4 * 2**-8 * float(jnp.abs(x).max()))
+    for options in ({"policy": PAPER}, {"policy": Constant(2.0), "return_stats": True}):
+        with pytest.raises(NotImplementedError, match="beyond the error budget"):
+            attention(x, x, x, implementation="stock", **options)
+    assert which_implementation(x, x, x, policy=Constant(2.0)).implementation == "stock"
+    assert which_implementation(x, x, x, policy=PAPER).implementation == "pallas_cudnn"
+
+
+@pytest.mark.usefixtures("_interpreted")
+def test_float32_is_refused():
+    with pytest.raises(NotImplementedError, match="half precision"):
+        in_jax(BY_NAME["causal"], "float32", implementation="pallas")
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="here they are served")
+@pytest.mark.parametrize("implementation", ["pallas", "pallas_cudnn", "stock"])
+def test_off_the_gpu_they_are_refused(implementation):
+    x = jnp.zeros((1, 8, 1, 16), jnp.bfloat16)
+    with pytest.raises(NotImplementedError, match="an NVIDIA GPU, and the backend is 'cpu'"):
+        attention(x, x, x, policy=Constant(2.0), implementation=implementation)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("policy", [PAPER, Constant(2.0)], ids=["paper", "constant"])
+def test_kernels_lower_for_cuda_without_a_gpu(policy, width, monkeypatch):
+    """Triton's own checks (powers of two, supported operations) run while lowering, on any machine."""
+    monkeypatch.setattr(pallas_attention, "refusal", lambda request: None)
+    q, k = (jax.ShapeDtypeStruct((2, 1000, heads, width), jnp.bfloat16) for heads in (8, 2))
+
+    def loss(q, k, v):
+        output, stats = attention(q, k, v, policy=policy, is_causal=True, implementation="pallas", return_stats=True)
+        return output.astype(jnp.float32).sum() + stats.entropy.sum()
+
+    for function in (jax.grad(loss, (0, 1, 2)), lambda q, k, v: row_stats(q, k, window=100, implementation="pallas")):
+        lowered = jax.jit(function).trace(q, k, k).lower(lowering_platforms=("cuda",))
+        assert "sharpmax_statistics" in lowered.as_text()
