@@ -16,22 +16,21 @@ from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
 
 USER_ERRORS = (ValueError, TypeError, OSError, MissingExtraError)
-EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 130
+EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_INTERRUPTED = 2, 3, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 2 for what the user can mend, 130 for Ctrl-C."""
+    """Run one command and return its exit status: 0, 2 for what the user can mend, 3 for no gain, 130 for Ctrl-C."""
     options = vars(_parser().parse_args(arguments))
     verb, debug = options.pop("verb"), options.pop("debug", False)
     try:
-        VERBS[verb](**options)
+        return VERBS[verb](**options) or 0
     except KeyboardInterrupt:
         return _say("interrupted; the same command continues where this one stopped", EXIT_INTERRUPTED)
     except USER_ERRORS as error:
         if debug:
             raise
         return _say(f"error: {error}", EXIT_USER_ERROR)
-    return 0
 
 
 def _reproduce(experiment: str | None, **options: Any) -> None:
@@ -61,12 +60,28 @@ def _certify(**options: Any) -> None:
     print_certificates(certify(**options))
 
 
-VERBS: dict[str, Callable[..., None]] = {
+def _calibrate(**options: Any) -> int:
+    from sharpmax.experiments.calibration import calibrate, print_judgement
+
+    result = calibrate(**options)
+    print_judgement(result)
+    return 0 if result["card"] else EXIT_NO_GAIN
+
+
+def _evaluate(**options: Any) -> None:
+    from sharpmax.experiments.calibration import evaluate, print_judgement
+
+    print_judgement(evaluate(**options))
+
+
+VERBS: dict[str, Callable[..., int | None]] = {
     "reproduce": _reproduce,
     "bench": _bench,
     "models": _models,
     "diagnose": _diagnose,
     "certify": _certify,
+    "calibrate": _calibrate,
+    "evaluate": _evaluate,
 }
 
 
@@ -86,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_debug(verbs.add_parser("models", help="list the pretrained models that can be fetched by name"), False)
     _add_diagnose(verbs.add_parser("diagnose", help="see which heads of a model disperse as its input grows"))
     _add_certify(verbs.add_parser("certify", help="prove the size beyond which a head cannot be sharp"))
+    _add_calibrate(verbs.add_parser("calibrate", help="fit a policy to a model, and judge it on held-out data"))
+    _add_evaluate(verbs.add_parser("evaluate", help="judge a policy card on a model again"))
     return parser
 
 
@@ -143,6 +160,40 @@ def _add_certify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help="measure on this text (source code of Python itself)")
     parser.add_argument("--length", type=int, default=512, help="tokens of it to read (512)")
     parser.add_argument("--card", type=Path, metavar="FILE", help="certify the model under this policy card")
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Fit a temperature to every head and judge it; exit 3, and no card, if nothing gains."
+    _add_model_options(parser)
+    parser.add_argument("--method", choices=("match", "learn", "search"), default="learn", help="how to fit (learn)")
+    parser.add_argument("--fit-tasks", nargs="+", default=("lookup",), metavar="TASK", help="what to fit on (lookup)")
+    parser.add_argument("--fit-sizes", type=int, nargs=2, default=(4, 32), metavar=("LOW", "HIGH"), help="sizes (4 32)")
+    parser.add_argument("--steps", type=int, default=150, help="of learn (150)")
+    parser.add_argument("--penalty", type=float, default=10.0, help="of learn, for leaving the plain model (10)")
+    parser.add_argument("--learned", default="abc", help="of learn: which of a, b, c (abc)")
+    _add_exam_options(parser)
+
+
+def _add_evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Judge a card on prompts and text: accuracy, loss, perplexity, each paired with the plain model."
+    )
+    _add_model_options(parser)
+    parser.add_argument("--card", type=Path, required=True, metavar="FILE", help="the policy card, or a model's folder")
+    _add_exam_options(parser)
+
+
+def _add_exam_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tasks", nargs="+", default=("lookup",), metavar="TASK", help="what to judge on (lookup)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=(16, 32, 64), metavar="N", help="sizes (16 32 64)")
+    parser.add_argument("--prompts", type=int, default=40, help="prompts a task and size (40)")
+    parser.add_argument("--windows", type=int, nargs="+", default=(256, 1024), metavar="N", help="of text (256 1024)")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="the text (Python's own reference)")
+    parser.add_argument("--text-tokens", type=int, default=8192, help="how much text a split (8192)")
+    parser.add_argument("--most-rise", type=float, default=0.005, help="allowed rise of perplexity (0.005)")
+    parser.add_argument("--batch", type=int, default=1, help="questions answered at once (1)")
+    parser.add_argument("--device", help="where to run: cpu, cuda (cpu)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of every draw (0)")
 
 
 def _add_debug(parser: argparse.ArgumentParser, default: object) -> None:

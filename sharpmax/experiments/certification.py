@@ -1,8 +1,8 @@
 """What can be proved of a model's heads: beyond which size no token can hold half of the attention, and what is seen.
 
 Claim (Prop. 3.1 and Lemma 2.1): weights bound the spread of the logits, and the spread bounds sharpness. Expected:
-proved sizes that are astronomical, because weights allow far more than text ever shows; every measured spread within the
-proved one. Cost: a singular value a head, and one forward pass.
+proved sizes that are astronomical, because weights allow far more than text ever shows; measured spreads all within the
+proved ones. Cost: a singular value a head, and one forward pass.
 """
 
 from pathlib import Path

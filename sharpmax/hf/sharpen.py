@@ -8,11 +8,13 @@ transformers' attention *and* mask interfaces (without the second a decoder woul
 all of it is put back on leaving, whatever happens.
 """
 
+import dataclasses
 import warnings
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import nn
 
 from sharpmax.core.cards import load_policy
@@ -108,7 +110,8 @@ class Sharpened:
 
     def _switch_on(self) -> None:
         for layer in self.layers:
-            policies = tuple(self.policy.for_layer(layer.index + run) for run in range(layer.runs))
+            indices = range(layer.index, layer.index + layer.runs)
+            policies = tuple(with_tensors(self.policy.for_layer(index), layer.module) for index in indices)
             site = self._sites[layer.module] = Site(self._run, layer.index, policies)
             self._set(layer.module, "sharpmax_site", site)
             if isinstance(layer.module, nn.MultiheadAttention):
@@ -161,6 +164,20 @@ class Sharpened:
 
 
 _ABSENT = object()
+
+
+def with_tensors(policy: Policy, module: nn.Module) -> Policy:
+    """Return the policy with one value a head, as a card holds it in nested tuples, as a tensor where the module is.
+
+    Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
+    """
+    place = next(module.parameters(), torch.empty(0)).device
+    columns = {
+        name: torch.tensor(value, dtype=torch.float32, device=place)
+        for name in policy.learnable
+        if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
+    }
+    return dataclasses.replace(policy, **columns) if columns else policy  # type: ignore[type-var]
 
 
 def _register() -> None:

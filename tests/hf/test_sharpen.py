@@ -287,3 +287,16 @@ def test_vision_and_speech_statistics_are_of_every_layer():
         with sharpen(model, observer=lambda layer, stats, seen=seen: seen.append(layer)):
             output(model, **inputs(family))
         assert sorted(seen) == list(range(layers))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_card_with_a_value_a_head_does_what_the_tensors_did(family, tmp_path):
+    model, ids = build(family), tokens()
+    columns = [torch.tensor([[0.1], [0.2], [0.3], [0.4]]) * sign for sign in (1, -1)]
+    learned = sharpmax.PerLayer(tuple(sharpmax.LogLinear(a=column, c=column) for column in columns))
+    learned.save(tmp_path / "card.json")
+    for observer in (None, lambda layer, stats: None):
+        with sharpen(model, learned, observer=observer):
+            expected = output(model, input_ids=ids)
+        with sharpen(model, tmp_path / "card.json", observer=observer):
+            torch.testing.assert_close(output(model, input_ids=ids), expected)

@@ -1,0 +1,214 @@
+"""Fit a temperature to every head of a model, and find out honestly whether it is worth having.
+
+Claim (ours): the paper's one polynomial for every head harms a pretrained model; a few numbers a head, fitted, help it,
+and extend beyond the sizes they were fitted on. Cost: `learn`, 150 steps on SmolLM2, is about a minute on an H200, and
+hours on two cores. Expected: lookup accuracy up severalfold at 2 to 8 times the fitted size, perplexity within 0.5 %.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharpmax.core.cards import Card, load_card
+from sharpmax.core.policies import PerLayer, Policy
+from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.experiments.splits import questions, seed_of, text_of
+from sharpmax.hf.answers import Question
+from sharpmax.hf.choose import Choice, choose, search, shares_and_strengths
+from sharpmax.hf.judge import Exam, compare, sit
+from sharpmax.hf.layers import attention_layers, layer_count
+from sharpmax.hf.learn import Recipe, learn
+from sharpmax.hf.load import LoadedModel, load
+from sharpmax.hf.match import match
+from sharpmax.hf.sidecar import card_file
+from sharpmax.tasks.prompts import draw
+
+METHODS = ("match", "learn", "search")
+A_STEP = 2
+"""Questions a step of learning."""
+BETAS = (1.05, 1.1, 1.2)
+"""What search tries in each layer."""
+
+
+def calibrate(
+    model: str | LoadedModel,
+    *,
+    method: str = "learn",
+    fit_tasks: Sequence[str] = ("lookup",),
+    fit_sizes: Sequence[int] = (4, 32),
+    steps: int = 150,
+    penalty: float = 10.0,
+    learned: str = "abc",
+    out: str | Path = "runs",
+    seed: int = 0,
+    accept_license: bool = False,
+    device: str | None = None,
+    **exam: Any,
+) -> dict[str, Any]:
+    """Fit a policy, choose how much of it to keep on one split, judge it on another; write a card if it gains.
+
+    Args:
+        model: a built-in name, a local folder, a hub name, or a loaded model.
+        method: match (no labels), learn (gradient through beta) or search (layer by layer).
+        fit_tasks, fit_sizes: what to fit and choose on; sizes from low to high.
+        steps, penalty, learned: of `learn`, as in `Recipe`.
+        exam: what to judge on, as in `held_out_exam`.
+
+    Returns:
+        The metrics; `card` is the path of the card, or None if nothing gained.
+    """
+    if method not in METHODS:
+        raise ValueError(f"expected a method among {', '.join(METHODS)}, got {method!r}")
+    loaded = _loaded(model, accept_license, device)
+    most_rise = exam.get("most_rise", 0.005)
+    config = {"seed": seed, "model": loaded.name, "method": method, "fit_tasks": list(fit_tasks)}
+    config |= {"fit_sizes": list(fit_sizes), "steps": steps, "penalty": penalty, "learned": learned}
+    config |= {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
+    folder = RunFolder.open(out, "calibrate", f"{Path(loaded.name).name}-{method}-seed{seed}", config)
+    began = time.perf_counter()
+    selection = _exam(loaded, "choose", fit_tasks, fit_sizes, seed, exam)
+    if method == "search":
+        choice = search(loaded, layer_count(attention_layers(loaded.model)), BETAS, selection, most_rise=most_rise)
+        curves: dict[str, list[float]] = {}
+    else:
+        fitted, curves = _fit(
+            loaded, method, fit_tasks, fit_sizes, Recipe(learned, steps, penalty=penalty, seed=seed), exam
+        )
+        choice = choose(loaded, shares_and_strengths(fitted), selection, most_rise=most_rise)
+    fitting = time.perf_counter() - began
+    metrics = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores, "curves": curves}
+    metrics |= _judged(loaded, choice, held_out_exam(loaded, seed=seed, **exam), most_rise)
+    metrics["card"] = None
+    if metrics["gains"] and choice.policy is not None:
+        card = folder.path / "card.json"
+        _card(loaded, choice.policy, config, metrics).save(card)
+        metrics["card"] = str(card)
+    folder.finish(metrics)
+    return metrics
+
+
+def evaluate(
+    model: str | LoadedModel,
+    card: str | Path,
+    *,
+    out: str | Path = "runs",
+    seed: int = 0,
+    accept_license: bool = False,
+    device: str | None = None,
+    **exam: Any,
+) -> dict[str, Any]:
+    """Judge a card on a model again, on data that no fitting step of the same seed saw; returns the metrics."""
+    loaded = _loaded(model, accept_license, device)
+    found = load_card(card_file(card))
+    config = {"seed": seed, "model": loaded.name, "card": str(card)}
+    config |= {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
+    folder = RunFolder.open(out, "evaluate", f"{Path(loaded.name).name}-{Path(card).stem}-seed{seed}", config)
+    choice = Choice("card", found.policy, {})
+    most_rise = exam.get("most_rise", 0.005)
+    metrics = {"chosen": "card", "card": str(card)}
+    metrics |= _judged(loaded, choice, held_out_exam(loaded, seed=seed, **exam), most_rise)
+    folder.finish(metrics)
+    return metrics
+
+
+def held_out_exam(
+    loaded: LoadedModel,
+    *,
+    tasks: Sequence[str] = ("lookup",),
+    sizes: Sequence[int] = (16, 32, 64),
+    prompts: int = 40,
+    windows: Sequence[int] = (256, 1024),
+    text: str | Path | None = None,
+    text_tokens: int = 8192,
+    batch: int = 1,
+    seed: int = 0,
+    most_rise: float = 0.005,
+) -> Exam:
+    """Return the exam of the report split: `prompts` questions a task and size, and text in windows."""
+    asked = {t: {n: questions(t, n, prompts, seed=seed, split="report") for n in sizes} for t in tasks}
+    return Exam(asked, _cut(loaded, text_of("report", text), text_tokens), windows, batch)
+
+
+def print_judgement(metrics: dict[str, Any]) -> None:
+    """Print a judgement: every comparison, its test, and the verdict."""
+    judgement = metrics["judgement"]
+    if judgement is None:
+        print("no candidate was better on the selection split; the model stays as it is, and no card was written")
+        return
+    for task, sizes in judgement["tasks"].items():
+        for size, found in sizes.items():
+            accuracy, loss = found["accuracy"], found["loss"]
+            print(
+                f"{task:16} {size:>5}: right {accuracy['plain']:6.1%} -> {accuracy['policy']:6.1%} "
+                f"(p = {accuracy['p_value']:.2g}), loss {loss['plain']:.3f} -> {loss['policy']:.3f} "
+                f"(p = {loss['p_value']:.2g})"
+            )
+    for window, found in judgement["text"].items():
+        print(f"text in windows of {window}: perplexity {found['perplexity_rise']:+.2%}")
+    print(f"time of the exam with the policy: {judgement['cost_ratio']:.2f}x")
+    if metrics["gains"]:
+        print(f"it gains; card: {metrics['card']}")
+    else:
+        print("it does not gain within the allowed rise of perplexity; no card was written")
+
+
+def _fit(
+    loaded: LoadedModel, method: str, tasks: Sequence[str], sizes: Sequence[int], recipe: Recipe, exam: dict[str, Any]
+) -> tuple[PerLayer, dict[str, list[float]]]:
+    text = _cut(loaded, text_of("fit", exam.get("text")), exam.get("text_tokens", 8192))
+    if method == "match":
+        tokens = min(loaded.context, loaded.tokens(text).shape[1])
+        lengths = [length for length in (128, 256, 512, 1024, 2048, 4096, 8192) if length <= tokens]
+        return match(loaded, text, lengths, reference=lengths[0]), {}
+
+    def step_questions(step: int) -> list[Question]:
+        rng = np.random.default_rng([recipe.seed, step])
+        found = []
+        for index in range(A_STEP):
+            task, size = tasks[(step * A_STEP + index) % len(tasks)], int(rng.integers(sizes[0], sizes[-1] + 1))
+            prompt = draw(task, size, seed=seed_of(recipe.seed, "fit"), index=step * A_STEP + index)
+            found.append((prompt.text, prompt.answer))
+        return found
+
+    result = learn(loaded, step_questions, loaded.tokens(text), recipe)
+    return result.policy, {"answer_loss": result.answers, "divergence": result.divergence}
+
+
+def _exam(
+    loaded: LoadedModel, split: str, tasks: Sequence[str], sizes: Sequence[int], seed: int, exam: dict[str, Any]
+) -> Exam:
+    """Return the selection exam: the fitted tasks at the largest fitted size and twice that, on text of its own."""
+    count = max(4, exam.get("prompts", 40) // 4)
+    asked = {t: {n: questions(t, n, count, seed=seed, split=split) for n in (sizes[-1], 2 * sizes[-1])} for t in tasks}
+    text = _cut(loaded, text_of(split, exam.get("text")), exam.get("text_tokens", 8192))
+    return Exam(asked, text, exam.get("windows", (256, 1024)), exam.get("batch", 1))
+
+
+def _judged(loaded: LoadedModel, choice: Choice, exam: Exam, most_rise: float) -> dict[str, Any]:
+    if choice.policy is None:
+        return {"judgement": None, "gains": False}
+    judgement = compare(sit(loaded, exam), sit(loaded, exam, choice.policy))
+    return {"judgement": judgement.to_json(), "gains": judgement.gains(most_rise)}
+
+
+def _card(loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: dict[str, Any]) -> Card:
+    data = f"{', '.join(config['fit_tasks'])} of size {config['fit_sizes']}, seed {config['seed']}"
+    return Card(
+        policy, loaded.name, data, held_out=metrics["judgement"], notes=f"{config['method']}: {metrics['chosen']}"
+    )
+
+
+def _cut(loaded: LoadedModel, text: str, tokens: int) -> str:
+    """Return about the first `tokens` tokens of a text; every token is at least a character."""
+    ids = loaded.tokens(text[: 8 * tokens], special=False)[0]
+    return str(loaded.tokenizer.decode(ids[:tokens])) if len(ids) > tokens else text[: 8 * tokens]
+
+
+def _loaded(model: str | LoadedModel, accept_license: bool, device: str | None) -> LoadedModel:
+    loaded = model if isinstance(model, LoadedModel) else load(model, accept_license=accept_license, device=device)
+    if not loaded.generates:
+        raise ValueError(f"{loaded.name} is not a causal language model: there are no answers to calibrate it on")
+    return loaded

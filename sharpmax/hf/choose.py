@@ -1,0 +1,110 @@
+"""Choose what to keep of a fitted policy, on a split of its own: how strong, and in which heads.
+
+    log beta -> strength · log beta in the heads that it moves most, 0 in the others
+
+Candidates are judged on the selection exam; the best is the one whose answers lose least among those whose text costs
+no more than allowed. The plain model is always a candidate: nothing may be the best choice.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sharpmax.core.policies import Constant, LengthScaled, LogLinear, PerLayer, Policy
+from sharpmax.hf.judge import Exam, Sheet, mean_answer_loss, sit, worst_perplexity_rise
+from sharpmax.hf.load import LoadedModel
+
+Candidate = tuple[str, Policy]
+
+
+class Choice(NamedTuple):
+    """The chosen policy and its name (None: the plain model), and what every candidate scored."""
+
+    name: str | None
+    policy: Policy | None
+    scores: dict[str, dict[str, float]]
+
+
+def choose(loaded: LoadedModel, candidates: Iterable[Candidate], exam: Exam, *, most_rise: float) -> Choice:
+    """Return the best candidate on the exam, or the plain model if none is better within the allowed rise."""
+    plain = sit(loaded, exam)
+    best: tuple[float, str | None, Policy | None] = (mean_answer_loss(plain), None, None)
+    scores = {"plain": {"answer_loss": best[0], "perplexity_rise": 0.0}}
+    for name, policy in candidates:
+        score = _score(plain, sit(loaded, exam, policy))
+        scores[name] = score
+        if score["perplexity_rise"] <= most_rise and score["answer_loss"] < best[0]:
+            best = (score["answer_loss"], name, policy)
+    return Choice(best[1], best[2], scores)
+
+
+def shares_and_strengths(
+    policy: PerLayer, shares: Sequence[float] = (1.0, 0.5), strengths: Sequence[float] = (1.0, 0.7, 0.4)
+) -> list[Candidate]:
+    """Return weaker and sparser versions of a fitted policy: each share of the heads it moves most, each strength."""
+    movement = np.concatenate([_movement(layer) for layer in policy.policies])
+    found: list[Candidate] = []
+    for share in shares:
+        least = np.quantile(movement, 1 - share) if share < 1 else -np.inf
+        for strength in strengths:
+            layers = tuple(_weakened(layer, least, strength) for layer in policy.policies)
+            found.append((f"{share:.0%} of heads at strength {strength:g}", PerLayer(layers)))
+    return found
+
+
+def search(
+    loaded: LoadedModel,
+    layers: int,
+    values: Sequence[float],
+    exam: Exam,
+    *,
+    most_rise: float,
+    make: Callable[[float], Policy] = Constant,
+) -> Choice:
+    """Go through the layers once, keeping in each the value that helps most: coordinate descent, no gradient.
+
+    `make(value)` is a layer's policy; a value is kept only if it lowers the answers' loss within the allowed rise.
+    """
+    plain = sit(loaded, exam)
+    kept: list[Policy] = [Constant(1.0)] * layers
+    lowest = mean_answer_loss(plain)
+    scores = {"plain": {"answer_loss": lowest, "perplexity_rise": 0.0}}
+    moved = False
+    for layer in range(layers):
+        for value in values:
+            trial = [*kept[:layer], make(value), *kept[layer + 1 :]]
+            score = _score(plain, sit(loaded, exam, PerLayer(tuple(trial))))
+            scores[f"layer {layer} at {value:g}"] = score
+            if score["answer_loss"] < lowest and score["perplexity_rise"] <= most_rise:
+                kept, lowest, moved = trial, score["answer_loss"], True
+    return Choice("search", PerLayer(tuple(kept)), scores) if moved else Choice(None, None, scores)
+
+
+def _score(plain: Sheet, found: Sheet) -> dict[str, float]:
+    return {"answer_loss": mean_answer_loss(found), "perplexity_rise": worst_perplexity_rise(plain, found)}
+
+
+def _fields(policy: Policy) -> tuple[str, ...]:
+    if isinstance(policy, LogLinear):
+        return ("a", "b", "c")
+    if isinstance(policy, LengthScaled):
+        return ("slope",)
+    raise TypeError(f"expected LogLinear or LengthScaled layers, got {type(policy).__name__}")
+
+
+def _movement(policy: Policy) -> np.ndarray:
+    """Return how far each head's parameters are from doing nothing."""
+    columns = [np.asarray(getattr(policy, name), dtype=np.float64).reshape(-1) for name in _fields(policy)]
+    return np.asarray(np.sqrt(sum(column**2 for column in np.broadcast_arrays(*columns))))
+
+
+def _weakened(policy: Policy, least: float, strength: float) -> Policy:
+    kept = (_movement(policy) >= least) * strength
+
+    def scaled(value: Any) -> tuple[tuple[float], ...]:
+        column = np.broadcast_to(np.asarray(value, dtype=np.float64).reshape(-1), kept.shape)
+        return tuple((float(x),) for x in column * kept)
+
+    return replace(policy, **{name: scaled(getattr(policy, name)) for name in _fields(policy)})  # type: ignore[type-var]

@@ -1,0 +1,58 @@
+"""Two treatments of the same items: the mean difference, its standard error, and whether chance explains it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sharpmax.extras import extra
+
+with extra("hf"):
+    from scipy import stats
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Means without and with the policy, over the same items, and the paired test of their difference."""
+
+    items: int
+    plain: float
+    policy: float
+    standard_error: float
+    p_value: float
+
+    @property
+    def difference(self) -> float:
+        """With the policy, minus without."""
+        return self.policy - self.plain
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {**vars(self), "difference": self.difference}
+
+
+def paired(plain: Sequence[float], policy: Sequence[float]) -> Paired:
+    """Compare losses: Student's paired t-test, two-sided; p is 1 where nothing differs or there is one item."""
+    a, b = _pair(plain, policy)
+    difference = b - a
+    error = float(difference.std(ddof=1) / math.sqrt(a.size)) if a.size > 1 else 0.0
+    p = float(stats.ttest_rel(b, a).pvalue) if error > 0 else (1.0 if not difference.any() or a.size == 1 else 0.0)
+    return Paired(a.size, float(a.mean()), float(b.mean()), error, p)
+
+
+def paired_accuracy(plain: Sequence[bool], policy: Sequence[bool]) -> Paired:
+    """Compare right and wrong answers: McNemar's exact test on the items where the two differ."""
+    a, b = _pair(plain, policy)
+    won, lost = int(((b == 1) & (a == 0)).sum()), int(((b == 0) & (a == 1)).sum())
+    p = float(stats.binomtest(won, won + lost, 0.5).pvalue) if won + lost else 1.0
+    error = float((b - a).std(ddof=1) / math.sqrt(a.size)) if a.size > 1 else 0.0
+    return Paired(a.size, float(a.mean()), float(b.mean()), error, p)
+
+
+def _pair(plain: Sequence[float], policy: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    a, b = np.asarray(plain, dtype=np.float64), np.asarray(policy, dtype=np.float64)
+    if a.shape != b.shape or a.ndim != 1 or not a.size:
+        raise ValueError(f"expected two lists of one length, got {a.shape} and {b.shape}")
+    return a, b

@@ -1,0 +1,190 @@
+"""Calibration on a tiny model: gradients reach every head, and the choice is made apart from the report."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import sharpmax
+from sharpmax.experiments import calibration
+from sharpmax.experiments.splits import SPLITS, questions, text_of
+from sharpmax.hf import sharpen
+from sharpmax.hf.answers import answer, answer_loss
+from sharpmax.hf.choose import choose, search, shares_and_strengths
+from sharpmax.hf.judge import Exam, compare, sit
+from sharpmax.hf.learn import Recipe, divergence_from_plain, learn, query_heads
+from sharpmax.hf.match import match
+from sharpmax.hf.paired import paired, paired_accuracy
+from tests.hf.tiny import tiny
+
+QUESTIONS = [("abcabcab", "c"), ("xyxyxyx", "yx"), ("hello", " there")]
+TEXT = "Attention that stays sharp at any size, whatever the length of the text it reads. " * 4
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return tiny("llama", max_position_embeddings=512)
+
+
+def exam(size=1, windows=(32,)):
+    return Exam({"letters": {size: QUESTIONS}}, TEXT, windows, batch=2)
+
+
+def test_an_answer_is_exact_if_greedy_decoding_gives_it(loaded):
+    letters = {5 + ord(c) % 59: c for c in map(chr, range(97, 156))}
+    options = {"max_new_tokens": 2, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    for text in ("abcabcab", "hello", "there", "length", "sharp"):
+        prompt = loaded.tokens(text)
+        first, second = loaded.model.generate(prompt, suppress_tokens=None, **options)[0, prompt.shape[1] :].tolist()
+        if first not in letters or second not in letters:
+            continue  # the random model says a marker that no text writes
+        right, wrong = letters[first] + letters[second], letters[first] + letters[5 + (second - 4) % 59]
+        assert [a.exact for a in answer(loaded, [(text, right), (text, wrong)])] == [True, False]
+        return
+    pytest.fail("no text whose continuation can be written")
+
+
+def test_batches_change_nothing(loaded):
+    alone, together = answer(loaded, QUESTIONS), answer(loaded, QUESTIONS, batch=3)
+    for one, other in zip(alone, together, strict=True):
+        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+        assert one.exact == other.exact
+
+
+def test_learning_moves_every_head_and_only_the_policy(loaded):
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    recipe = Recipe(steps=12, learning_rate=0.05, penalty=0.0, windows=(32,), n0=8.0)
+    result = learn(loaded, lambda step: QUESTIONS, loaded.tokens(TEXT), recipe)
+    assert result.answers[-1] < result.answers[0]
+    assert result.answers[0] == pytest.approx(float(answer_loss(loaded, QUESTIONS).detach()), rel=1e-5)
+    for layer in result.policy.policies:
+        assert np.shape(layer.a) == (4, 1)
+        for name in "abc":
+            assert np.all(np.asarray(getattr(layer, name)) != 0)
+    for name, value in loaded.model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in loaded.model.parameters())
+
+
+def test_only_what_is_to_be_learned_is(loaded):
+    recipe = Recipe(learned="b", steps=2, penalty=0.0, windows=(32,))
+    for layer in learn(loaded, lambda step: QUESTIONS, loaded.tokens(TEXT), recipe).policy.policies:
+        assert not np.any(layer.a) and not np.any(layer.c) and np.all(layer.b)  # noqa: PT018
+    with pytest.raises(ValueError, match="a, b, c"):
+        Recipe(learned="d")
+
+
+def test_the_penalty_holds_the_model_to_itself(loaded):
+    ids = loaded.tokens(TEXT)[:, :64]
+    assert float(divergence_from_plain(loaded, ids, sharpmax.Constant(1.0)).detach()) == pytest.approx(0, abs=1e-6)
+    apart = {}
+    for penalty in (0.0, 100.0):
+        recipe = Recipe(steps=12, learning_rate=0.05, penalty=penalty, windows=(64,), n0=8.0)
+        policy = learn(loaded, lambda step: QUESTIONS, loaded.tokens(TEXT)[:, :64], recipe).policy
+        with torch.no_grad():
+            apart[penalty] = float(divergence_from_plain(loaded, ids, policy))
+    assert apart[100.0] < apart[0.0] / 2
+
+
+def test_match_undoes_the_growth_of_entropy(loaded):
+    policy = match(loaded, TEXT, [16, 32, 64, 128], reference=16, rows=8)
+    assert query_heads(loaded) == [4, 4]
+    seen = {}
+    for name, used in (("plain", sharpmax.Constant(1.0)), ("matched", policy)):
+        growth = []
+        ids = loaded.tokens(TEXT)[:, :256]
+
+        def observe(layer, stats, growth=growth):
+            beta, n = stats.inverse_temperature, stats.count
+            growth.append((beta[n <= 16].max(), beta[..., -1].mean()))
+
+        with torch.no_grad(), sharpen(loaded.model, used, observer=observe):
+            loaded.model(ids)
+        seen[name] = growth
+    assert all(short == 1 for short, _ in seen["matched"])
+    assert max(long for _, long in seen["matched"]) > 1
+
+
+def test_what_is_kept_is_weaker_and_sparser(loaded):
+    layer = sharpmax.LogLinear(a=((0.1,), (0.2,), (0.3,), (0.4,)), b=((0.0,),) * 4, c=((0.0,),) * 4)
+    whole = dict(shares_and_strengths(sharpmax.PerLayer((layer, layer)), shares=(1.0, 0.5), strengths=(0.5,)))
+    assert whole["100% of heads at strength 0.5"].policies[0].a == ((0.05,), (0.1,), (0.15,), (0.2,))
+    assert whole["50% of heads at strength 0.5"].policies[0].a == ((0.0,), (0.0,), (0.15,), (0.2,))
+
+
+def test_the_plain_model_may_be_the_best_choice(loaded):
+    choice = choose(loaded, [("harm", sharpmax.Constant(8.0))], exam(), most_rise=0.0)
+    assert choice.scores["harm"]["perplexity_rise"] > 0
+    assert (choice.name, choice.policy) == (None, None)
+
+
+def test_search_keeps_what_lowers_the_loss(loaded):
+    choice = search(loaded, 2, (0.8, 1.25), exam(), most_rise=math.inf)
+    assert choice.policy is not None
+    best = min(score["answer_loss"] for score in choice.scores.values())
+    found = sit(loaded, exam(), choice.policy)
+    assert np.mean([a.loss for a in found.answers["letters", 1]]) == pytest.approx(best, rel=1e-5)
+
+
+def test_a_judgement_is_paired_and_strict(loaded):
+    judged = compare(sit(loaded, exam()), sit(loaded, exam(), sharpmax.Constant(1.0)))
+    assert judged.overall.difference == pytest.approx(0, abs=1e-5)
+    assert not judged.gains(most_rise=1.0)
+    content = json.loads(json.dumps(judged.to_json()))
+    assert content["text"]["32"]["items"] == 10
+    assert content["tasks"]["letters"]["1"]["accuracy"]["items"] == 3
+
+
+def test_paired_tests_are_the_textbooks():
+    scipy = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=30)
+    b = a - 0.3 + 0.1 * rng.normal(size=30)
+    assert paired(a, b).p_value == pytest.approx(scipy.ttest_rel(a, b).pvalue)
+    right = paired_accuracy([False] * 10 + [True], [True] * 10 + [False])
+    assert right.p_value == pytest.approx(scipy.binomtest(10, 11).pvalue)
+    assert paired([1.0, 2.0], [1.0, 2.0]).p_value == 1
+    with pytest.raises(ValueError, match="one length"):
+        paired([1.0], [1.0, 2.0])
+
+
+def test_the_splits_share_nothing():
+    drawn = {split: {text for text, _ in questions("lookup", 4, 30, seed=5, split=split)} for split in SPLITS}
+    texts = {split: set(text_of(split).split("\n\n")) for split in SPLITS}
+    for one, other in (("fit", "choose"), ("fit", "report"), ("choose", "report")):
+        assert not drawn[one] & drawn[other]
+        assert not texts[one] & texts[other]
+
+
+@pytest.mark.parametrize("method", ["match", "learn", "search"])
+def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, loaded, tmp_path, monkeypatch, capsys):
+    """Random weights have nothing to gain on lookups; whichever way the verdict goes, card and words agree with it."""
+    big = tiny("llama", max_position_embeddings=2048)
+    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
+    found = calibration.calibrate(big, method=method, out=tmp_path, **options)
+    calibration.print_judgement(found)
+    said = capsys.readouterr().out
+    card = tmp_path / "calibrate" / f"tiny-llama-{method}-seed0" / "card.json"
+    assert card.exists() == bool(found["card"]) == found["gains"]
+    assert ("no card was written" in said) != found["gains"]
+
+
+def test_a_card_is_judged_again_and_the_exit_code_tells(loaded, tmp_path, monkeypatch):
+    from sharpmax import cli
+
+    big = tiny("llama", max_position_embeddings=2048)
+    monkeypatch.setattr(calibration, "load", lambda name, **_: big)
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    common = ["--sizes", "2", "--prompts", "4", "--windows", "32", "--text-tokens", "512", "--out", str(tmp_path)]
+    assert cli.main(["evaluate", "tiny", "--card", str(tmp_path / "card.json"), *common]) == 0
+    monkeypatch.setattr(calibration, "choose", lambda *_, **__: calibration.Choice(None, None, {}))
+    fit = ["--fit-sizes", "1", "2", "--steps", "1"]
+    assert cli.main(["calibrate", "tiny", *fit, *common]) == 3
+    assert not list((tmp_path / "calibrate").rglob("card.json"))
+
+
+def test_an_encoder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="not a causal language model"):
+        calibration.calibrate(tiny("bert"), out=tmp_path)
