@@ -22,6 +22,7 @@ with extra("jax"):
 CLASSES = 10
 FEATURES = 1 + CLASSES
 _QUERY = 2**31 - 1  # a block index that no set reaches: the query's own stream
+_NUMBER_BITS = 22  # of a set's number; the attempts at drawing it are counted above
 
 
 class Batch(NamedTuple):
@@ -68,15 +69,15 @@ def items_from(priority: Array, label: Array, rotation: Array | None = None) -> 
 def training_batch(key: Array, sets: int, *, sizes: tuple[int, int], rotation: Array | None = None) -> Batch:
     """Draw `sets` sets, the size of each uniform in `sizes`, both ends included."""
     smallest, width = sizes
-    for_priority, for_label, for_query, for_size = jax.random.split(key, 4)
-    priority = jax.random.uniform(for_priority, (sets, width))
-    label = jax.random.randint(for_label, (sets, width), 0, CLASSES)
-    size = jax.random.randint(for_size, (sets, 1), smallest, width + 1)
-    visible = jnp.arange(width) < size
+    # One draw for everything: each further one costs a GPU several kernels a step.
+    uniform = jax.random.uniform(key, (sets, 2 * width + 2))
+    priority, of_label, query, of_size = jnp.split(uniform, [width, 2 * width, 2 * width + 1], axis=-1)
+    label = _whole(of_label, CLASSES)
+    visible = jnp.arange(width) < smallest + _whole(of_size, width - smallest + 1)
     top = jnp.argmax(jnp.where(visible, priority, -1.0), axis=-1)
     return Batch(
         items=items_from(priority, label, rotation),
-        query=jax.random.uniform(for_query, (sets, 1)),
+        query=query,
         visible=visible,
         target=jnp.take_along_axis(label, top[:, None], axis=-1)[:, 0],
     )
@@ -84,12 +85,13 @@ def training_batch(key: Array, sets: int, *, sizes: tuple[int, int], rotation: A
 
 def block_of(keys: Array, index: Array | int, width: int) -> tuple[Array, Array]:
     """Draw the priorities and classes (sets, width) of items `index·width …` of each set."""
+    uniform = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, index), (2, width)))(keys)
+    return uniform[:, 0], _whole(uniform[:, 1], CLASSES)
 
-    def draw(key: Array) -> tuple[Array, Array]:
-        for_priority, for_label = jax.random.split(jax.random.fold_in(key, index))
-        return jax.random.uniform(for_priority, (width,)), jax.random.randint(for_label, (width,), 0, CLASSES)
 
-    return jax.vmap(draw)(keys)
+def _whole(uniform: Array, count: int) -> Array:
+    """Turn uniform numbers in [0, 1) into uniform integers in [0, count)."""
+    return jnp.floor(count * uniform).astype(jnp.int32)
 
 
 def draw_sets(key: Array, numbers: Array, *, blocks: int, width: int) -> Drawn:
@@ -100,7 +102,7 @@ def draw_sets(key: Array, numbers: Array, *, blocks: int, width: int) -> Drawn:
     """
 
     def attempt_keys(attempts: Array) -> Array:
-        return jax.vmap(lambda s, a: jax.random.fold_in(jax.random.fold_in(key, s), a))(numbers, attempts)
+        return jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers + (attempts << _NUMBER_BITS))
 
     def look(attempts: Array) -> _Leader:
         keys = attempt_keys(attempts)

@@ -26,9 +26,7 @@ from rich.progress import (
 )
 
 from sharpmax.core.policies import Policy
-from sharpmax.experiments.max_retrieval.evaluate import BLOCK
 from sharpmax.experiments.max_retrieval.figures import draw
-from sharpmax.experiments.max_retrieval.maps import attention_maps
 from sharpmax.experiments.max_retrieval.measure import measure_size
 from sharpmax.experiments.max_retrieval.page import tell
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
@@ -73,7 +71,6 @@ def run(
         fits = folder.once("fits", lambda: fit_rules(plan, trained, folder))
         rules = rules_for(plan.recipe, fits)
         measured = _measure(plan, trained, rules, folder, progress)
-        maps = folder.once("maps", lambda: attention_maps(plan, trained, rules, most=BLOCK))
     metrics = {
         "recipe": recipe,
         "scale": plan.scale,
@@ -82,6 +79,7 @@ def run(
         "fits": {name: {k: v for k, v in fit.items() if not isinstance(v, list)} for name, fit in fits.items()},
     }
     folder.finish(metrics)
+    maps = {n: measured[n]["maps"] for n in measured if measured[n]["maps"]}
     tell(metrics, draw(metrics, fits, maps, folder), folder)
     return metrics
 

@@ -11,10 +11,11 @@ them end: what it gets wrong is a matter of ranking.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from sharpmax.core.policies import Policy
+from sharpmax.core.policies import Constant, Policy
 from sharpmax.core.policies.base import choose
 from sharpmax.core.stats import RowStats, StreamState
 from sharpmax.extras import extra
@@ -31,6 +32,8 @@ with extra("jax"):
 BLOCK = 16384
 # Features of this many items are held at once: what a CPU's cache holds, what fills a GPU.
 ITEMS_AT_ONCE = {"cpu": 2**15, "gpu": 2**21}
+LOW_PRECISIONS = ("tf32", "bfloat16")
+LOW_PRECISION_SHARE = 4  # one set of so many is answered in low precision too
 
 BlockOf = Callable[[Array | int], tuple[Array, Array]]
 """Block index -> features (sets, width, features), logits (sets, width)."""
@@ -54,43 +57,64 @@ class Answers(NamedTuple):
 
 
 def evaluate(
-    head: Head,
-    params: Params,
-    rotation: Array | None,
-    policies: tuple[Policy, ...],
-    *,
-    key: Array,
-    n: int,
-    sets: int,
-) -> Answers:
-    """Return the answers, as float64 NumPy arrays, to sets 0 … `sets` - 1 of size `n` that the key gives."""
+    head: Head, params: Params, rotation: Array | None, policies: tuple[Policy, ...], *, key: Array, n: int, sets: int
+) -> tuple[Answers, dict[str, Answers]]:
+    """Return the answers to sets 0 … `sets` - 1 of size `n` that the key gives, as float64 NumPy arrays.
+
+    Beside them, by lower precision of the products, those of plain softmax and hard attention to the first quarter.
+    """
     _, width = blocks_of(n)
     at_once = min(sets, max(1, ITEMS_AT_ONCE[jax.default_backend()] // width))
-    parts = [
-        judge(head, policies, n, params, rotation, key, jnp.arange(start, min(start + at_once, sets)))
-        for start in range(0, sets, at_once)
-    ]
-    return Answers(*(np.concatenate(arrays, axis=-1, dtype=np.float64) for arrays in zip(*parts, strict=True)))
+    some = -(-sets // LOW_PRECISION_SHARE)
+    full: list[Answers] = []
+    low: dict[str, list[Answers]] = {precision: [] for precision in LOW_PRECISIONS}
+    for start in range(0, sets, at_once):
+        drawn, items = draw_items(n, rotation, key, jnp.arange(start, min(start + at_once, sets)))
+        full.append(judge(head, policies, n, params, rotation, drawn, items))
+        for precision in LOW_PRECISIONS if start < some else ():
+            rounded = replace(head, products=precision)
+            low[precision].append(judge(rounded, (Constant(1.0),), n, params, rotation, drawn, items))
+    return _joined(full, sets), {precision: _joined(parts, some) for precision, parts in low.items()}
+
+
+def _joined(parts: list[Answers], sets: int) -> Answers:
+    joined = (np.concatenate(arrays, axis=-1, dtype=np.float64)[..., :sets] for arrays in zip(*parts, strict=True))
+    return Answers(*joined)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=UNTUNED)
+def draw_items(n: int, rotation: Array | None, key: Array, numbers: Array) -> tuple[Drawn, Array | None]:
+    """Draw the sets of these numbers, with their items (sets, n, features) where they fit one block."""
+    blocks, width = blocks_of(n)
+    drawn = draw_sets(key, numbers, blocks=blocks, width=width)
+    return drawn, items_from(*block_of(drawn.keys, 0, width), rotation) if blocks == 1 else None
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), compiler_options=UNTUNED)
 def judge(
-    head: Head, policies: tuple[Policy, ...], n: int, params: Params, rotation: Array | None, key: Array, numbers: Array
+    head: Head,
+    policies: tuple[Policy, ...],
+    n: int,
+    params: Params,
+    rotation: Array | None,
+    drawn: Drawn,
+    items: Array | None,
 ) -> Answers:
-    """Return the answers to the sets of these numbers, all at once."""
+    """Return the answers to the drawn sets, all at once."""
     blocks, width = blocks_of(n)
-    drawn = draw_sets(key, numbers, blocks=blocks, width=width)
     reader = head.reader(params, drawn.query)
 
-    def compute(b: Array | int) -> tuple[Array, Array]:
-        items = items_from(*block_of(drawn.keys, b, width), rotation)
+    def read(items: Array) -> tuple[Array, Array]:
         # Without the barrier XLA computes the features again for each of their uses.
         features = lax.optimization_barrier(head.item_features(params, items))
         return features, head.logits(features, reader)
 
-    whole = compute(0) if blocks == 1 else None
-    block: BlockOf = compute if whole is None else lambda b: whole
-    stats = _stats(block, blocks, jnp.ones(numbers.shape), ("variance", "minimum"))
+    whole = None if items is None else read(items)
+
+    def block(b: Array | int) -> tuple[Array, Array]:
+        return whole or read(items_from(*block_of(drawn.keys, b, width), rotation))
+
+    stats = _stats(block, blocks, jnp.ones(drawn.target.shape), ("variance", "minimum"))
     betas = [choose(policy, stats, lambda beta: _stats(block, blocks, beta, ("variance",))) for policy in policies]
     pooled, largest_weight, leader = _pool(head, block, blocks, jnp.stack(betas, axis=-1), stats.maximum)
     return Answers(

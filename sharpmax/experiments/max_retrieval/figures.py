@@ -38,7 +38,7 @@ _LINES = {
 }
 
 
-def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[str, Any], folder: RunFolder) -> list[str]:
+def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any], folder: RunFolder) -> list[str]:
     """Draw every figure that the metrics allow into the run folder; returns their names."""
     displays: dict[str, CurvesDisplay | HeatMapsDisplay] = {
         "accuracy": accuracy_by_size(metrics),
@@ -46,15 +46,8 @@ def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[str, Any], fo
         "precision": precision(metrics),
         "largest-weight": largest_weight(metrics),
         "entropy": entropy(metrics),
-        "maps-softmax": HeatMapsDisplay(
-            {"plain softmax": _titled(maps["softmax"])}, "16 leading items, largest first", "32 sets", "weight"
-        ),
-        "maps-rules": HeatMapsDisplay(
-            {LABELS[rule]: _titled(by_size) for rule, by_size in maps.items()},
-            "16 leading items, largest first",
-            "32 sets",
-            "weight",
-        ),
+        "maps-softmax": attention(maps, ("softmax",)),
+        "maps-rules": attention(maps, tuple(next(iter(maps.values())))),
     }
     if "policy" in fits["refit"]:
         displays["fit"] = polynomial_fit(fits["refit"])
@@ -70,12 +63,13 @@ def accuracy_by_size(metrics: dict[str, Any]) -> CurvesDisplay:
         for rule in LABELS
         if rule in metrics["accuracy"]
     ]
-    if metrics["recipe"] == "paper":
-        shown = [i for i, n in enumerate(paper_table.SIZES) if n <= metrics["sizes"][-1]]
-        for name, row, color in (("softmax", paper_table.SOFTMAX, "#57606a"), ("adaptive", paper_table.ADAPTIVE, "C1")):
-            points = [paper_table.SIZES[i] for i in shown], [row[i] for i in shown]
-            curves.append(Curve(f"Table 1, {name}", *points, color=color, line="", marker="o"))
-    return CurvesDisplay(curves, ITEMS, ACCURACY, "Right answers, by rule", [Mark("trained up to 16", x=16)])
+    shown = [i for i, n in enumerate(paper_table.SIZES) if n <= metrics["sizes"][-1]]
+    for name, row, color in (("softmax", paper_table.SOFTMAX, "#57606a"), ("adaptive", paper_table.ADAPTIVE, "C1")):
+        points = [paper_table.SIZES[i] for i in shown], [row[i] for i in shown]
+        curves.append(Curve(f"Table 1, {name}", *points, color=color, line="", marker="o"))
+    return CurvesDisplay(
+        curves, ITEMS, ACCURACY, "Right answers, by rule", [Mark("trained up to 16", x=16)], y_limits=(0.0, 104.0)
+    )
 
 
 def where_it_is_lost(metrics: dict[str, Any]) -> CurvesDisplay:
@@ -92,7 +86,7 @@ def where_it_is_lost(metrics: dict[str, Any]) -> CurvesDisplay:
         Curve(name, sizes, high.tolist(), low.tolist(), high.tolist(), color=color, line="")
         for name, low, high, color in parts
     ]
-    return CurvesDisplay(curves, ITEMS, "share of sets (%)", "Why it collapses", y_limits=(0.0, 100.0))
+    return CurvesDisplay(curves, ITEMS, "share of sets (%)", "Where answers are lost", y_limits=(0.0, 100.0))
 
 
 def precision(metrics: dict[str, Any]) -> CurvesDisplay:
@@ -118,7 +112,7 @@ def largest_weight(metrics: dict[str, Any]) -> CurvesDisplay:
     least = min(min(curve.y) for curve in curves[1:])  # type: ignore[type-var]
     limits = (0.5 * float(least), 1.3)  # type: ignore[arg-type]
     return CurvesDisplay(
-        curves, ITEMS, "largest weight", "The largest weight disperses", y_scale="log", y_limits=limits
+        curves, ITEMS, "largest weight", "How much the largest weight is", y_scale="log", y_limits=limits
     )
 
 
@@ -131,7 +125,7 @@ def entropy(metrics: dict[str, Any]) -> CurvesDisplay:
     curves = [band, _mean_curve(LABELS["softmax"], metrics["entropy"], *_LINES["softmax"], scale=1.0)]
     off = PAPER.silent_above
     marks = [Mark("above: the paper's polynomial is off", y=off)] if off else []
-    return CurvesDisplay(curves, ITEMS, "entropy (nats)", "Entropy grows with the set", marks)
+    return CurvesDisplay(curves, ITEMS, "entropy (nats)", "Entropy of plain softmax", marks)
 
 
 def polynomial_fit(fit: dict[str, Any]) -> CurvesDisplay:
@@ -163,13 +157,15 @@ def polynomial_fit(fit: dict[str, Any]) -> CurvesDisplay:
     )
 
 
+def attention(maps: dict[int, Any], rules: tuple[str, ...]) -> HeatMapsDisplay:
+    """Draw the maps of each rule in a row, sizes doubling along it."""
+    rows = {LABELS[rule]: {f"n = {n:,}": by_rule[rule] for n, by_rule in maps.items()} for rule in rules}
+    return HeatMapsDisplay(rows, "16 leading items, largest first", "32 sets", "weight")
+
+
 def _mean_curve(label: str, by_size: dict[str, list[float]], color: str, line: str, scale: float = 100.0) -> Curve:
     values = [scale * np.asarray(v) for v in by_size.values()]
     mean = [float(v.mean()) for v in values]
     error = [float(v.std(ddof=1) / len(v) ** 0.5) if len(v) > 1 else 0.0 for v in values]
     low, high = np.subtract(mean, error).tolist(), np.add(mean, error).tolist()
     return Curve(label, [int(n) for n in by_size], mean, low, high, color, line)
-
-
-def _titled(by_size: dict[str, Any]) -> dict[str, Any]:
-    return {f"n = {int(n):,}": matrix for n, matrix in by_size.items()}

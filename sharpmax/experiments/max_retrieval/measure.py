@@ -6,11 +6,11 @@ products[precision]     accuracy of softmax and hard when matrix products round 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from sharpmax.core.policies import Constant, Policy
-from sharpmax.experiments.max_retrieval.evaluate import Answers, evaluate
+from sharpmax.core.policies import Policy
+from sharpmax.experiments.max_retrieval.evaluate import BLOCK, LOW_PRECISIONS, Answers, evaluate
+from sharpmax.experiments.max_retrieval.maps import attention_maps
 from sharpmax.experiments.max_retrieval.plan import Plan
 from sharpmax.experiments.max_retrieval.train import EVALUATION, Trained, seed_keys
 from sharpmax.extras import extra
@@ -20,27 +20,22 @@ with extra("jax"):
     import numpy as np
 
 HARD = "hard"
-LOW_PRECISIONS = ("tf32", "bfloat16")
-PRECISION_SHARE = 4
 
 
 def measure_size(plan: Plan, trained: Trained, rules: Mapping[str, Policy], n: int) -> dict[str, Any]:
     """Evaluate each seed's head on sets of `n` items that no other seed or size has."""
-    sets = plan.sets_of(n)
     keys = seed_keys(plan.seed, plan.seeds, EVALUATION)
-    some = -(-sets // PRECISION_SHARE)
-    plain = tuple(rules).index("softmax")
     answers: list[Answers] = []
     products: dict[str, list[Any]] = {precision: [] for precision in ("float32", *LOW_PRECISIONS)}
     for s in range(plan.seeds):
-        params, rotation = trained.head(s)
         key = jax.random.fold_in(keys[s], n)
-        answers.append(evaluate(plan.recipe.head, params, rotation, tuple(rules.values()), key=key, n=n, sets=sets))
-        products["float32"].append(answers[-1].correct[[plain, -1], :some])
+        policies = tuple(rules.values())
+        full, low = evaluate(plan.recipe.head, *trained.head(s), policies, key=key, n=n, sets=plan.sets_of(n))
+        answers.append(full)
+        plain, some = tuple(rules).index("softmax"), len(low[LOW_PRECISIONS[0]].entropy)
+        products["float32"].append(full.correct[[plain, -1], :some])
         for precision in LOW_PRECISIONS:
-            head = replace(plan.recipe.head, products=precision)
-            low = evaluate(head, params, rotation, (Constant(1.0),), key=key, n=n, sets=some)
-            products[precision].append(low.correct)
+            products[precision].append(low[precision].correct)
     names = [*rules, HARD]
     spread = np.array([a.spread for a in answers])
     return {
@@ -50,8 +45,9 @@ def measure_size(plan: Plan, trained: Trained, rules: Mapping[str, Policy], n: i
         "entropy": [float(a.entropy.mean()) for a in answers],
         "largest_spread": float(spread.max()),
         "products": {p: _by_rule(["softmax", HARD], correct) for p, correct in products.items()},
-        "sets": sets,
+        "sets": plan.sets_of(n),
         "redrawn": int(sum(a.redrawn.sum() for a in answers)),
+        "maps": attention_maps(plan, trained, rules, n) if n <= BLOCK else None,
     }
 
 

@@ -149,8 +149,10 @@ def _why(metrics: dict[str, Any]) -> Text:
         f"{100 * lost['temperature']:.1f} points; the remaining {100 * lost['ranking']:.1f} no temperature can win, "
         "because the largest logit belongs to the wrong item. The top two of n uniform numbers are about 1/n apart, "
         "so the ranking must be ever more exact. Rounding matters then: with hard attention, float32 products give "
-        f"{hard['float32']:.1f} %, TF32 {hard['tf32']:.1f} %, bfloat16 {hard['bfloat16']:.1f} %.",
-        "Why it collapses",
+        f"{hard['float32']:.1f} %, TF32 {hard['tf32']:.1f} %, bfloat16 {hard['bfloat16']:.1f} %. Lemma 2.1 itself does "
+        f"not bind yet: these logits spread over {metrics['largest_spread'][n]:,.0f}, which allows any weight up to "
+        "astronomical sizes. A head disperses as soon as many logits crowd near the top.",
+        "Where answers are lost",
     )
 
 

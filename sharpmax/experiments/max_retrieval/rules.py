@@ -14,6 +14,7 @@ The two fits read rows of sizes up to 1,024 from sets that no evaluation uses, a
 one policy for every head, as the paper's is.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sharpmax.calibrate import Calibration, calibrate
@@ -57,7 +58,8 @@ def fit_rules(plan: Plan, trained: Trained, folder: RunFolder) -> dict[str, Any]
     """Fit each of `FITS`, save its card in the folder, and return what the page tells about it, as JSON."""
     sizes = [n for n in CALIBRATION_SIZES if n <= plan.sizes[-1]]
     sets = plan.sets_of(SMALLEST) // CALIBRATION_SHARE
-    rows = [_rows(plan, trained, n, sets) for n in sizes]
+    with ThreadPoolExecutor() as pool:  # while one size compiles, another computes
+        rows = list(pool.map(lambda n: _rows(plan, trained, n, sets), sizes))
     fits = {}
     for name, options in FITS.items():
         try:

@@ -85,6 +85,8 @@ def train_heads(
     losses = jnp.zeros((-(-recipe.steps // chunk), seeds))
     state = jax.vmap(lambda key: initial_state(recipe, key))(seed_keys(seed, seeds, INITIAL))
     done, (state, losses) = load_checkpoint(folder, (state, losses)) if folder else (0, (state, losses))
+    if done:
+        report(done, float(losses[(done - 1) // chunk].mean()))
     saved = time.monotonic()
     for start in range(done, recipe.steps, chunk):
         stop = min(start + chunk, recipe.steps)
