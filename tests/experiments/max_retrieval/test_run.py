@@ -1,0 +1,80 @@
+"""The experiment from its options to its page, at a size that takes seconds."""
+
+import json
+
+import pytest
+
+import sharpmax
+from sharpmax.experiments.max_retrieval import run
+from sharpmax.experiments.max_retrieval.plan import plan_run
+from sharpmax.report import write_report
+
+SMALL = {"quick": True, "seeds": 2, "steps": 24, "largest": 64}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    run(out, **SMALL)
+    return out
+
+
+def folder(root, **options):
+    return root / "max-retrieval" / plan_run(**{"seed": 0, "full": False, "recipe": "paper", **SMALL, **options}).name
+
+
+def test_metrics_hold_one_number_for_each_rule_size_and_seed(root):
+    metrics = json.loads((folder(root) / "metrics.json").read_text())
+    accuracy = metrics["metrics"]["accuracy"]
+    assert {"softmax", "paper", "entropy_target", "log_n", "best_constant", "hard"} <= set(accuracy)
+    assert all(len(by_size[n]) == 2 for by_size in accuracy.values() for n in ("16", "64"))
+    assert metrics["config"]["recipe"]["steps"] == 24
+    assert metrics["command"]
+
+
+def test_every_figure_of_the_page_is_there_and_the_report_holds_it(root):
+    page = json.loads((folder(root) / "page.json").read_text())
+    figures = [block["file"] for block in page["blocks"] if block["kind"] == "figure"]
+    assert {"figures/accuracy.svg", "figures/maps-rules.svg", "figures/losses.svg"} <= set(figures)
+    assert all((folder(root) / figure).exists() for figure in figures)
+    assert "Table 1" in write_report(root).read_text()
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(root, tmp_path):
+    again, other = run(tmp_path, **SMALL), run(tmp_path, seed=1, **SMALL)
+    first = json.loads((folder(root) / "metrics.json").read_text())["metrics"]
+    assert again == first
+    assert other["accuracy"] != first["accuracy"]
+
+
+def test_the_fitted_table_is_a_card(root):
+    assert isinstance(sharpmax.load_policy(folder(root) / "table-card.json"), sharpmax.Table)
+
+
+def test_a_plan_says_what_the_full_run_is():
+    plan = plan_run(seed=0, quick=False, full=True, recipe="paper")
+    assert (plan.name, plan.seeds, plan.recipe.steps) == ("paper", 10, 100_000)
+    assert plan.sizes == tuple(2**k for k in range(4, 15))
+    assert plan.sets_of(1024) >= 4096
+    assert plan.sets_of(2048) >= 1024
+    sharp = plan_run(seed=0, quick=False, full=True, recipe="sharp")
+    assert sharp.recipe.rotated
+    assert sharp.recipe.sizes == (5, 16)
+    assert sharp.sizes[-1] == 131_072
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"quick": True, "full": True}, "at most one"),
+        ({"recipe": "soup"}, "paper, sharp"),
+        ({"seeds": 0}, "seeds to be at least 1"),
+        ({"steps": 0}, "steps to be at least 1"),
+        ({"largest": 8}, "largest to be at least 16"),
+        ({"largest": 20_000}, "multiple of 16384"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        run(tmp_path, **options)
+    assert not list(tmp_path.iterdir())

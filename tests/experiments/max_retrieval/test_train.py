@@ -1,0 +1,116 @@
+"""Training: a killed run ends with the same bits, a seed decides everything, an average is an average."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sharpmax.experiments.max_retrieval.checkpoint import load_checkpoint, save_checkpoint
+from sharpmax.experiments.max_retrieval.recipes import PAPER_RECIPE, SHARP_RECIPE
+from sharpmax.experiments.max_retrieval.train import (
+    DATA,
+    INITIAL,
+    ROTATION,
+    finished_params,
+    initial_state,
+    make_steps,
+    seed_keys,
+    train_heads,
+)
+from sharpmax.models.max_retrieval import Head
+from sharpmax.tasks.max_retrieval import random_rotation
+
+# Chunks of 16 steps, as 2^16 sets are 16 batches of 4,096.
+TINY = replace(SHARP_RECIPE, steps=96, head=Head(width=4, key_width=1, encoder="linear", initial_keys=0.0))
+
+TRAIN_TINY = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from sharpmax.experiments.max_retrieval.recipes import SHARP_RECIPE
+from sharpmax.experiments.max_retrieval.train import train_heads
+from sharpmax.models.max_retrieval import Head
+tiny = replace(SHARP_RECIPE, steps=96, head=Head(width=4, key_width=1, encoder="linear", initial_keys=0.0))
+train_heads(tiny, seed=0, seeds=2, folder=Path(sys.argv[1]), checkpoint_seconds=0.0)
+"""
+
+
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def steps_on_disk(folder):
+    return [int(file.stem.removeprefix("checkpoint-")) for file in folder.glob("checkpoint-*.safetensors")]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return train_heads(TINY, seed=0, seeds=2)
+
+
+def test_a_killed_run_continues_and_ends_bit_equal(whole, tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", TRAIN_TINY, str(tmp_path)])
+    deadline = time.monotonic() + 120
+    while not steps_on_disk(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < max(steps_on_disk(tmp_path)) < TINY.steps, "killed too late to test anything"
+    continued = train_heads(TINY, seed=0, seeds=2, folder=tmp_path)
+    assert_same(continued.params, whole.params)
+    assert_same(continued.losses, whole.losses)
+    assert steps_on_disk(tmp_path) == [TINY.steps]
+
+
+def test_a_seed_decides_everything(whole):
+    other = train_heads(TINY, seed=1, seeds=2)
+    assert not np.array_equal(whole.params["K"], other.params["K"])
+    assert not np.array_equal(whole.params["K"][0], whole.params["K"][1])
+
+
+def test_progress_tells_steps_and_loss():
+    told = []
+    train_heads(TINY, seed=0, seeds=2, report=lambda step, loss: told.append((step, loss)))
+    assert [step for step, _ in told] == [16, 32, 48, 64, 80, 96]
+    assert all(0 < loss < 5 for _, loss in told)
+
+
+def test_the_average_is_the_mean_of_the_last_steps(whole):
+    keys, data = seed_keys(0, 2, INITIAL), seed_keys(0, 2, DATA)
+    rotation = jax.vmap(random_rotation)(seed_keys(0, 2, ROTATION))
+    state = jax.vmap(partial(initial_state, TINY))(keys)
+    seen = []
+    for step in range(TINY.steps):
+        state, _ = make_steps(TINY, TINY.head, state, data, rotation, jnp.asarray([step]))
+        if step >= TINY.averaged_from:
+            seen.append(np.asarray(state.params["V"], dtype=np.float64))
+    assert len(seen) == round(TINY.averaged * TINY.steps)
+    np.testing.assert_allclose(finished_params(TINY, state)["V"], np.mean(seen, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_schedules_go_from_the_first_value_to_the_last():
+    schedule, last = SHARP_RECIPE.sharpening, jnp.asarray(SHARP_RECIPE.steps)
+    assert float(SHARP_RECIPE.learning_rate_at(jnp.asarray(0))) == pytest.approx(SHARP_RECIPE.learning_rate)
+    assert float(SHARP_RECIPE.learning_rate_at(last)) == pytest.approx(schedule.learning_rate, rel=1e-4)
+    assert float(SHARP_RECIPE.inverse_temperature_at(jnp.asarray(0))) == 1
+    assert float(SHARP_RECIPE.inverse_temperature_at(last)) == pytest.approx(schedule.inverse_temperature, rel=1e-4)
+    assert PAPER_RECIPE.inverse_temperature_at(last) == 1.0
+
+
+def test_a_checkpoint_replaces_the_older_one_and_refuses_another_tree(tmp_path):
+    tree = {"a": jnp.arange(3.0), "b": [jnp.ones((2, 2), dtype=jnp.int32)]}
+    for step in (5, 10):
+        save_checkpoint(tmp_path, step, tree)
+    step, restored = load_checkpoint(tmp_path, tree)
+    assert step == 10
+    assert_same(restored, tree)
+    assert steps_on_disk(tmp_path) == [10]
+    with pytest.raises(ValueError, match="another training"):
+        load_checkpoint(tmp_path, {"a": jnp.arange(4.0)})
