@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import statistics_step
-from sharpmax.torch.triton_tiles import interpreted, load_tile, log2_scale
+from sharpmax.torch.triton_tiles import load_tile, log2_scale, tile_shape
 
 ROWS = 16  # the least a tensor core multiplies; query heads of a group are padded to it
 
@@ -142,7 +142,8 @@ def launch_decode(
     """Attend with one query (B, H, 1, D) that sees every key; returns as `launch_fused`."""
     batch, heads, _, width = query.shape
     key_heads, keys, value_width = value.shape[1:]
-    BN = 16 if interpreted() else 128
+    shape = tile_shape("decode", query)
+    BN = shape.BN
     # Enough programs for every multiprocessor several times over, but parts of a few blocks at least.
     parts = max(1, min(triton.cdiv(keys, 4 * BN), 64, triton.cdiv(2048, batch * key_heads)))
     part = triton.cdiv(triton.cdiv(keys, parts), BN) * BN
@@ -161,15 +162,15 @@ def launch_decode(
     scores_kernel[grid](
         query, key, scores, part_m, part_z, part_s,
         log2_scale(scale), *query.stride()[:2], *key.stride()[:3], heads, keys, part,
-        GROUPS=groups, ROWS=rows, D=width, BD=max(16, triton.next_power_of_2(width)), BN=BN, PRECISION="ieee",
-        num_warps=4, num_stages=3,
+        GROUPS=groups, ROWS=rows, D=width, BD=shape.BD, BN=BN, PRECISION=shape.precision,
+        num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     weigh_kernel[grid](
         value, scores, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
         *value.stride()[:3], heads, keys, part,
         GROUPS=groups, ROWS=rows, DV=value_width, BDV=BDV, BN=BN, PARTS=PARTS,
-        KIND=kind, COUNT=len(numbers), STORE=store, PRECISION="ieee",
-        num_warps=4, num_stages=3,
+        KIND=kind, COUNT=len(numbers), STORE=store, PRECISION=shape.precision,
+        num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     gather_kernel[(batch * heads,)](part_o, part_w, out, parts, DV=value_width, BDV=BDV, PARTS=PARTS)
     return out, entropy, logsumexp, maximum, beta

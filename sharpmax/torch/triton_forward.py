@@ -3,19 +3,12 @@
 Fused, a program walks its keys twice without leaving the chip's caches: once for (m, Z, S), hence H and beta, then for
 the output. The maximum is known by then, so the second walk needs neither a running maximum nor a rescaling. Two walks
 are three products a tile, against two for plain attention.
-
-Blocks that cannot matter are skipped in the second walk. For beta >= 1 and a block of keys J,
-
-    Σ_J exp(beta(e_j - m)) <= (Σ_J exp(e_j - m)) · exp((beta - 1)(max_J e - m))
-
-and both factors are known from the first walk. A block is left out only if that bound, for the worst row of the tile,
-is below `MASS`·|J|/n: all that is left out together weighs less than MASS, far below the rounding of the output.
 """
 
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-import math
+from typing import Any
 
 import torch
 import triton
@@ -23,39 +16,38 @@ import triton.language as tl
 from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
-from sharpmax.torch.triton_statistics import masked_scores, statistics_step
-from sharpmax.torch.triton_tiles import key_bounds, load_tile, log2_scale, tile_shape
-
-MASS = {torch.float16: 2.0**-14, torch.bfloat16: 2.0**-12, torch.float32: 2.0**-26}
-GROUPS_OF_BLOCKS = 256  # bounds kept a program; longer rows share one among several blocks
+from sharpmax.torch.triton_statistics import masked_scores, scaled_statistics_step, statistics_step
+from sharpmax.torch.triton_tiles import TileShape, key_bounds, load_rows, load_tile, log2_scale, tile_shape, tiles
 
 
 @triton.jit
-def weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_z, b_o, LK, left, right,
-                D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
-                HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr,
-                PRECISION: tl.constexpr):  # fmt: skip
+def weigh_block(
+    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_offset, b_z, b_o, LK, left, right, D:
+    tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
+    HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Add a block of keys to Z and the output of rows whose maximum is known: exp2(x·scale - offset)."""
     o_j = start + tl.arange(0, BN)
-    b_k = load_tile(k, sk_l, o_j, tl.arange(0, BD), LK, D, BD, MASKED)
+    b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
     b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None] - b_offset[:, None]
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
     b_p = tl.exp2(b_x)
     b_z += tl.sum(b_p, 1)
-    b_v = load_tile(v, sv_l, o_j, tl.arange(0, BDV), LK, DV, BDV, MASKED)
+    b_v = load_rows(v_tiles, v, sv_l, i_b, i_hk, start, LK, DV, BDV, BN, MASKED, TILED)
     b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
     return b_z, b_o
 
 
 @triton.jit
-def online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right,
-                 D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
-                 HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr,
-                 PRECISION: tl.constexpr):  # fmt: skip
+def online_block(
+    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right, D:
+    tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
+    HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Add a block of keys to rows whose maximum is still running."""
     o_j = start + tl.arange(0, BN)
-    b_k = load_tile(k, sk_l, o_j, tl.arange(0, BD), LK, D, BD, MASKED)
+    b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
     b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None]
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
@@ -63,21 +55,21 @@ def online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, 
     b_c = tl.exp2(b_m - b_m_new)
     b_p = tl.exp2(b_x - b_m_new[:, None])
     b_z = b_c * b_z + tl.sum(b_p, 1)
-    b_v = load_tile(v, sv_l, o_j, tl.arange(0, BDV), LK, DV, BDV, MASKED)
+    b_v = load_rows(v_tiles, v, sv_l, i_b, i_hk, start, LK, DV, BDV, BN, MASKED, TILED)
     b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_c[:, None], input_precision=PRECISION)
     return b_m_new, b_z, b_o
 
 
 @triton.jit
 def fused_kernel(
-    q, k, v, out, entropy, logsumexp, maximum, beta, numbers,
-    scale_log2, log2_share,
+    q, k, v, k_tiles, v_tiles, out, entropy, logsumexp, maximum, beta, numbers,
+    scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
     KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr,
-    SKIP: tl.constexpr, NB: tl.constexpr, SHARE: tl.constexpr, PRECISION: tl.constexpr,
+    TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Both walks of one tile of queries of one head."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -91,42 +83,25 @@ def fused_kernel(
     m_m = o_m < LQ
     b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
 
+    b_scale = tl.full([BM], 1.0, tl.float32) * scale_log2
     b_m = tl.full([BM], -1e18, tl.float32)
     b_z = tl.zeros([BM], tl.float32)
     b_s = tl.zeros([BM], tl.float32)
-    o_nb = tl.arange(0, NB)
-    b_top = tl.full([NB], -1e18, tl.float32)  # the largest score of each group of blocks, in units of log 2
-    b_sum = tl.full([NB], -1e18, tl.float32)  # log2 of the largest row's Σ 2^x in any of its blocks
     low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
     for start in tl.range(full_low, full_high, BN):
-        b_k = load_tile(k, sk_l, start + tl.arange(0, BN), o_d, LK, D, BD, False)
-        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
-        b_row_top = tl.max(b_x, 1)
-        b_m_new = tl.maximum(b_m, b_row_top)
-        b_shift = b_m - b_m_new
-        b_c = tl.exp2(b_shift)
-        b_x = b_x - b_m_new[:, None]
-        b_p = tl.exp2(b_x)
-        b_row_sum = tl.sum(b_p, 1)
-        b_s = b_c * (b_s + b_shift * b_z) + tl.sum(b_x * b_p, 1)
-        b_z = b_c * b_z + b_row_sum
-        b_m = b_m_new
-        if SKIP:
-            i_nb = start // (BN * SHARE)
-            top = tl.max(b_row_top)
-            total = tl.max(b_m + tl.log2(b_row_sum))
-            b_top = tl.where(o_nb == i_nb, tl.maximum(b_top, top), b_top)
-            b_sum = tl.where(o_nb == i_nb, tl.maximum(b_sum, total), b_sum)
+        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
+        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
+        b_m, b_z, b_s, _ = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_s, False)
     if HAS_LEFT:
         for start in tl.range(low, full_low, BN):
             o_j = start + tl.arange(0, BN)
-            b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, True)
+            b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
             b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
             b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
             b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
     for start in tl.range(full_high, high, BN):
         o_j = start + tl.arange(0, BN)
-        b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, True)
+        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
         b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
         b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
         b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
@@ -149,31 +124,22 @@ def fused_kernel(
     b_offset = b_m * b_beta
     b_zw = tl.zeros([BM], tl.float32)
     b_o = tl.zeros([BM, BDV], tl.float32)
-    if SKIP:
-        # Rows past the end must not hold the others back.
-        least_m = tl.min(tl.where(m_m, b_m, 1e18))
-        least_beta = tl.min(tl.where(m_m, b_beta, 1e9))
-        b_bound = b_sum - least_m + (least_beta - 1.0) * tl.minimum(b_top - least_m, 0.0)
-        b_bound = tl.where(least_beta >= 1.0, b_bound, 1e18)
-        b_keep = tl.where(b_bound <= log2_share, NB, o_nb)  # a NaN keeps its block
-        group = tl.min(b_keep)
-        while group * (BN * SHARE) < full_high:
-            first = tl.maximum(group * (BN * SHARE), full_low)
-            for start in tl.range(first, tl.minimum((group + 1) * (BN * SHARE), full_high), BN):
-                b_zw, b_o = weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_zw, b_o, LK, left,
-                                        right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, PRECISION)  # fmt: skip
-            group = tl.min(tl.where(b_keep > group, b_keep, NB))
-    else:
-        for start in tl.range(full_low, full_high, BN):
-            b_zw, b_o = weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_zw, b_o, LK, left,
-                                    right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, PRECISION)  # fmt: skip
+    for start in tl.range(full_low, full_high, BN):
+        b_zw, b_o = weigh_block(
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o,
+            LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED, PRECISION,
+        )  # fmt: skip
     if HAS_LEFT:
         for start in tl.range(low, full_low, BN):
-            b_zw, b_o = weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_zw, b_o, LK, left,
-                                    right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, PRECISION)  # fmt: skip
+            b_zw, b_o = weigh_block(
+                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o,
+                LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+            )  # fmt: skip
     for start in tl.range(full_high, high, BN):
-        b_zw, b_o = weigh_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_offset, b_zw, b_o, LK, left,
-                                right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, PRECISION)  # fmt: skip
+        b_zw, b_o = weigh_block(
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LK,
+            left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+        )  # fmt: skip
     b_o = b_o / tl.where(m_empty | (b_zw == 0), 1.0, b_zw)[:, None]
     o_dv = tl.arange(0, BDV)
     p_o = out + o_row[:, None] * DV + o_dv[None, :]
@@ -183,12 +149,13 @@ def fused_kernel(
 
 @triton.jit
 def weighted_kernel(
-    q, k, v, beta, out, log2_sum,
+    q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
     scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -209,15 +176,21 @@ def weighted_kernel(
     b_o = tl.zeros([BM, BDV], tl.float32)
     low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
     for start in tl.range(full_low, full_high, BN):
-        b_m, b_z, b_o = online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right,
-                                     D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, PRECISION)  # fmt: skip
+        b_m, b_z, b_o = online_block(
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LK, left,
+            right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED, PRECISION,
+        )  # fmt: skip
     if HAS_LEFT:
         for start in tl.range(low, full_low, BN):
-            b_m, b_z, b_o = online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right,
-                                         D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, PRECISION)  # fmt: skip
+            b_m, b_z, b_o = online_block(
+                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LK,
+                left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+            )  # fmt: skip
     for start in tl.range(full_high, high, BN):
-        b_m, b_z, b_o = online_block(b_q, k, v, sk_l, sv_l, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right,
-                                     D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, PRECISION)  # fmt: skip
+        b_m, b_z, b_o = online_block(
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LK, left,
+            right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+        )  # fmt: skip
     m_empty = b_m <= -1e18
     b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
     tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),
@@ -237,7 +210,6 @@ def launch_fused(
     kind: int,
     numbers: tuple[float, ...],
     store: bool,
-    skip: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the output and entropy, logsumexp, maximum, beta (empty unless `store`)."""
     batch, heads, length, width = query.shape
@@ -246,19 +218,16 @@ def launch_fused(
     rows = (batch, heads, length) if store else (0,)
     entropy, logsumexp, maximum, beta = (query.new_empty(rows, dtype=torch.float32) for _ in range(4))
     shape = tile_shape("forward", query)
-    blocks = triton.cdiv(keys, shape.BN)
-    share = triton.cdiv(blocks, GROUPS_OF_BLOCKS)
-    log2_share = math.log2(MASS[query.dtype] * shape.BN / keys)
+    k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
     fused_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, out, entropy, logsumexp, maximum, beta, numbers,
-        log2_scale(scale), log2_share,
+        query, key, value, k_tiles, v_tiles, out, entropy, logsumexp, maximum, beta, numbers,
+        log2_scale(scale),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, length, keys, left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
         BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
         HAS_LEFT=left is not None, HAS_RIGHT=right is not None, KIND=kind, COUNT=len(numbers), STORE=store,
-        SKIP=skip, NB=max(16, triton.next_power_of_2(triton.cdiv(blocks, share))), SHARE=share,
-        PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+        TILED=tiled, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return out, entropy, logsumexp, maximum, beta
 
@@ -272,14 +241,23 @@ def launch_weighted(
     out = query.new_empty((batch, heads, length, value_width))
     log2_sum = torch.empty_like(beta)
     shape = tile_shape("forward", query)
+    k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
     weighted_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, beta, out, log2_sum,
+        query, key, value, k_tiles, v_tiles, beta, out, log2_sum,
         log2_scale(scale),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
         BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
         HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
-        PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+        TILED=tiled, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return out, log2_sum
+
+
+def _key_and_value_tiles(key: Tensor, value: Tensor, shape: TileShape) -> tuple[Any, Any, bool]:
+    """Describe both to the copy engine, or neither."""
+    k_tiles = tiles(key, shape.BN, shape.BD)
+    v_tiles = tiles(value, shape.BN, max(16, triton.next_power_of_2(value.shape[3])))
+    tiled = k_tiles is not key and v_tiles is not value
+    return (k_tiles, v_tiles, True) if tiled else (key, value, False)

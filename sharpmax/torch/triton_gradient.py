@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sharpmax.torch.triton_statistics import masked_scores
-from sharpmax.torch.triton_tiles import key_bounds, load_tile, log2_scale, query_bounds, tile_shape
+from sharpmax.torch.triton_tiles import key_bounds, load_rows, load_tile, log2_scale, query_bounds, tile_shape, tiles
 
 
 @triton.jit
@@ -38,14 +38,14 @@ def statistics_gradient(b_x, b_lse, b_h, b_a0, b_a1, b_a2, CURVED: tl.constexpr)
 
 @triton.jit
 def query_step(
-    b_dq, b_dbeta, b_q, b_do, k, v, sk_l, sv_l, start, o_i, scale_log2, b_lse, b_h, b_a0, b_a1, b_a2, b_beta, b_lse_w,
-    b_delta, LK, left, right, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED: tl.constexpr,
-    OUTPUT: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, scale_log2, b_lse, b_h, b_a0, b_a1,
+    b_a2, b_beta, b_lse_w, b_delta, LK, left, right, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV:
+    tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED:
+    tl.constexpr, OUTPUT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add one block of keys to dq (unscaled) and to Σ log w·dS of a tile of queries."""
     o_j = start + tl.arange(0, BN)
-    b_k = load_tile(k, sk_l, o_j, tl.arange(0, BD), LK, D, BD, MASKED)
+    b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
     b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
@@ -67,24 +67,24 @@ def query_step(
 
 @triton.jit
 def key_step(
-    b_dk, b_dv, b_k, b_v, q, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, sq_l, start, o_j, scale_log2,
-    LQ, LK, left, right, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED: tl.constexpr,
-    OUTPUT: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    b_dk, b_dv, b_k, b_v, q_tiles, q, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, sq_l, i_b, i_h, start, o_j,
+    scale_log2, LQ, LK, left, right, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM:
+    tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED: tl.constexpr,
+    OUTPUT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add one block of queries to dk (unscaled) and dv of a tile of keys; pointers stand at the head's first row."""
     o_m = start + tl.arange(0, BM)
     m_m = o_m < LQ
-    b_q = load_tile(q, sq_l, o_m, tl.arange(0, BD), LQ, D, BD, MASKED)
+    b_q = load_rows(q_tiles, q, sq_l, i_b, i_h, start, LQ, D, BD, BM, MASKED, TILED)
     # Keys down, queries across: the transpose of the other kernel's tile, so dk and dv need none.
     b_x = tl.dot(b_k, tl.trans(b_q), input_precision=PRECISION) * scale_log2
     if MASKED:
-        o_behind = o_m[None, :] + (LK - LQ) - o_j[:, None]
-        m_visible = (o_j < LK)[:, None] & m_m[None, :]
+        # As in `masked_scores`, each query's last (and first) key; a query past the end has none.
+        o_i = o_m + (LK - LQ)
+        b_last = tl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
+        m_visible = o_j[:, None] <= tl.where(m_m, b_last, -1)[None, :]
         if HAS_LEFT:
-            m_visible = m_visible & (o_behind <= left)
-        if HAS_RIGHT:
-            m_visible = m_visible & (o_behind >= -right)
+            m_visible = m_visible & (o_j[:, None] >= (o_i - left)[None, :])
         b_x = tl.where(m_visible, b_x, -1e18)
     if STATISTICS:
         b_lse = tl.load(lse + o_m, mask=m_m, other=float("inf"))
@@ -110,13 +110,14 @@ def key_step(
 
 @triton.jit
 def query_gradient_kernel(
-    q, k, v, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, d_sharp, slope, d_beta, dq,
+    q, k, v, k_tiles, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, d_sharp, slope, d_beta, dq,
     scale, scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, FOLD: tl.constexpr, PRECISION: tl.constexpr,
+    STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, FOLD: tl.constexpr, TILED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dq, and dbeta or what flows on through it, of one tile of queries of one head."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -160,22 +161,22 @@ def query_gradient_kernel(
     low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
     for start in tl.range(full_low, full_high, BN):
         b_dq, b_dbeta = query_step(
-            b_dq, b_dbeta, b_q, b_do, k, v, sk_l, sv_l, start, o_i, scale_log2, b_lse, b_h, b_a0, b_a1, b_a2, b_beta,
-            b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT,
-            False, PRECISION,
+            b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
+            b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT,
+            STATISTICS, CURVED, OUTPUT, False, TILED, PRECISION,
         )  # fmt: skip
     if HAS_LEFT:
         for start in tl.range(low, full_low, BN):
             b_dq, b_dbeta = query_step(
-                b_dq, b_dbeta, b_q, b_do, k, v, sk_l, sv_l, start, o_i, scale_log2, b_lse, b_h, b_a0, b_a1, b_a2,
-                b_beta, b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED,
-                OUTPUT, True, PRECISION,
+                b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse,
+                b_h, b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT,
+                HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
             )  # fmt: skip
     for start in tl.range(full_high, high, BN):
         b_dq, b_dbeta = query_step(
-            b_dq, b_dbeta, b_q, b_do, k, v, sk_l, sv_l, start, o_i, scale_log2, b_lse, b_h, b_a0, b_a1, b_a2, b_beta,
-            b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT,
-            True, PRECISION,
+            b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
+            b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT,
+            STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
         )  # fmt: skip
     b_dq *= scale
     if FOLD:
@@ -190,13 +191,14 @@ def query_gradient_kernel(
 
 @triton.jit
 def key_gradient_kernel(
-    q, k, v, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, dk, dv,
+    q, k, v, q_tiles, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, dk, dv,
     scale, scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
+    STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, TILED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one tile of keys of one key head, summed over the query heads that share it."""
     i_n = tl.program_id(0)
@@ -222,21 +224,21 @@ def key_gradient_kernel(
         row = (i_b.to(tl.int64) * H + i_h) * LQ
         for start in tl.range(low, full_low, BM):
             b_dk, b_dv = key_step(
-                b_dk, b_dv, b_k, b_v, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 + row,
-                beta + row, lse_w + row, delta + row, sq_l, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, PRECISION,
+                b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
+                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
+                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
             )  # fmt: skip
         for start in tl.range(full_low, full_high, BM):
             b_dk, b_dv = key_step(
-                b_dk, b_dv, b_k, b_v, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 + row,
-                beta + row, lse_w + row, delta + row, sq_l, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, False, PRECISION,
+                b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
+                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
+                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, False, TILED, PRECISION,
             )  # fmt: skip
         for start in tl.range(full_high, high, BM):
             b_dk, b_dv = key_step(
-                b_dk, b_dv, b_k, b_v, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 + row,
-                beta + row, lse_w + row, delta + row, sq_l, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, PRECISION,
+                b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
+                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
+                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
             )  # fmt: skip
     o_key = (i_b.to(tl.int64) * HK + i_hk) * LK + o_j
     m_j = (o_j < LK)[:, None]
@@ -267,19 +269,21 @@ def launch_statistics_gradient(
     shared = _shared(query, key, key, scale, left, right)
     batch, heads, length, width = query.shape
     shape = tile_shape("gradient of queries", query)
+    k_tiles = tiles(key, shape.BN, shape.BD)
     query_gradient_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, key, query, log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope, d_beta, dq,
-        *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=width, BDV=shape.BD,
-        BM=shape.BM, BN=shape.BN, HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
-        STATISTICS=True, CURVED=a2 is not None, OUTPUT=False, FOLD=fold is not None, PRECISION=shape.precision,
-        num_warps=shape.num_warps, num_stages=shape.num_stages,
+        query, key, key, k_tiles, query, log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope, d_beta, dq,
+        *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=width, BDV=shape.BD, BM=shape.BM, BN=shape.BN,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, STATISTICS=True, CURVED=a2 is not None, OUTPUT=False,
+        FOLD=fold is not None, TILED=k_tiles is not key, PRECISION=shape.precision, num_warps=shape.num_warps,
+        num_stages=shape.num_stages,
     )  # fmt: skip
     shape = tile_shape("gradient of keys", query)
+    q_tiles = tiles(query, shape.BM, shape.BD)
     key_gradient_kernel[(triton.cdiv(key.shape[2], shape.BN), batch * key.shape[1])](
-        query, key, key, query, log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk,
+        query, key, key, q_tiles, query, log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk,
         *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=width, BDV=shape.BD,
         BM=shape.BM, BN=shape.BN, HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
-        STATISTICS=True, CURVED=a2 is not None, OUTPUT=False, PRECISION=shape.precision,
+        STATISTICS=True, CURVED=a2 is not None, OUTPUT=False, TILED=q_tiles is not query, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return dq, dk
@@ -307,19 +311,21 @@ def launch_output_gradient(
     batch, heads, length, width = query.shape
     BDV = max(16, triton.next_power_of_2(value.shape[3]))
     shape = tile_shape("gradient of queries", query)
+    k_tiles = tiles(key, shape.BN, shape.BD)
     query_gradient_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, query, beta, d_beta, dq,
-        *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value.shape[3], BDV=BDV,
-        BM=shape.BM, BN=shape.BN, HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
-        STATISTICS=False, CURVED=False, OUTPUT=True, FOLD=False, PRECISION=shape.precision,
-        num_warps=shape.num_warps, num_stages=shape.num_stages,
+        query, key, value, k_tiles, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, query, beta, d_beta,
+        dq, *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value.shape[3], BDV=BDV, BM=shape.BM,
+        BN=shape.BN, HAS_LEFT=left is not None, HAS_RIGHT=right is not None, STATISTICS=False, CURVED=False,
+        OUTPUT=True, FOLD=False, TILED=k_tiles is not key, PRECISION=shape.precision, num_warps=shape.num_warps,
+        num_stages=shape.num_stages,
     )  # fmt: skip
     shape = tile_shape("gradient of keys", query)
+    q_tiles = tiles(query, shape.BM, shape.BD)
     key_gradient_kernel[(triton.cdiv(key.shape[2], shape.BN), batch * key.shape[1])](
-        query, key, value, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, dk, dv,
+        query, key, value, q_tiles, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, dk, dv,
         *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value.shape[3], BDV=BDV,
         BM=shape.BM, BN=shape.BN, HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
-        STATISTICS=False, CURVED=False, OUTPUT=True, PRECISION=shape.precision,
+        STATISTICS=False, CURVED=False, OUTPUT=True, TILED=q_tiles is not query, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return dq, dk, dv, d_beta

@@ -39,6 +39,8 @@ def refusal(request: Request) -> str | None:
         return "PyTorch's fast kernels know no window"
     if request.right == 0 and request.offset != 0 and request.rows[2] != 1:
         return "PyTorch aligns a causal mask with the first key; with as many queries as keys, or one, it is the same"
+    if request.rows[2] == 1 and not request.needs_gradient and kernel_policy(request.policy) is not None:
+        return "one query is decoded by 'triton', which reads the keys once"
     widths = {request.query.shape[3], request.value.shape[3]}
     if len(widths) > 1 or max(widths) > 128 or max(widths) % 8:
         return "PyTorch's fast kernels take one width for all, a multiple of 8 up to 128"

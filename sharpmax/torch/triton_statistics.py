@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
-from sharpmax.torch.triton_tiles import key_bounds, load_tile, log2_scale, tile_shape
+from sharpmax.torch.triton_tiles import SHORT_ROWS, key_bounds, load_rows, load_tile, log2_scale, tile_shape, tiles
 
 LN2 = 0.6931471805599453
 
@@ -38,25 +38,41 @@ def statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE: tl.constexpr):
 
 
 @triton.jit
+def scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_t, VARIANCE: tl.constexpr):
+    """Merge a block of products, none masked: as above, but the scale rides in the one multiply-add of x·scale - m."""
+    b_m_new = tl.maximum(b_m, tl.max(b_x, 1) * b_scale)  # scale > 0, so the maximum may be taken before it
+    b_d = b_m - b_m_new
+    b_c = tl.exp2(b_d)
+    b_x = b_x * b_scale[:, None] - b_m_new[:, None]
+    b_p = tl.exp2(b_x)
+    b_xp = b_x * b_p
+    if VARIANCE:
+        b_t = b_c * (b_t + 2 * b_d * b_s + b_d * b_d * b_z) + tl.sum(b_x * b_xp, 1)
+    b_s = b_c * (b_s + b_d * b_z) + tl.sum(b_xp, 1)
+    b_z = b_c * b_z + tl.sum(b_p, 1)
+    return b_m_new, b_z, b_s, b_t
+
+
+@triton.jit
 def masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
     """Write -1e18 where key j is not visible to the query at position i. Not -inf: x·2^x must be 0 there, not NaN."""
-    m_visible = o_j[None, :] < LK
+    # One comparison an element and side: each row's last (and first) key is known.
+    b_last = tl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
+    m_visible = o_j[None, :] <= b_last[:, None]
     if HAS_LEFT:
-        m_visible = m_visible & (o_i[:, None] - o_j[None, :] <= left)
-    if HAS_RIGHT:
-        m_visible = m_visible & (o_i[:, None] - o_j[None, :] >= -right)
+        m_visible = m_visible & (o_j[None, :] >= (o_i - left)[:, None])
     return tl.where(m_visible, b_x, -1e18)
 
 
 @triton.jit
 def statistics_kernel(
-    q, k, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope, sharpened, numbers,
+    q, k, k_tiles, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope, sharpened, numbers,
     scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, ROW_SCALE: tl.constexpr, VARIANCE: tl.constexpr,
-    KIND: tl.constexpr, COUNT: tl.constexpr, SHARPENED: tl.constexpr, PRECISION: tl.constexpr,
+    KIND: tl.constexpr, COUNT: tl.constexpr, SHARPENED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The statistics of one tile of queries of one head."""
     # The last queries see the most keys when causal: start them first.
@@ -79,20 +95,19 @@ def statistics_kernel(
     b_t = tl.zeros([BM], tl.float32)
     low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
     for start in tl.range(full_low, full_high, BN):
-        o_j = start + tl.arange(0, BN)
-        b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, False)
-        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None]
-        b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
+        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
+        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
+        b_m, b_z, b_s, b_t = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_t, VARIANCE)
     if HAS_LEFT:
         for start in tl.range(low, full_low, BN):
             o_j = start + tl.arange(0, BN)
-            b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, True)
+            b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
             b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None]
             b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
             b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
     for start in tl.range(full_high, high, BN):
         o_j = start + tl.arange(0, BN)
-        b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, True)
+        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
         b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None]
         b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
         b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
@@ -153,16 +168,17 @@ def launch_statistics(
     entropy, logsumexp, log2_sum, maximum = new(True), new(True), new(True), new(True)
     spread, beta, slope = new(variance), new(kind != 0), new(kind != 0)
     scaled = query.new_empty((*rows, width) if sharpened else (0,))
-    shape = tile_shape("statistics", query)
+    shape = tile_shape("statistics" if key.shape[2] > SHORT_ROWS else "statistics of short rows", query)
+    k_tiles = tiles(key, shape.BN, shape.BD)
     statistics_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, row_scale if row_scale is not None else entropy,
+        query, key, k_tiles, row_scale if row_scale is not None else entropy,
         entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled, numbers or (0.0,),
         log2_scale(scale),
         *query.stride()[:3], *key.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, BM=shape.BM, BN=shape.BN,
         HAS_LEFT=left is not None, HAS_RIGHT=right is not None, ROW_SCALE=row_scale is not None, VARIANCE=variance,
-        KIND=kind, COUNT=max(len(numbers), 1), SHARPENED=sharpened, PRECISION=shape.precision,
+        KIND=kind, COUNT=max(len(numbers), 1), SHARPENED=sharpened, TILED=k_tiles is not key, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled

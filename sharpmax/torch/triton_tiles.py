@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2E = 1.4426950408889634
 
@@ -27,11 +28,14 @@ class TileShape(NamedTuple):
 
 # (BM, BN, warps, stages) by kernel and padded width, measured on an H200: docs/kernels.md, "Tile shapes".
 HALF = {
-    "statistics": {64: (128, 128, 4, 3), 128: (128, 128, 4, 3), 256: (64, 64, 4, 2)},
-    "forward": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (64, 64, 4, 2)},
-    "gradient of keys": {64: (64, 128, 8, 2), 128: (64, 128, 8, 2), 256: (32, 64, 4, 2)},
-    "gradient of queries": {64: (128, 64, 8, 2), 128: (128, 64, 8, 2), 256: (64, 32, 4, 2)},
+    "statistics of short rows": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 64, 4, 2)},
+    "statistics": {64: (64, 128, 4, 3), 128: (64, 128, 4, 3), 256: (64, 64, 4, 2)},
+    "forward": {64: (64, 128, 4, 2), 128: (128, 64, 4, 2), 256: (64, 64, 4, 2)},
+    "gradient of keys": {64: (128, 64, 4, 2), 128: (128, 64, 4, 2), 256: (32, 64, 4, 2)},
+    "gradient of queries": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 32, 4, 2)},
+    "decode": {64: (16, 128, 4, 3), 128: (16, 128, 4, 3), 256: (16, 64, 4, 3)},
 }
+SHORT_ROWS = 4096  # keys up to which the diagonal's blocks, which need masks, decide: smaller ones waste less
 SINGLE = (32, 32, 4, 1)
 INTERPRETED = (16, 16, 4, 1)  # small, so that small cases reach several blocks
 
@@ -67,6 +71,28 @@ def load_tile(p, stride, o_rows, o_d, rows, D: tl.constexpr, BD: tl.constexpr, M
         return tl.load(p_tile, mask=(o_d < D)[None, :], other=0.0)
     else:
         return tl.load(p_tile)
+
+
+@triton.jit
+def load_rows(descriptor, p, stride, i_b, i_h, start, rows, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
+              MASKED: tl.constexpr, TILED: tl.constexpr):  # fmt: skip
+    """Load the rows [start, start + BN) of one head, zeros past the last, by the copy engine where there is one.
+
+    That takes one instruction of one thread; addresses would take as many issue slots as a third of the arithmetic.
+    `p` points at the head; MASKED says that some rows may not exist.
+    """
+    if TILED:
+        return descriptor.load([i_b, i_h, start, 0]).reshape(BN, BD)
+    else:
+        return load_tile(p, stride, start + tl.arange(0, BN), tl.arange(0, BD), rows, D, BD, MASKED)
+
+
+def tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor | Tensor:
+    """Describe (B, H, L, D) to the copy engine in tiles of (rows, width); the tensor itself where it cannot be."""
+    aligned = tensor.data_ptr() % 16 == 0 and all(s * tensor.element_size() % 16 == 0 for s in tensor.stride()[:3])
+    if interpreted() or not aligned or torch.cuda.get_device_capability(tensor.device) < (9, 0):
+        return tensor
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, width])
 
 
 @triton.jit
