@@ -93,7 +93,7 @@ def largest_inverse_temperature(policy: Policy) -> float | None:
         case LogLinear():
             return math.exp(policy.limit)
         case Table():
-            return policy.inverse_temperatures[-1]
+            return float(policy.inverse_temperatures[-1])
         case PerHead():
             peaks = [largest_inverse_temperature(member) for member in policy.policies]
             return None if None in peaks else max(peak for peak in peaks if peak is not None)

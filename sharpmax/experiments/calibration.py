@@ -20,7 +20,7 @@ from sharpmax.hf.answers import Question
 from sharpmax.hf.choose import Choice, choose, search, shares_and_strengths
 from sharpmax.hf.judge import Exam, compare, sit
 from sharpmax.hf.layers import attention_layers, layer_count
-from sharpmax.hf.learn import Recipe, learn
+from sharpmax.hf.learn import Draw, Recipe, learn
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.match import match
 from sharpmax.hf.sidecar import card_file
@@ -155,6 +155,21 @@ def print_judgement(metrics: dict[str, Any]) -> None:
         print("it does not gain within the allowed rise of perplexity; no card was written")
 
 
+def fitting_questions(tasks: Sequence[str], sizes: Sequence[int], seed: int) -> Draw:
+    """Return what a step of learning asks: tasks in turn, at sizes drawn from the lowest to the highest."""
+
+    def of_step(step: int) -> list[Question]:
+        rng = np.random.default_rng([seed, step])
+        found = []
+        for index in range(step * A_STEP, (step + 1) * A_STEP):
+            size = int(rng.integers(sizes[0], sizes[-1] + 1))
+            prompt = draw(tasks[index % len(tasks)], size, seed=seed_of(seed, "fit"), index=index)
+            found.append((prompt.text, prompt.answer))
+        return found
+
+    return of_step
+
+
 def _fit(
     loaded: LoadedModel, method: str, tasks: Sequence[str], sizes: Sequence[int], recipe: Recipe, exam: dict[str, Any]
 ) -> tuple[PerLayer, dict[str, list[float]]]:
@@ -164,16 +179,7 @@ def _fit(
         lengths = [length for length in (128, 256, 512, 1024, 2048, 4096, 8192) if length <= tokens]
         return match(loaded, text, lengths, reference=lengths[0]), {}
 
-    def step_questions(step: int) -> list[Question]:
-        rng = np.random.default_rng([recipe.seed, step])
-        found = []
-        for index in range(A_STEP):
-            task, size = tasks[(step * A_STEP + index) % len(tasks)], int(rng.integers(sizes[0], sizes[-1] + 1))
-            prompt = draw(task, size, seed=seed_of(recipe.seed, "fit"), index=step * A_STEP + index)
-            found.append((prompt.text, prompt.answer))
-        return found
-
-    result = learn(loaded, step_questions, loaded.tokens(text), recipe)
+    result = learn(loaded, fitting_questions(tasks, sizes, recipe.seed), loaded.tokens(text), recipe)
     return result.policy, {"answer_loss": result.answers, "divergence": result.divergence}
 
 

@@ -99,9 +99,9 @@ def learn(loaded: LoadedModel, draw: Draw, text: Tensor, recipe: Recipe = Recipe
 def divergence_from_plain(loaded: LoadedModel, ids: Tensor, policy: Any) -> Tensor:
     """Return the mean KL(plain ‖ sharpened) of the next token over ids (1, n), nats, differentiable in the policy."""
     with torch.no_grad():
-        plain = _log_probabilities(loaded, ids)
+        plain = log_probabilities(loaded, ids)
     with sharpen(loaded.model, policy):
-        sharpened = _log_probabilities(loaded, ids)
+        sharpened = log_probabilities(loaded, ids)
     return functional.kl_div(sharpened, plain, log_target=True, reduction="sum") / plain[..., 0].numel()
 
 
@@ -118,7 +118,8 @@ def _policy(parameters: dict[str, list[Tensor]], recipe: Recipe) -> PerLayer:
     return PerLayer(tuple(LogLinear(a=a, b=b, c=c, n0=recipe.n0, limit=recipe.limit) for a, b, c in of_layers))
 
 
-def _log_probabilities(loaded: LoadedModel, ids: Tensor) -> Tensor:
+def log_probabilities(loaded: LoadedModel, ids: Tensor) -> Tensor:
+    """Return the log-probability of every next token, (1, n, vocabulary)."""
     hidden = loaded.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     return functional.log_softmax(loaded.model.get_output_embeddings()(hidden).float(), dim=-1)
 
