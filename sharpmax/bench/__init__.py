@@ -26,6 +26,16 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark(
+        "attention",
+        "sharpmax.bench.attention",
+        "what sharpened attention costs beside PyTorch's own, on this machine's GPU or CPU",
+        {
+            "--lengths": {"type": int, "nargs": "+", "metavar": "N", "help": "tokens in a sequence"},
+            "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "of a head (128 64)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (15)"},
+        },
+    ),
+    Benchmark(
         "softmax",
         "sharpmax.bench.softmax",
         "what sharpmax.softmax costs beside the framework's own softmax and a hand-written entropy",

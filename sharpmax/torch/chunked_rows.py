@@ -54,12 +54,14 @@ def chunks(request: Request) -> Iterator[Chunk]:
         for h in range(request.key.shape[1]):
             start = 0
             while start < length:
-                # Causal rows begin short, so the first chunks hold more of them.
-                _, high = request.key_range(start, min(start + 64, length))
-                step = max(1, elements // (max(high, 64) * request.groups))
-                stop = min(start + step, length)
-                yield Chunk(b, h, start, stop, *request.key_range(start, stop))
-                start = stop
+                # Causal rows begin short, so the first chunks hold more of them: halve until the chunk is small enough.
+                queries = length - start
+                low, high = request.key_range(start, start + queries)
+                while queries > 1 and queries * request.groups * (high - low) > elements:
+                    queries = (queries + 1) // 2
+                    low, high = request.key_range(start, start + queries)
+                yield Chunk(b, h, start, start + queries, low, high)
+                start += queries
 
 
 class Rows(NamedTuple):

@@ -82,7 +82,7 @@ def weigh_kernel(
     b_pm = tl.load(part_m + o_part, mask=m_part, other=-1e18)
     b_pz = tl.load(part_z + o_part, mask=m_part, other=0.0)
     b_ps = tl.load(part_s + o_part, mask=m_part, other=0.0)
-    b_m = tl.max(b_pm, 1)
+    b_m = tl.where(m_r, tl.max(b_pm, 1), 0.0)
     b_d = b_pm - b_m[:, None]
     b_c = tl.exp2(b_d)
     b_z = tl.sum(b_c * b_pz, 1)
@@ -106,8 +106,8 @@ def weigh_kernel(
     for start in tl.range(i_p * part, end, BN):
         o_j = start + tl.arange(0, BN)
         m_x = (o_j < LK)[None, :] & m_r[:, None]
-        b_x = tl.load(scores + (row + o_r)[:, None] * LK + o_j[None, :], mask=m_x, other=0.0)
-        b_p = tl.where(m_x, tl.exp2(b_beta[:, None] * (b_x - b_m[:, None])), 0.0)
+        b_x = tl.load(scores + (row + o_r)[:, None] * LK + o_j[None, :], mask=m_x, other=-1e18)
+        b_p = tl.exp2(b_beta[:, None] * (b_x - b_m[:, None]))
         b_v = load_tile(v, sv_l, o_j, o_dv, LK, DV, BDV, True)
         b_w += tl.sum(b_p, 1)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)

@@ -17,7 +17,16 @@ from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import masked_scores, scaled_statistics_step, statistics_step
-from sharpmax.torch.triton_tiles import TileShape, key_bounds, load_rows, load_tile, log2_scale, tile_shape, tiles
+from sharpmax.torch.triton_tiles import (
+    LENGTHS,
+    TileShape,
+    key_bounds,
+    load_rows,
+    load_tile,
+    log2_scale,
+    tile_shape,
+    tiles,
+)
 
 
 @triton.jit
@@ -60,7 +69,7 @@ def online_block(
     return b_m_new, b_z, b_o
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def fused_kernel(
     q, k, v, k_tiles, v_tiles, out, entropy, logsumexp, maximum, beta, numbers,
     scale_log2,
@@ -147,7 +156,7 @@ def fused_kernel(
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def weighted_kernel(
     q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
     scale_log2,

@@ -21,7 +21,16 @@ import triton.language as tl
 from torch import Tensor
 
 from sharpmax.torch.triton_statistics import masked_scores
-from sharpmax.torch.triton_tiles import key_bounds, load_rows, load_tile, log2_scale, query_bounds, tile_shape, tiles
+from sharpmax.torch.triton_tiles import (
+    LENGTHS,
+    key_bounds,
+    load_rows,
+    load_tile,
+    log2_scale,
+    query_bounds,
+    tile_shape,
+    tiles,
+)
 
 
 @triton.jit
@@ -108,7 +117,7 @@ def key_step(
     return b_dk, b_dv
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def query_gradient_kernel(
     q, k, v, k_tiles, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, d_sharp, slope, d_beta, dq,
     scale, scale_log2,
@@ -189,7 +198,7 @@ def query_gradient_kernel(
     tl.store(p_dq, b_dq.to(dq.dtype.element_ty), mask=m_m[:, None] & (o_d < D)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def key_gradient_kernel(
     q, k, v, q_tiles, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, dk, dv,
     scale, scale_log2,

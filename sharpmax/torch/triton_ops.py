@@ -170,6 +170,17 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
     return query.new_empty(query.shape), key.new_empty(key.shape)
 
 
+@torch.library.custom_op("sharpmax::scaled_rows", mutates_args=())
+def scaled_rows(rows: Tensor, scale: Tensor) -> Tensor:
+    """rows·scale, (B, H, L, D) by (B, H, L), multiplied in float32 and rounded once, in one launch."""
+    return torch.mul(rows, scale.unsqueeze(-1), out=torch.empty_like(rows))
+
+
+@scaled_rows.register_fake
+def _(rows: Tensor, scale: Tensor) -> Tensor:
+    return torch.empty_like(rows)
+
+
 def _keep_sharpened(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, key, ctx.scale, ctx.left, ctx.right, _, _, ctx.detached = inputs
     _, entropy, _, _, beta, log2_sum, slope = output
@@ -186,7 +197,7 @@ def _sharpened_backward(
     query, key, entropy, log2_sum, beta, slope = ctx.saved_tensors
     nothing = (None,) * 6
     if ctx.detached:
-        dq = None if d_sharp is None else (d_sharp.float() * beta.unsqueeze(-1)).to(query.dtype)
+        dq = None if d_sharp is None else scaled_rows(d_sharp, beta)
         if d_entropy is None and d_logsumexp is None:
             return dq, None, *nothing
         more, dk = row_statistics_gradient(

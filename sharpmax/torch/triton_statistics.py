@@ -16,7 +16,16 @@ import triton.language as tl
 from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
-from sharpmax.torch.triton_tiles import SHORT_ROWS, key_bounds, load_rows, load_tile, log2_scale, tile_shape, tiles
+from sharpmax.torch.triton_tiles import (
+    LENGTHS,
+    SHORT_ROWS,
+    key_bounds,
+    load_rows,
+    load_tile,
+    log2_scale,
+    tile_shape,
+    tiles,
+)
 
 LN2 = 0.6931471805599453
 
@@ -64,7 +73,7 @@ def masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT: tl.constexpr, HAS_RI
     return tl.where(m_visible, b_x, -1e18)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def statistics_kernel(
     q, k, k_tiles, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope, sharpened, numbers,
     scale_log2,

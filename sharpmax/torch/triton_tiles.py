@@ -13,6 +13,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2E = 1.4426950408889634
+LENGTHS = ["LQ", "LK", "left", "right"]
+"""Never specialised: every length would compile anew, and ptxas of CUDA 13.0 crashes on a length folded to 1."""
 
 
 class TileShape(NamedTuple):

@@ -114,6 +114,25 @@ def test_results_do_not_depend_on_the_batch_or_on_padding(implementation):
     torch.testing.assert_close(attention(q, *more, mask=mask, implementation=implementation), plain)
 
 
+def test_no_chunk_is_larger_than_the_limit(monkeypatch):
+    """A causal chunk begins with short rows; what counts is its last."""
+    seen = []
+    rows_of = chunked_rows_module.rows_of
+    from sharpmax.torch import chunked_forward
+
+    def watched(request, chunk, **options):
+        rows = rows_of(request, chunk, **options)
+        seen.append(rows.logits.numel())
+        return rows
+
+    monkeypatch.setattr(chunked_forward, "rows_of", watched)
+    monkeypatch.setitem(chunked_rows_module.ELEMENTS, "cpu", 5000)
+    q, k, v = qkv(length=300)
+    attention(q, k, v, is_causal=True, implementation="chunked")
+    assert max(seen) <= 5000
+    assert len(seen) < 100
+
+
 def test_results_do_not_depend_on_the_size_of_a_chunk(monkeypatch):
     q, k, v = (x.requires_grad_() for x in qkv())
     whole = attention(q, k, v, is_causal=True, implementation="chunked")

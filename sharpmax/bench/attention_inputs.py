@@ -1,0 +1,32 @@
+"""Inputs for the attention benchmark: the same amount of work, three kinds of rows.
+
+sharpened   logits spread so that PAPER sharpens nearly every row (0.849 < H < 5.945 nats)
+peaked      one key takes nearly all of each row: no row is sharpened
+retrieval   each query matches one earlier key, 28 nats above the rest: few keys hold the mass
+"""
+
+from typing import Any
+
+KINDS = ("sharpened", "peaked", "retrieval")
+SPREAD = {2048: 2.4, 4096: 2.6, 8192: 2.8, 16384: 3.0}
+
+
+def draw(kind: str, *, length: int, width: int, tokens: int, features: int, dtype: Any, device: Any, seed: int) -> Any:
+    """Return query, key and value (tokens/length, features/width, length, width)."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+    shape = (max(1, tokens // length), features // width, length, width)
+    q, k, v = (torch.randn(shape, generator=generator, device=device) for _ in range(3))
+    if kind == "sharpened":
+        q = q * SPREAD.get(length, 2.4)
+    elif kind == "peaked":
+        q = q * 20
+    elif kind == "retrieval":
+        k = k / k.norm(dim=-1, keepdim=True) * width**0.5
+        uniform = torch.rand(shape[:3], generator=generator, device=device)
+        match = (uniform * torch.arange(1, length + 1, device=device)).long()
+        q = torch.gather(k, 2, match[..., None].expand(shape)) * (28 / width**0.5) + 0.3 * q
+    else:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    return [x.to(dtype) for x in (q, k, v)]

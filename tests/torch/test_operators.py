@@ -1,0 +1,68 @@
+"""Our kernels as operators: traced whole, differentiated, and honest about the one gradient they do not have."""
+
+import pytest
+import torch
+
+from sharpmax import PAPER, Constant, Table, detach
+from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
+
+pytestmark = pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def qkv(dtype, length=20):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 2, length, 16, generator=generator).to(DEVICE, dtype).requires_grad_() for _ in range(3)]
+
+
+@pytest.mark.parametrize(("implementation", "dtype"), [("hybrid", torch.float16), ("triton", torch.float32)])
+@pytest.mark.parametrize(
+    "policy", [PAPER, detach(PAPER), Table((0.5, 2.0), (1.0, 3.0))], ids=["paper", "detached", "table"]
+)
+def test_compiles_as_one_graph(implementation, dtype, policy):
+    torch._dynamo.reset()
+    tensors = qkv(dtype)
+
+    def call(q, k, v):
+        return attention(q, k, v, policy=policy, is_causal=True, implementation=implementation)
+
+    whole = torch.compile(call, fullgraph=True, backend="aot_eager")
+    expected, got = call(*tensors), whole(*tensors)
+    torch.testing.assert_close(got, expected)
+    gradients = [torch.autograd.grad(out.float().square().sum(), tensors) for out in (got, expected)]
+    torch.testing.assert_close(*gradients)
+    with torch.no_grad():
+        torch.testing.assert_close(whole(*tensors), call(*tensors))
+
+
+@pytest.mark.parametrize(("implementation", "dtype"), [("hybrid", torch.float16), ("triton", torch.float32)])
+def test_kernels_refuse_the_gradient_of_the_maximum(implementation, dtype):
+    q, k, v = qkv(dtype)
+    _, stats = attention(q, k, v, implementation=implementation, return_stats=True)
+    with pytest.raises(NotImplementedError, match="chunked"):
+        stats.maximum.sum().backward()
+    alone = row_stats(q, k, implementation="triton")
+    alone.entropy.sum().backward()
+    assert q.grad.abs().sum() > 0
+
+
+def test_detach_holds_beta_constant_to_the_gradient():
+    q, k, v = qkv(torch.float16)
+    free, held = (
+        torch.autograd.grad(attention(q, k, v, policy=p, implementation="hybrid").float().square().sum(), (q, k, v))
+        for p in (PAPER, detach(PAPER))
+    )
+    assert not torch.equal(free[0], held[0])
+    torch.testing.assert_close(free[2], held[2])  # values do not pass through beta
+
+
+def test_a_poisoned_output_buffer_is_overwritten_whole(monkeypatch):
+    """NaN in every buffer the kernels are handed: none may survive."""
+    empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda self, *a, **k: empty(self, *a, **k).fill_(float("nan")))
+    q, k, v = (x.detach() for x in qkv(torch.float32, length=37))
+    for queries in (q, q[:, :, -1:]):
+        out, stats = attention(queries, k, v, is_causal=True, implementation="triton", return_stats=True)
+        assert out.isfinite().all()
+        assert all(stats[i].isfinite().all() for i in range(4))
+    assert attention(q, k, v, policy=Constant(2.0), implementation="triton").isfinite().all()
