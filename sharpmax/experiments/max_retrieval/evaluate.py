@@ -64,7 +64,7 @@ def evaluate(
     Beside them, by lower precision of the products, those of plain softmax and hard attention to the first quarter.
     """
     _, width = blocks_of(n)
-    at_once = min(sets, max(1, ITEMS_AT_ONCE[jax.default_backend()] // width))
+    at_once = min(sets, max(1, ITEMS_AT_ONCE.get(jax.default_backend(), ITEMS_AT_ONCE["cpu"]) // width))
     some = -(-sets // LOW_PRECISION_SHARE)
     full: list[Answers] = []
     low: dict[str, list[Answers]] = {precision: [] for precision in LOW_PRECISIONS}

@@ -61,7 +61,7 @@ CAPTIONS = {
 
 def tell(metrics: dict[str, Any], figures: list[str], folder: RunFolder) -> Page:
     """Write the page into the run folder."""
-    blocks: list[Text | PageTable | Figure] = [_how_it_was_made(metrics, folder), *_the_claim(metrics)]
+    blocks: list[Text | PageTable | Figure] = [_how_it_was_made(metrics, folder), *_the_claim(metrics, folder)]
     if metrics["recipe"] == "paper":
         blocks.append(beside_the_paper(metrics))
     blocks += [_figure("accuracy"), all_rules(metrics), recovered(metrics), _what_rules_do(metrics)]
@@ -84,13 +84,14 @@ def _how_it_was_made(metrics: dict[str, Any], folder: RunFolder) -> Text:
     if metrics["scale"] == "full":
         return Text(f"This is the full run: {made}", "What you are looking at")
     return Text(
-        f"This is a {metrics['scale']} run, made smaller to finish soon: {made} Its numbers are rougher and lower than "
-        "those of the full run (ten seeds), which `--full` makes; where the checkout holds it, it stands at the end.",
+        f"This is a smaller run ({metrics['scale']}), made to finish soon: {made} Its numbers are rougher and lower "
+        "than those of the full run (ten seeds), which --full makes; where the checkout holds that one, it stands at "
+        "the end.",
         "What you are looking at",
     )
 
 
-def _the_claim(metrics: dict[str, Any]) -> list[Text]:
+def _the_claim(metrics: dict[str, Any], folder: RunFolder) -> list[Text]:
     task = Text(
         "An item is a priority, uniform in 0 to 1, and one of ten classes. A query that says nothing attends to all "
         "items of a set; a decoder must name the class of the item with the largest priority. The answer hangs on a "
@@ -100,12 +101,15 @@ def _the_claim(metrics: dict[str, Any]) -> list[Text]:
     )
     if metrics["recipe"] == "paper":
         return [task]
+    trained = folder.config["recipe"]
+    turned = "turned by a rotation that differs from seed to seed" if trained["rotated"] else "here not rotated"
+    sharpest = trained["sharpening"]["inverse_temperature"]
     recipe = Text(
-        "The head sees 11 anonymous numbers an item, turned by a rotation that differs from seed to seed, and reads "
-        "them linearly: its logit is slope · priority + an offset for the class. By symmetry the best offsets are "
-        "equal, and what differs is noise of training. Only two items almost tied for the lead tell anything about "
-        "it. So training multiplies the logits by a sharpness that rises from 1 to 3,000 while the learning rate "
-        "falls, which makes ever closer ties count, and the parameters of the last steps are averaged.",
+        f"The head sees 11 anonymous numbers an item, {turned}, and reads them linearly: its logit is slope · "
+        "priority + an offset for the class. By symmetry the best offsets are equal, and what differs is noise of "
+        "training. Only two items almost tied for the lead tell anything about it. So training multiplies the logits "
+        f"by a sharpness that rises from 1 to {sharpest:,.0f} while the learning rate falls, which makes ever closer "
+        "ties count, and the parameters of the last steps are averaged.",
         "The recipe",
     )
     return [task, recipe]
