@@ -1,6 +1,7 @@
 """Hugging Face models: load one, sharpen it, and bind diagnosis, certificates and calibration to it."""
 
 from sharpmax.hf.builtin import BUILTIN, Builtin
+from sharpmax.hf.harness import harness_model
 from sharpmax.hf.layers import AttentionLayer, attention_layers
 from sharpmax.hf.length_temperature import SecondTemperatureWarning
 from sharpmax.hf.load import LoadedModel, load
@@ -20,6 +21,7 @@ __all__ = [
     "Sharpened",
     "attention_layers",
     "from_card",
+    "harness_model",
     "load",
     "save_pretrained",
     "sharpen",
