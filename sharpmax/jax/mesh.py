@@ -115,15 +115,16 @@ def sharded_attention(
 def bytes_moved(logits: Logits, value_width: int, devices: int, schedule: str) -> int:
     """Return what a device sends in the forward pass, in bytes, by the given schedule.
 
-    ring: K for the statistics, K and V for the values, each to n - 1 others. reduce: a state of seven numbers a row to
-    n - 1 others, and an all-reduce of (m, Z, O), which sends its array about twice.
+    ring: K for the statistics, K and V for the values, n times each (the last exchange brings them home). reduce: the
+    queries once, a state of seven numbers a row to n - 1 others, and an all-reduce of (m, Z, O), about twice its size.
     """
     batch, heads, queries = logits.rows
     width, key_heads = logits.query.shape[3], logits.key.shape[1]
     if schedule == "ring":
         local = logits.key.shape[2] // devices
-        return batch * key_heads * local * (2 * width + value_width) * logits.query.dtype.itemsize * (devices - 1)
-    return batch * heads * queries * (7 * (devices - 1) + 2 * (value_width + 2)) * logits.wide.itemsize
+        return batch * key_heads * local * (2 * width + value_width) * logits.query.dtype.itemsize * devices
+    numbers = 7 * (devices - 1) + 2 * (value_width + 2)
+    return batch * heads * queries * (numbers * logits.wide.itemsize + width * logits.query.dtype.itemsize)
 
 
 def _layout(

@@ -97,7 +97,7 @@ def memory():
         x = jax.ShapeDtypeStruct((1, length, 1, 64), jnp.float32, sharding=spec)
 
         def loss(q, k, v, mesh=mesh):
-            return (sharded_attention(q, k, v, mesh=mesh, axis="sequence", is_causal=True) ** 2).sum()
+            return (sharded_attention(q, k, v, mesh=mesh, axis="sequence", schedule="ring", is_causal=True) ** 2).sum()
 
         analysis = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile().memory_analysis()
         found[devices] = {

@@ -10,6 +10,7 @@ from sharpmax.jax import attention, cudnn, pallas_attention, pallas_passes, row_
 from tests.attention_cases import CASES
 from tests.jax.judging import in_jax, judge
 
+ON_GPU = jax.default_backend() == "gpu"
 BY_NAME = {case.name: case for case in CASES}
 SERVED = ("grouped", "fewer queries than keys", "more queries than keys", "window to both sides")
 REFUSED = {
@@ -29,10 +30,10 @@ REFUSED_BY_CUDNN = {
 
 @pytest.fixture
 def _interpreted(monkeypatch):
-    """Small tiles, so that these short rows take several."""
-    for name, setting in (("INTERPRET", True), ("BLOCK_Q", 16), ("BLOCK_K", 16)):
+    """Small tiles, so that these short rows take several; on a GPU compiled, elsewhere interpreted."""
+    for name, setting in (("INTERPRET", not ON_GPU), ("BLOCK_Q", 16), ("BLOCK_K", 16)):
         monkeypatch.setattr(pallas_passes, name, setting)
-    monkeypatch.setattr(cudnn, "KERNEL", "xla")  # the algebra around cuDNN, without it
+    monkeypatch.setattr(cudnn, "KERNEL", "cudnn" if ON_GPU else "xla")  # the algebra around cuDNN, without it
 
 
 @pytest.mark.usefixtures("_interpreted")
@@ -81,7 +82,7 @@ def test_float32_is_refused():
         in_jax(BY_NAME["causal"], "float32", implementation="pallas")
 
 
-@pytest.mark.skipif(jax.default_backend() == "gpu", reason="here they are served")
+@pytest.mark.skipif(ON_GPU, reason="here they are served")
 @pytest.mark.parametrize("implementation", ["pallas", "pallas_cudnn", "stock"])
 def test_off_the_gpu_they_are_refused(implementation):
     x = jnp.zeros((1, 8, 1, 16), jnp.bfloat16)

@@ -1,0 +1,29 @@
+"""The JAX attention benchmark checks before it times, says what it timed, and why the rest refused."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from sharpmax.bench import attention_jax as benchmark
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
+def test_the_cpu_table():
+    figures = benchmark.measure(lengths=[64], widths=[64], repeats=1)
+    timed = {(r["case"], r["implementation"]) for r in figures["results"]}
+    both = {(case, name) for case in (benchmark.FORWARD, benchmark.TRAINED) for name in ("plain", "chunked", "xla")}
+    assert timed == both | {(benchmark.STATISTICS, name) for name in ("chunked", "xla")}
+    assert set(figures["refused"]) == {"stock", "pallas", "pallas_cudnn"}
+    assert figures["results"][0]["ratio"] == 1.0
+    benchmark.show(figures)
+
+
+def test_a_wrong_result_is_not_timed():
+    inputs = tuple(jnp.ones((1, 8, 1, 16), jnp.bfloat16) * n for n in (1, 1, 3))
+    with pytest.raises(ArithmeticError, match="nothing was timed"):
+        benchmark._judged("chunked", inputs[2] * 1.2, inputs)
+
+
+def test_sizes_below_1_are_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        benchmark.measure(repeats=0)
