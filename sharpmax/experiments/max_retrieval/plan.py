@@ -90,12 +90,13 @@ def plan_run(
         largest=largest or min(base.largest, scale.largest),
         rotated=base.rotated if rotated is None else rotated,
     )
-    given = {"seeds": seeds, "steps": steps, "largest": largest, "rotated": rotated}
+    given = {"seeds": seeds, "steps": steps, "largest": largest}
     changes = [f"{name}{value}" for name, value in given.items() if value is not None]
+    changes += [] if rotated is None else ["rotated" if rotated else "unrotated"]
     parts = [recipe, *([] if full else [kind]), *([f"seed{seed}"] if seed else []), *changes]
     return Plan(
         name="-".join(parts),
-        scale="changed" if changes else kind,
+        scale=kind if seeds is steps is None else "changed",
         recipe=chosen,
         seed=seed,
         seeds=seeds or scale.seeds,

@@ -63,6 +63,14 @@ def test_a_plan_says_what_the_full_run_is():
     assert sharp.sizes[-1] == 131_072
 
 
+def test_a_run_is_named_after_what_makes_it_differ_from_the_full_one():
+    names = [
+        plan_run(**{"seed": 0, "quick": False, "full": True, "recipe": "sharp", **options}).name
+        for options in ({"rotated": False}, {"seed": 3}, {"full": False, "seeds": 4, "largest": 2**20})
+    ]
+    assert names == ["sharp-unrotated", "sharp-seed3", "sharp-default-seeds4-largest1048576"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
