@@ -28,8 +28,9 @@ BENCHMARKS = (
     Benchmark(
         "attention",
         "sharpmax.bench.attention",
-        "what sharpened attention costs beside PyTorch's own, on this machine's GPU or CPU",
+        "what sharpened attention costs beside the framework's own, on this machine's GPU or CPU",
         {
+            "--framework": {"choices": ["torch", "jax"], "help": "whose attention (torch)"},
             "--lengths": {"type": int, "nargs": "+", "metavar": "N", "help": "tokens in a sequence"},
             "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "of a head (128 64)"},
             "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (15)"},

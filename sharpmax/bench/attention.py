@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from sharpmax import PAPER, Constant, detach
+from sharpmax.bench import attention_jax
 from sharpmax.bench.attention_inputs import draw
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
@@ -21,7 +22,12 @@ ROWS_JUDGED = 64
 
 
 def measure(
-    *, lengths: Sequence[int] = (), widths: Sequence[int] = (128, 64), repeats: int = 15, seed: int = 0
+    *,
+    lengths: Sequence[int] = (),
+    widths: Sequence[int] = (128, 64),
+    repeats: int = 15,
+    seed: int = 0,
+    framework: str = "torch",
 ) -> dict[str, Any]:
     """Check, then time, every case; returns milliseconds, the ratio to plain attention, and what ran.
 
@@ -30,13 +36,18 @@ def measure(
         widths: of a head; the features stay the same, so a narrower head means more of them.
         repeats: timed calls of each contestant, in turns.
         seed: of the inputs.
+        framework: torch, or jax (`attention_jax`).
 
     Raises:
-        ValueError: for a length, width or number of repeats below 1.
+        ValueError: for a length, width or number of repeats below 1, or another framework.
         ArithmeticError: if a result errs by more than twice what half-precision products err; it is not timed.
     """
     if min([1, *lengths, *widths, repeats]) < 1:
         raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}")
+    if framework == "jax":
+        return attention_jax.measure(lengths=lengths, widths=widths, repeats=repeats, seed=seed)
+    if framework != "torch":
+        raise ValueError(f"framework must be torch or jax, got {framework!r}")
     with extra("torch"):
         import torch
     on_gpu = torch.cuda.is_available()
@@ -59,6 +70,8 @@ def measure(
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
+    if figures.get("framework") == "jax":
+        return attention_jax.show(figures)
     from rich.table import Table
 
     table = Table("case", "length", "width", "implementation", "ms", "ratio to plain", "error", title=figures["device"])

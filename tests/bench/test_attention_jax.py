@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from sharpmax.bench import attention
 from sharpmax.bench import attention_jax as benchmark
+from sharpmax.cli import main
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
@@ -16,6 +18,16 @@ def test_the_cpu_table():
     assert set(figures["refused"]) == {"stock", "pallas", "pallas_cudnn"}
     assert figures["results"][0]["ratio"] == 1.0
     benchmark.show(figures)
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
+def test_it_is_the_attention_benchmark_s_other_framework(capsys):
+    assert (
+        main(["bench", "attention", "--framework", "jax", "--lengths", "32", "--widths", "16", "--repeats", "1"]) == 0
+    )
+    assert "chunked" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="torch or jax"):
+        attention.measure(framework="numpy")
 
 
 def test_a_wrong_result_is_not_timed():
