@@ -5,7 +5,7 @@ entries and 60 % at 256, for at most 0.5 % of perplexity. Then the honest part: 
 tasks, fitted on a mixture, against the paper's rule, one global beta, b alone, and a LoRA fitted at equal cost; five
 seeds; and accuracy against perplexity as the penalty grows.
 
-Cost: on one H200 about 70 s a fit and as much a judgement; 17 fits, so about 40 minutes in all. A killed run continues:
+Cost: on one H200 about 70 s a fit and as much a judgement; 13 fits: about half an hour in all. A killed run continues:
     python -m sharpmax.experiments.calibration_study --device cuda --out runs
     python -m sharpmax.experiments.calibration_study --device cuda --out runs --only seed0 seed1     (a part of it)
 """
@@ -25,6 +25,7 @@ from sharpmax.hf.adapter import learn_lora
 from sharpmax.hf.judge import Exam, Sheet, compare, sit
 from sharpmax.hf.learn import Recipe, learn
 from sharpmax.hf.load import LoadedModel, load
+from sharpmax.report.curves import Curve, CurvesDisplay
 
 SEEDS = range(5)
 PENALTIES = (1.0, 10.0, 20.0, 50.0, 200.0)
@@ -61,7 +62,23 @@ def run(
         raise ValueError(f"expected steps among {', '.join(tasks)}, got {', '.join(unknown)}")
     metrics = {name: compute() for name, compute in tasks.items() if not only or name in only}
     folder.finish(metrics)
+    if not only:
+        _trade_off(metrics).save(folder.figures, "trade-off")
     return metrics
+
+
+def _trade_off(metrics: dict[str, Any]) -> CurvesDisplay:
+    """Return accuracy at the largest sizes against the rise of perplexity, as the penalty grows."""
+    found = [metrics[f"penalty{penalty:g}"] for penalty in PENALTIES]
+    rises = [100 * max(text["perplexity_rise"] for text in step["text"].values()) for step in found]
+    curves = [
+        Curve(
+            f"{size} entries", rises, [100 * step["tasks"]["lookup"][str(size)]["accuracy"]["policy"] for step in found]
+        )
+        for size in SIZES[-2:]
+    ]
+    title = f"Penalty {PENALTIES[-1]:g} (left) to {PENALTIES[0]:g}"
+    return CurvesDisplay(curves, "rise of perplexity, %", "right answers, %", title, x_scale="linear")
 
 
 class _Study:

@@ -35,6 +35,19 @@ def test_constant_one_is_the_models_own_attention(family):
     assert torch.equal(output(model, **given), reference)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2", "bert", "t5"])
+def test_half_precision_errs_no_more_than_the_models_own(family):
+    model, given = build(family), inputs(family)
+    model.bfloat16()
+    judge = output(copy.deepcopy(model).double(), **given)
+    reference = output(model, **given)
+    with sharpen(model):
+        actual = output(model, **given)
+    assert actual.dtype == torch.bfloat16
+    budget = 2 * (reference.double() - judge).abs().mean() + 2 * 2**-8 * judge.abs().mean()
+    assert (actual.double() - judge).abs().mean() <= budget
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_policy_changes_the_output(family):
     model, given = build(family), inputs(family)
