@@ -39,8 +39,7 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
         count = visible_keys(rows.logits, rows.sink, rows.masked)
         minimum = smallest(rows.logits) if "minimum" in request.extra else None
         shifted, maximum = shift_(rows.logits, rows.masked)
-        weights = torch.exp(shifted)
-        stats = statistics_of_shifted(shifted, weights.clone(), maximum, variance="variance" in request.extra)
+        stats = statistics_of_shifted(shifted, torch.exp(shifted), maximum, variance="variance" in request.extra)
         stats = stats._replace(count=count, minimum=minimum)
         if position is not None:
             stats = stats._replace(position=chunk.rows_of(position, request.groups))
@@ -49,8 +48,7 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
             return StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
 
         beta = choose(request.policy, stats, stats_at)
-        if bool((beta != 1).any()):  # else the weights at hand are the weights
-            weights = shifted.mul_(beta.clamp(min=SMALLEST).unsqueeze(-1)).exp_()
+        weights = shifted.mul_(beta.clamp(min=SMALLEST).unsqueeze(-1)).exp_()
         value = chunk.keys_of(request.value).to(request.wide)
         result = product(weights[..., : value.shape[0]], value).div_(row_total(weights))
         chunk.rows_of(output, request.groups).copy_(result)
@@ -62,12 +60,13 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
     return output, RowStats(**kept)
 
 
-def visible_keys(logits: Tensor, sink: bool, masked: bool) -> Tensor:
-    """Count the keys of each row that are not -inf."""
+def visible_keys(logits: Tensor, sink: bool, masked: tuple[slice, ...]) -> Tensor:
+    """Count the keys of each row that are not -inf, looking only where some may be."""
     keys = logits[..., :-1] if sink else logits
-    if not masked:
-        return logits.new_full(keys.shape[:-1], keys.shape[-1])
-    return (keys != -torch.inf).sum(-1).to(logits.dtype)
+    hidden = keys.new_zeros(keys.shape[:-1])
+    for columns in masked:
+        hidden += (keys[..., columns] == -torch.inf).sum(-1)
+    return keys.shape[-1] - hidden
 
 
 def smallest(logits: Tensor) -> Tensor:
@@ -77,15 +76,15 @@ def smallest(logits: Tensor) -> Tensor:
     return logits.masked_fill(logits == -torch.inf, torch.inf).amin(-1)
 
 
-def shift_(logits: Tensor, masked: bool) -> tuple[Tensor, Tensor]:
+def shift_(logits: Tensor, masked: tuple[slice, ...]) -> tuple[Tensor, Tensor]:
     """Subtract each row's maximum in place, a masked item stopping at FLOOR; return that and the maximum."""
     if logits.shape[-1] == 0:
         return logits, logits.new_full(logits.shape[:-1], -torch.inf)
     maximum = logits.amax(-1)
-    if not masked:
-        return logits.sub_(maximum.unsqueeze(-1)), maximum
-    origin = maximum.masked_fill(maximum == -torch.inf, 0)
-    return logits.sub_(origin.unsqueeze(-1)).clamp_(min=FLOOR), maximum
+    logits.sub_(maximum.masked_fill(maximum == -torch.inf, 0).unsqueeze(-1))
+    for columns in masked:
+        logits[..., columns].clamp_(min=FLOOR)
+    return logits, maximum
 
 
 def statistics_of_shifted(shifted: Tensor, weights: Tensor, maximum: Tensor, *, variance: bool) -> RowStats:

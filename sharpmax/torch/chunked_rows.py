@@ -13,7 +13,7 @@ from torch import Tensor
 from sharpmax.torch.lengths import visible_by_position
 from sharpmax.torch.request import Request
 
-ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
+ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 """Logits in a chunk: what a CPU's cache holds; 256 MB on an accelerator, which needs the parallelism."""
 
 
@@ -72,7 +72,7 @@ class Rows(NamedTuple):
     k: Tensor  # (keys, D)
     slope: Tensor | None  # d(softcap(x))/dx
     sink: bool
-    masked: bool  # whether some logit may be -inf
+    masked: tuple[slice, ...]  # the columns in which some logit may be -inf
 
 
 def rows_of(request: Request, chunk: Chunk, *, slope: bool = False) -> Rows:
@@ -91,16 +91,32 @@ def rows_of(request: Request, chunk: Chunk, *, slope: bool = False) -> Rows:
         logits = logits + chunk.logits_of(request.bias, request.groups).to(logits.dtype)
     if request.mask is not None:
         logits.masked_fill_(~chunk.logits_of(request.mask, request.groups), -torch.inf)
-    by_position = visible_by_position(request, *chunk[2:])
-    if by_position is not None:
-        logits.masked_fill_(~by_position, -torch.inf)
+    edges = _edges(request, chunk)
+    for edge in edges:
+        visible = visible_by_position(
+            request, chunk.start, chunk.stop, chunk.low + edge.start, min(chunk.low + edge.stop, chunk.high)
+        )
+        if visible is not None:
+            logits[..., edge].masked_fill_(~visible, -torch.inf)
     if request.sinks is not None:
         sink = request.sinks[chunk.query_heads(request.groups)].to(logits.dtype)[:, None].expand(group, queries)
         # A row that sees no key stays empty, whatever its sink.
         sink = torch.where((logits != -torch.inf).any(-1), sink, -torch.inf)
         logits = torch.cat([logits, sink[..., None]], dim=-1)
-    masked = not (request.mask is None and request.bias is None and by_position is None and k.shape[0])
-    return Rows(logits, q, k, kept, request.sinks is not None, masked)
+    anywhere = request.mask is not None or request.bias is not None or not request.is_finite
+    return Rows(logits, q, k, kept, request.sinks is not None, (slice(None),) if anywhere else edges)
+
+
+def _edges(request: Request, chunk: Chunk) -> tuple[slice, ...]:
+    """Return the columns that some query of the chunk does not see by position: all between is visible to all."""
+    keys = chunk.high - chunk.low
+    first, last = 0, keys
+    if request.left is not None:  # columns before the first key of the last query
+        first = min(max(chunk.stop - 1 + request.offset - request.left - chunk.low, 0), keys)
+    if request.right is not None:  # columns after the last key of the first query
+        last = min(max(chunk.start + request.offset + request.right + 1 - chunk.low, 0), keys)
+    edges = (slice(0, first), slice(last, keys)) if first <= last else (slice(0, keys),)
+    return tuple(edge for edge in edges if edge.start < edge.stop)
 
 
 class Gradients(NamedTuple):

@@ -5,6 +5,7 @@ Validation happens here, before any work and in one place: an implementation may
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -75,6 +76,11 @@ class Request:
         """Whether autograd may ask for a gradient of anything passed in (a policy's own tensors aside)."""
         inputs = (self.query, self.key, self.value, self.bias, self.sinks)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether query and key are finite, so that no logit is -inf of its own (waits for the device)."""
+        return bool(torch.isfinite(self.query).all() & torch.isfinite(self.key).all())
 
     def packed(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key and value with their last axis contiguous, as kernels (PyTorch's own too) take it to be."""

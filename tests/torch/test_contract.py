@@ -20,6 +20,15 @@ DIFFERENTIABLE = ("query", "key", "value", "bias", "sinks")
 STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 
 
+INTERPRETED = {"triton": "float32", "hybrid": "float16", "fused": "float16"}
+"""Without a GPU the kernels run as Python, a second a case: one dtype each. With one, every dtype."""
+
+
+def skip_if_slow(kernel: str, dtype: str) -> None:
+    if DEVICE == "cpu" and INTERPRETED.get(kernel, dtype) != dtype:
+        pytest.skip("the interpreter runs one dtype of each kernel")
+
+
 def tensors(case: Case, dtype: torch.dtype, precision: torch.dtype | None = None) -> dict[str, torch.Tensor | None]:
     """Draw the case, round it to `dtype`, and give it as `precision` (the same, unless said)."""
     made: dict[str, torch.Tensor | None] = {}
@@ -111,6 +120,7 @@ def largest_logit(stats):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_contract(implementation, case, dtype):
+    skip_if_slow(implementation, dtype)
     arrays = tensors(case, DTYPES[dtype])
     output, stats = serve(case, arrays, implementation, return_stats=implementation != "stock")
     # The kernels say so themselves: see test_kernels_refuse_the_gradient_of_the_maximum.
@@ -126,6 +136,7 @@ def test_contract_without_gradient(implementation, case, dtype):
     """Where nobody asks for a gradient these two take another road: one fused kernel, one pass over the chunks."""
     if implementation not in IMPLEMENTATIONS:
         pytest.skip("Triton is not installed")
+    skip_if_slow({"triton": "fused"}.get(implementation, implementation), dtype)
     arrays = tensors(case, DTYPES[dtype])
     with torch.no_grad():
         output, stats = serve(case, arrays, implementation, return_stats=True)
