@@ -24,13 +24,9 @@ Size = tuple[int, int]
 def block_size(logits: Logits) -> Size:
     """Choose how many queries and keys a block has."""
     batch, heads, length = logits.rows
-    keys = min(WIDEST, _rounded(logits.key.shape[2]))
+    keys = min(WIDEST, logits.key.shape[2])
     queries = max(16, min(WIDEST, ELEMENTS // (batch * heads * keys)) // 16 * 16)
-    return min(queries, _rounded(length)), keys
-
-
-def _rounded(length: int) -> int:
-    return -(-length // 16) * 16
+    return min(queries, length), keys
 
 
 @dataclass(frozen=True)

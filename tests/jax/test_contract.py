@@ -23,7 +23,7 @@ def _small_blocks(monkeypatch):
 @pytest.fixture(autouse=True, scope="module")
 def _quick_compiler():
     """Compile quickly rather than well: each case is one more program, run once."""
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
