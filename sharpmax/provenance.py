@@ -39,6 +39,8 @@ def _device() -> str:
 
 def commit() -> str | None:
     """Return the commit this code is at, with `-dirty` where tracked files differ; None outside a checkout."""
+    if named := os.environ.get("SHARPMAX_COMMIT"):  # of a tree that was copied without its .git
+        return named
     package = Path(sharpmax.__file__).parent
     # An installed copy may lie inside someone else's checkout; only a tracked file makes the commit ours.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:

@@ -45,3 +45,8 @@ def test_there_is_no_commit_outside_a_checkout_or_in_a_foreign_one(tmp_path, mon
 def test_the_command_is_what_one_would_type(argv, command, monkeypatch):
     monkeypatch.setattr(sys, "argv", argv)
     assert provenance.provenance()["command"] == command
+
+
+def test_a_tree_copied_without_its_history_may_be_told_its_commit(monkeypatch):
+    monkeypatch.setenv("SHARPMAX_COMMIT", "abc123")
+    assert provenance.provenance()["commit"] == "abc123"

@@ -78,8 +78,10 @@ class RunFolder:
         commits = {_read_step(step)["commit"] for step in (self.path / "steps").glob("*.json")} | {origin["commit"]}
         if len(commits) > 1:
             origin["commit"] = sorted(str(each) for each in commits)
-        seed = self.config.get("seed")
-        atomic.write_json(file, {"config": self.config, "seed": seed, **origin, "metrics": metrics})
+        about = {"config": self.config, "seed": self.config.get("seed"), **origin}
+        if taken := sorted(about.keys() & metrics.keys()):
+            raise ValueError(f"metrics may not be named {', '.join(taken)}: those say where the numbers come from")
+        atomic.write_json(file, {**about, **metrics})
         return file
 
 

@@ -30,7 +30,7 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch):
     assert set(whole["transfer"]) == {"seed0", "mixture"}
     assert (tmp_path / "calibration-study" / "tiny" / "figures" / "trade-off.svg").exists()
     stored = json.loads((tmp_path / "calibration-study" / "tiny" / "metrics.json").read_text())
-    assert stored["metrics"]["lora"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
+    assert stored["lora"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
 
 
 def test_an_unknown_step_is_refused(small, tmp_path):

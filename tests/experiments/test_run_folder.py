@@ -32,7 +32,7 @@ def test_a_step_that_failed_is_computed_again(tmp_path):
 def test_finish_says_where_the_numbers_come_from(tmp_path):
     file = RunFolder.open(tmp_path, "demo", "a", {"seed": 4, "sizes": (1, 2)}).finish({"accuracy": 0.5})
     stored = json.loads(file.read_text())
-    assert stored["metrics"] == {"accuracy": 0.5}
+    assert stored["accuracy"] == 0.5
     assert stored["seed"] == 4
     assert stored["config"]["sizes"] == [1, 2]
     assert stored["versions"]["python"] == platform.python_version()
@@ -88,3 +88,9 @@ def test_a_step_that_is_no_step_says_what_to_do(tmp_path):
     (run.path / "steps" / "one.json").write_text("{}")
     with pytest.raises(ValueError, match="delete it to compute it again"):
         run.once("one", lambda: 1)
+
+
+def test_metrics_do_not_hide_where_they_come_from(tmp_path):
+    run = RunFolder.open(tmp_path, "bounds", "seed0", {"seed": 0})
+    with pytest.raises(ValueError, match="may not be named commit"):
+        run.finish({"commit": "mine"})

@@ -93,7 +93,7 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     assert "spread of the logits over all heads" in said
     assert "rank correlation" in said
     folder = tmp_path / "runs" / "diagnose" / "rxnmapper-text"
-    metrics = json.loads((folder / "metrics.json").read_text())["metrics"]
+    metrics = json.loads((folder / "metrics.json").read_text())
     assert np.shape(metrics["dispersion"]["entropy"]) == (12, 8, 3)
     assert (folder / "figures" / "entropy.svg").exists()
     assert "OCC&gt;&gt;CCOC" in (folder / "diagnosis.html").read_text()

@@ -185,5 +185,5 @@ def _committed(metrics: dict[str, Any]) -> list[Text | PageTable | Figure]:
         return []
     full = json.loads(file.read_text(encoding="utf-8"))
     origin = f"Made by: {full['command']} on {full['device']}."
-    tables = [beside_the_paper(full["metrics"])] if metrics["recipe"] == "paper" else []
-    return [Text(origin, "The full run, as committed"), *tables, all_rules(full["metrics"])]
+    tables = [beside_the_paper(full)] if metrics["recipe"] == "paper" else []
+    return [Text(origin, "The full run, as committed"), *tables, all_rules(full)]

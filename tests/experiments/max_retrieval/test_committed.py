@@ -1,0 +1,41 @@
+"""The committed results of max retrieval keep what the project claims of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sharpmax.experiments.max_retrieval import paper_table
+
+RESULTS = Path(__file__).parents[3] / "results" / "max-retrieval"
+
+
+def accuracy(recipe: str, rule: str) -> dict[int, np.ndarray]:
+    metrics = json.loads((RESULTS / recipe / "metrics.json").read_text())
+    return {int(n): 100 * np.asarray(seeds) for n, seeds in metrics["accuracy"][rule].items()}
+
+
+def test_softmax_is_table_1_within_3_points_and_5_beyond_2048():
+    ours = accuracy("paper", "softmax")
+    for n, theirs in zip(paper_table.SIZES, paper_table.SOFTMAX, strict=True):
+        if theirs is None:
+            continue
+        assert len(ours[n]) == 10
+        assert abs(ours[n].mean() - theirs) <= (3 if n <= 2048 else 5), n
+
+
+def test_entropy_target_recovers_the_ceiling_of_temperature():
+    plain, solved, hard = (accuracy("paper", rule) for rule in ("softmax", "entropy_target", "hard"))
+    apart = [n for n in plain if hard[n].mean() - plain[n].mean() >= 2]
+    assert len(apart) >= 5
+    for n in apart:
+        assert solved[n].mean() - plain[n].mean() >= 0.95 * (hard[n].mean() - plain[n].mean()), n
+    assert solved[16].mean() >= plain[16].mean()
+
+
+@pytest.mark.parametrize(("n", "least"), [(16_384, 99), (131_072, 95)])
+def test_the_sharp_recipe_holds_far_beyond_its_training(n, least):
+    found = accuracy("sharp", "entropy_target")[n]
+    assert len(found) == 10
+    assert found.mean() >= least
