@@ -41,7 +41,7 @@ def certify(
     policy = Constant(1.0) if card is None else load_policy(card_file(card))
     content = source_code() if text is None else Path(text).read_text(encoding="utf-8")
     length = min(length, loaded.context, loaded.tokens(content).shape[1])
-    certificates = certify_heads(loaded, content, lengths=[length], policy=policy)
+    certificates = certify_heads(loaded, content, length=length, policy=policy)
     config = {"seed": None, "model": model, "text": None if text is None else str(text), "length": length}
     config["card"] = None if card is None else str(card)
     folder = RunFolder.open(out, "certify", Path(model).name, config)

@@ -1,29 +1,30 @@
 """Certify a model: for every head the proved spread of its logits, the measured one, and the sizes that follow."""
 
-from collections.abc import Sequence
-
 import numpy as np
+import torch
 
 from sharpmax.core.policies import Constant, Policy
 from sharpmax.diagnose.certificates import Certificate, largest_inverse_temperature
-from sharpmax.hf.diagnose import diagnose_text
+from sharpmax.hf.diagnose import checked_lengths, layer_names
 from sharpmax.hf.load import LoadedModel
+from sharpmax.hf.probe import RowProbe
 from sharpmax.hf.projections import proved_spreads
+from sharpmax.hf.sharpen import sharpen
 
 PLAIN = Constant(1.0)
 
 
 def certify(
-    loaded: LoadedModel, text: str | None = None, *, lengths: Sequence[int] = (512,), policy: Policy = PLAIN
+    loaded: LoadedModel, text: str | None = None, *, length: int = 512, policy: Policy = PLAIN
 ) -> list[Certificate]:
-    """Return a certificate for every head; with a text, also the largest spread that any of its rows showed.
+    """Return a certificate for every head; with a text, also the largest spread of all its rows.
 
     Raises:
         NotImplementedError: a family whose norm layers are not known.
         ValueError: a policy that may sharpen without bound, so that nothing can be proved.
     """
     proved = proved_spreads(loaded.model)
-    measured = None if text is None else diagnose_text(loaded, text, lengths, rows=10**9).most_spread
+    measured = None if text is None else widest_rows(loaded, text, length)
     certificates = []
     for layer, row in enumerate(proved):
         beta = largest_inverse_temperature(policy.for_layer(layer))
@@ -33,3 +34,14 @@ def certify(
             seen = None if measured is None or np.isnan(measured[layer, head]) else float(measured[layer, head])
             certificates.append(Certificate(layer, head, float(spread), seen, beta))
     return certificates
+
+
+@torch.no_grad()
+def widest_rows(loaded: LoadedModel, text: str, length: int) -> np.ndarray:
+    """Return the largest spread of every row of a text of `length` tokens, (layer, head)."""
+    checked_lengths(loaded, [length])
+    ids = loaded.tokens(text)[:, :length]
+    probe = RowProbe(torch.arange, lambda count: np.where(count > 0, length, 0))
+    with sharpen(loaded.model, probe=probe):
+        loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids))
+    return probe.dispersion(layer_names(loaded)).most_spread

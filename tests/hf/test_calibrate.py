@@ -88,7 +88,7 @@ def test_the_penalty_holds_the_model_to_itself(loaded):
     assert apart[100.0] < apart[0.0] / 2
 
 
-def test_match_undoes_the_growth_of_entropy(loaded):
+def test_match_leaves_short_rows_alone_and_sharpens_long_ones(loaded):
     policy = match(loaded, TEXT, [16, 32, 64, 128], reference=16, rows=8)
     assert query_heads(loaded) == [4, 4]
     seen = {}

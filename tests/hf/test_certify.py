@@ -31,14 +31,14 @@ def test_every_row_spreads_within_the_proved_bound(family):
             if parameter.ndim == 1:  # gains and biases that are not what they start as
                 generator = torch.Generator().manual_seed(len(name))
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.5)
-    certificates = certify(loaded, TEXT, lengths=[16, 128])
+    certificates = certify(loaded, TEXT, length=128)
     assert len(certificates) == 8
     assert_within(certificates)
 
 
 @pytest.mark.parametrize(("name", "text"), [("minilm", LICENSE), ("rxnmapper", "CC(=O)Cl.OCC>>CCOC(C)=O" * 9)])
 def test_real_weights_keep_to_the_bound(name, text):
-    assert_within(certify(load(name), text, lengths=[128]))
+    assert_within(certify(load(name), text, length=128))
 
 
 def test_a_head_built_to_reach_the_bound_reaches_it():
@@ -56,7 +56,7 @@ def test_a_head_built_to_reach_the_bound_reaches_it():
         for start in (0, 32):
             for head in range(4):
                 block.attn.c_attn.weight[:, start + head * 8] = v
-    certificates = [head for head in certify(loaded, TEXT, lengths=[64]) if head.layer == 0]
+    certificates = [head for head in certify(loaded, TEXT, length=64) if head.layer == 0]
     for head in certificates:
         assert 0.9 * head.proved_spread <= head.measured_spread <= head.proved_spread * (1 + 1e-5)
 
