@@ -9,10 +9,17 @@ from sharpmax import PAPER, EntropyTarget, LogLinear
 from sharpmax.jax import attention, row_stats
 
 
+@pytest.fixture
+def _double():
+    """Compare implementations in float64, where nothing but a fault is as large as the tolerance."""
+    with jax.enable_x64(True):
+        yield
+
+
 def inputs(queries=24, keys=24, heads=2, width=8):
     rng = np.random.default_rng(0)
     shapes = ((1, queries, heads, width), (1, keys, 1, width), (1, keys, 1, width))
-    return [jnp.asarray(rng.normal(size=shape) * 2, jnp.float32) for shape in shapes]
+    return [jnp.asarray(rng.normal(size=shape) * 2) for shape in shapes]
 
 
 def loss(q, k, v, implementation="chunked", policy=PAPER):
@@ -24,31 +31,34 @@ def close(got, expected, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), got, expected)
 
 
+@pytest.mark.usefixtures("_double")
 def test_jit_vmap_grad_and_checkpoint_compose():
     q, k, v = inputs()
     plain = jax.grad(loss, (0, 1, 2))(q, k, v, "xla")
-    close(jax.jit(jax.grad(jax.checkpoint(loss), (0, 1, 2)))(q, k, v), plain, rtol=1e-4, atol=1e-5)
+    close(jax.jit(jax.grad(jax.checkpoint(loss), (0, 1, 2)))(q, k, v), plain, rtol=1e-10, atol=1e-10)
     many = [jnp.stack([x, x / 2]) for x in (q, k, v)]
     batched = jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2))))(*many)
-    close([g[0] for g in batched], list(plain), rtol=1e-4, atol=1e-5)
-    close([g[1] for g in batched], list(jax.grad(loss, (0, 1, 2))(q / 2, k / 2, v / 2)), rtol=1e-4, atol=1e-5)
+    close([g[0] for g in batched], list(plain), rtol=1e-10, atol=1e-10)
+    close([g[1] for g in batched], list(jax.grad(loss, (0, 1, 2))(q / 2, k / 2, v / 2)), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("_double")
 def test_forward_mode_is_xla_s_and_chunked_says_so():
     q, k, v = inputs()
     tangents = [jnp.ones_like(x) for x in (q, k, v)]
     _, slope = jax.jvp(lambda *x: loss(*x, "xla"), (q, k, v), tuple(tangents))
     gradients = jax.grad(loss, (0, 1, 2))(q, k, v)
-    np.testing.assert_allclose(slope, sum((g * t).sum() for g, t in zip(gradients, tangents, strict=True)), rtol=1e-4)
+    np.testing.assert_allclose(slope, sum((g * t).sum() for g, t in zip(gradients, tangents, strict=True)), rtol=1e-10)
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(loss, (q, k, v), tuple(tangents))
 
 
+@pytest.mark.usefixtures("_double")
 def test_forward_over_reverse_gives_hessian_products():
     q, k, v = inputs(queries=5, keys=5)
-    direction = jnp.cos(jnp.arange(q.size, dtype=jnp.float32)).reshape(q.shape)
+    direction = jnp.cos(jnp.arange(q.size, dtype=q.dtype)).reshape(q.shape)
     products = [jax.jvp(lambda x, i=i: jax.grad(loss)(x, k, v, i), (q,), (direction,))[1] for i in ("chunked", "xla")]
-    np.testing.assert_allclose(*products, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(*products, rtol=1e-10, atol=1e-10)
 
 
 def test_eval_shape_computes_nothing():
@@ -58,12 +68,13 @@ def test_eval_shape_computes_nothing():
     assert (stats.entropy.shape, stats.entropy.dtype) == ((2, 8, 1 << 20), jnp.float32)
 
 
+@pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize("policy", [EntropyTarget(0.5), LogLinear(a=jnp.full((2, 1), 0.3), c=jnp.full((2, 1), 0.2))])
 def test_gradients_through_a_solved_and_to_a_learnt_policy(policy):
     q, k, v = inputs()
     found = [jax.jit(jax.grad(lambda q, p, i=i: loss(q, k, v, i, p), (0, 1)))(q, policy) for i in ("chunked", "xla")]
-    # A root is found to 1e-4 nats by two programs that round differently.
-    close(*found, rtol=2e-3, atol=2e-3)
+    # A root is found to 1e-9 nats by two programs that round differently.
+    close(*found, rtol=1e-7, atol=1e-7)
 
 
 def temporary_bytes(length, *, gradient):
