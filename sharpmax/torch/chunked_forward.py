@@ -22,7 +22,8 @@ def is_rowwise(policy: Any) -> bool:
     """Tell whether beta of a row depends on that row alone: our own policies with numbers, not arrays, for fields."""
     if type(policy) not in (Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table):
         return False
-    return not any(isinstance(v, Tensor) for f in dataclasses.fields(policy) for v in _flat(getattr(policy, f.name)))
+    learning = any(isinstance(v, Tensor) for f in dataclasses.fields(policy) for v in _flat(getattr(policy, f.name)))
+    return not learning and not any(policy.field_shapes)
 
 
 def _flat(value: Any) -> tuple[Any, ...]:

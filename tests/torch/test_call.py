@@ -275,3 +275,11 @@ def test_dropout_drops_and_rescales():
     torch.manual_seed(0)
     assert torch.equal(dropped, attention(q, k, v, dropout=0.5))
     assert not torch.equal(dropped, attention(q, k, v))
+
+
+def test_a_saved_policy_a_head_is_not_taken_for_one_number():
+    """A card holds one number a head as nested tuples."""
+    q = torch.randn(1, 2, 9, 8, generator=torch.Generator().manual_seed(0))
+    per_head = LogLinear(a=((0.5,), (-0.5,)))
+    expected = attention(q, q, q, policy=per_head, implementation="eager")
+    torch.testing.assert_close(attention(q, q, q, policy=per_head, implementation="chunked"), expected)
