@@ -131,8 +131,8 @@ POLICIES = (
     replace(CAUSAL, name="softening", policy=Constant(0.25)),
     replace(CAUSAL, name="clamped polynomial", policy=Polynomial((0.4, 0.2, 1.0), threshold=0.1, domain=(0.3, 2.0))),
     replace(CAUSAL, name="table", policy=Table((0.5, 1.5, 3.0), (1.0, 1.8, 4.0))),
-    # Not causal: rows of two or three nearly tied keys would amplify the solver's own tolerance, not rounding.
-    replace(PLAIN, name="entropy target", policy=EntropyTarget(1.5)),
+    replace(CAUSAL, name="entropy target", policy=EntropyTarget(1.0)),
+    replace(PLAIN, name="entropy target, long rows", policy=EntropyTarget(1.5)),
     replace(CAUSAL, name="length", policy=LengthScaled.ssmax(0.4)),
     replace(CAUSAL, name="position", policy=LengthScaled.llama4(floor_scale=8)),
     replace(CAUSAL, name="length under a mask", policy=LengthScaled.ssmax(0.4), mask="dead"),

@@ -21,9 +21,9 @@ from sharpmax.core.policies.base import LARGEST, Policy, check_number
 from sharpmax.core.stats import RowStats, StatsAt
 
 # Nats from the target at which a row is settled (the promise is 1e-3), and the width in log beta at which a bracket is
-# as good as a point: H moves by Var times that within it. Tighter in float64, where gradients are checked by number.
-TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-NARROWEST = {"float32": 1e-5, "float64": 1e-9}
+# as good as a point: H moves by Var times that within it. A gradient magnifies what is left of it in nearly tied rows.
+TOLERANCE = {"float32": 1e-6, "float64": 1e-9}
+NARROWEST = {"float32": 1e-6, "float64": 1e-9}
 FLATTEST = 1e-20  # a variance below which Newton's step is meaningless
 LIMIT = 48  # Newton takes about 6 steps; tied leaders take the 20 to 35 halvings from log(maximum) to NARROWEST
 
