@@ -1,7 +1,8 @@
 """The list of built-in models, for people."""
 
 from sharpmax.hf.builtin import BUILTIN
-from sharpmax.hf.fetch import cache_folder, is_cached
+from sharpmax.hf.fetch import is_cached
+from sharpmax.wheels import cache_folder
 
 
 def print_models() -> None:

@@ -1,0 +1,195 @@
+"""What is trained on and what is asked, kept apart, and kept on disk: shards of text with their checksums.
+
+The test set is settled first, from the published validation seeds. A training example whose question is in the test set
+is drawn again: small inputs repeat (there are few graphs of four nodes), whatever the seed. Every shard draws from
+seeds of its own, so shards are made side by side, and a run that was killed makes only those that are missing.
+"""
+
+import gzip
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from sharpmax import atomic
+from sharpmax.tasks.clrs_text.examples import ALGORITHMS, VALIDATION_SEEDS, Example, stream, validation
+from sharpmax.wheels import cache_folder
+
+SHARD = 4096
+GIVE_UP = 1000
+"""Draws in a row that are all in the test set: then no training example of that algorithm and length is left."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a corpus holds.
+
+    Attributes:
+        train_lengths, test_lengths: lengths of the inputs; training draws one, and an algorithm, evenly.
+        train_examples, train_seed: how many, and from which draws.
+        test_samples: of each algorithm, length and validation seed, at most 125.
+        most_characters: a longer example is left out, and counted. No tokenizer makes more tokens than characters.
+        hints: whether the answer shows the algorithm's trace.
+    """
+
+    algorithms: tuple[str, ...] = ALGORITHMS
+    train_lengths: tuple[int, ...] = tuple(range(4, 17))
+    test_lengths: tuple[int, ...] = (8, 12, 16, 20, 24, 32, 64)
+    train_examples: int = 20 * SHARD
+    train_seed: int = 1000
+    test_samples: int = 8
+    most_characters: int = 8192
+    hints: bool = False
+
+    def __post_init__(self) -> None:
+        shards = -(-self.train_examples // SHARD)
+        if self.train_examples < 1 or set(range(self.train_seed, self.train_seed + shards)) & set(VALIDATION_SEEDS):
+            raise ValueError(
+                f"expected training examples from seeds that are none of {VALIDATION_SEEDS}, got "
+                f"{self.train_examples} from seed {self.train_seed}, which makes shards of {shards} seeds on from there"
+            )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The examples of a plan, with what was left out: `left_out[split]` counts examples longer than allowed."""
+
+    plan: Plan
+    train: list[Example]
+    test: list[Example]
+    left_out: dict[str, int]
+    sha256: dict[str, str]
+
+
+def corpus(plan: Plan, *, processes: int = 1, report: Callable[[int, int], None] | None = None) -> Corpus:
+    """Return the plan's examples, from disk where they are, made and kept where they are not.
+
+    `report(made, of)` is called as shards are finished.
+
+    Raises:
+        ValueError: a training example that is also a test example, which the making rules out.
+    """
+    folder = corpus_folder(plan)
+    tests = [partial(_test_shard, plan, algorithm, folder) for algorithm in plan.algorithms]
+    made = _all(tests, processes, report)
+    asked = frozenset(example.question for examples, _, _ in made for example in examples)
+    trains = [partial(_train_shard, plan, index, asked, folder) for index in range(-(-plan.train_examples // SHARD))]
+    drawn = _all(trains, processes, report)
+    train = [example for examples, _, _ in drawn for example in examples]
+    if shared := sum(example.question in asked for example in train):
+        raise ValueError(f"{shared} training examples of {folder} are test examples too; delete that folder")
+    return Corpus(
+        plan,
+        train,
+        [example for examples, _, _ in made for example in examples],
+        {"test": sum(left for _, left, _ in made), "train": sum(left for _, left, _ in drawn)},
+        {"test": _together(made), "train": _together(drawn)},
+    )
+
+
+def corpus_folder(plan: Plan) -> Path:
+    """Return where the plan's shards are, or would be, kept."""
+    name = hashlib.sha256(json.dumps(asdict(plan), sort_keys=True).encode()).hexdigest()[:12]
+    return cache_folder() / "clrs-text" / name
+
+
+Shard = tuple[list[Example], int, str]
+"""Examples, how many were left out, and the checksum of the text."""
+
+
+def _all(
+    makers: Sequence[Callable[[], Shard]], processes: int, report: Callable[[int, int], None] | None
+) -> list[Shard]:
+    shards = []
+    if processes > 1 and len(makers) > 1:
+        with ProcessPoolExecutor(min(processes, len(makers)), mp_context=get_context("spawn")) as pool:
+            for running in [pool.submit(maker) for maker in makers]:
+                shards.append(running.result())
+                if report:
+                    report(len(shards), len(makers))
+        return shards
+    for maker in makers:
+        shards.append(maker())
+        if report:
+            report(len(shards), len(makers))
+    return shards
+
+
+def _test_shard(plan: Plan, algorithm: str, folder: Path) -> Shard:
+    return _kept(folder / f"test-{algorithm}.jsonl.gz", lambda: _test_examples(plan, algorithm))
+
+
+def _test_examples(plan: Plan, algorithm: str) -> tuple[list[Example], int]:
+    kept, left_out = [], 0
+    for length in plan.test_lengths:
+        first = next(stream(algorithm, length, seed=VALIDATION_SEEDS[0], hints=plan.hints))
+        if _characters(first) > 2 * plan.most_characters:  # hopeless, and the longest take seconds each to make
+            left_out += plan.test_samples * len(VALIDATION_SEEDS)
+            continue
+        examples = validation(algorithm, length, samples=plan.test_samples, hints=plan.hints)
+        short = [example for example in examples if _characters(example) <= plan.most_characters]
+        kept += short
+        left_out += len(examples) - len(short)
+    return kept, left_out
+
+
+def _train_shard(plan: Plan, index: int, asked: frozenset[str], folder: Path) -> Shard:
+    return _kept(folder / f"train-{index:03}.jsonl.gz", lambda: _train_examples(plan, index, asked))
+
+
+def _train_examples(plan: Plan, index: int, asked: frozenset[str]) -> tuple[list[Example], int]:
+    count = min(SHARD, plan.train_examples - index * SHARD)
+    return training(plan, asked, seed=plan.train_seed + index, count=count)
+
+
+def training(plan: Plan, asked: frozenset[str], *, seed: int, count: int) -> tuple[list[Example], int]:
+    """Draw training examples, none of whose questions is in `asked`; returns them and how many were too long."""
+    draws = random.Random(seed)
+    pairs = [(algorithm, length) for algorithm in plan.algorithms for length in plan.train_lengths]
+    streams = {pair: stream(*pair, seed=seed, hints=plan.hints) for pair in pairs}
+    examples: list[Example] = []
+    left_out = 0
+    while len(examples) < count:
+        if not pairs:
+            raise ValueError("every training example there is, is in the test set; train on longer inputs")
+        pair = draws.choice(pairs)
+        found = next((e for _, e in zip(range(GIVE_UP), streams[pair], strict=False) if e.question not in asked), None)
+        if found is None:
+            pairs.remove(pair)
+        elif _characters(found) > plan.most_characters:
+            left_out += 1
+        else:
+            examples.append(found)
+    return examples, left_out
+
+
+def _characters(example: Example) -> int:
+    return len(example.question) + len(example.answer)
+
+
+def _kept(file: Path, make: Callable[[], tuple[list[Example], int]]) -> Shard:
+    """Return the shard in the file, made first if it is not there; its checksum is of the text, not of the zip."""
+    if not file.exists():
+        examples, left_out = make()
+        lines = "".join(json.dumps(list(asdict(example).values())) + "\n" for example in examples)
+        head = json.dumps({"left_out": left_out, "sha256": hashlib.sha256(lines.encode()).hexdigest()})
+        atomic.write_bytes(file, gzip.compress(f"{head}\n{lines}".encode(), mtime=0))
+    head, _, lines = gzip.decompress(file.read_bytes()).decode().partition("\n")
+    said: dict[str, Any] = json.loads(head)
+    if hashlib.sha256(lines.encode()).hexdigest() != said["sha256"]:
+        raise ValueError(f"{file} is not what was written; delete it to make it again")
+    return list(_read(lines)), said["left_out"], said["sha256"]
+
+
+def _read(lines: str) -> Iterator[Example]:
+    return (Example(*json.loads(line)) for line in lines.splitlines())
+
+
+def _together(shards: Sequence[Shard]) -> str:
+    return hashlib.sha256("".join(digest for _, _, digest in shards).encode()).hexdigest()

