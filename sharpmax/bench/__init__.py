@@ -1,16 +1,19 @@
 """Measuring what sharpmax costs: each benchmark checks the result first, then times it against the alternative.
 
 A benchmark is a module with `measure(**options)`, which returns the figures, and `show(figures)`, which gives them as a
-table for the terminal. It is listed here as data, and imported only when it runs.
+table for the terminal; it may have `draw_figure(figures, folder, name)`, and `wrong(figures)`, what of ours failed. It
+is listed here as data, and imported only when it runs.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Any
 
 from sharpmax import atomic
+from sharpmax.extras import MissingExtraError
 from sharpmax.provenance import provenance
 
 
@@ -34,6 +37,13 @@ BENCHMARKS = (
             "--lengths": {"type": int, "nargs": "+", "metavar": "N", "help": "tokens in a sequence"},
             "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "of a head (128 64)"},
             "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (15)"},
+            "--only": {
+                "nargs": "+",
+                "metavar": "PART",
+                "help": "of ours, decode, memory, and others': math, flex, by-hand, compiled, entmax, adasplash (all)",
+            },
+            "--threads": {"type": int, "metavar": "N", "help": "where there is no GPU (2)"},
+            "--draw": {"type": Path, "metavar": "FILE", "help": "measure nothing: draw again what --json wrote"},
         },
     ),
     Benchmark(
@@ -50,24 +60,59 @@ BENCHMARKS = (
 )
 
 
-def bench(name: str, *, json: str | Path | None = None, **options: Any) -> dict[str, Any]:
-    """Run one benchmark, print its table, and return its figures; `json` names a file that gets them too.
+def bench(
+    name: str, *, json: str | Path | None = None, draw: str | Path | None = None, **options: Any
+) -> dict[str, Any]:
+    """Run one benchmark, print its table, and return its figures.
+
+    `json` names a file that gets them too, with the benchmark's figure beside it as SVG and PNG. `draw` names such a
+    file, to show and draw again without measuring.
 
     Raises:
-        ValueError: for an unknown benchmark or an option out of range.
+        ValueError: for an unknown benchmark, an option out of range, or a file that is not of this benchmark.
         MissingExtraError: if a framework was asked for that is not installed.
-        OSError: if the file cannot be written; before anything is measured.
+        OSError: if the file cannot be written, before anything is measured; or read.
+        ArithmeticError: if a result of ours is wrong; it was not timed, and the file says so.
     """
     from rich.console import Console
 
     module = import_module(_find(name).module)
+    console = Console()
+    if draw is not None:
+        figures = _read(Path(draw))
+        console.print(module.show(figures))
+        console.print(f"figure: {module.draw_figure(figures, Path(draw).parent, Path(draw).stem)}")
+        return figures
     if json is not None:
         atomic.require_writable(Path(json))
-    figures: dict[str, Any] = {**module.measure(**options), **provenance()}
-    Console().print(module.show(figures))
+    figures = _with_provenance(module.measure(**options))
+    console.print(module.show(figures))
     if json is not None:
         atomic.write_json(Path(json), figures)
+        if hasattr(module, "draw_figure"):
+            try:
+                module.draw_figure(figures, Path(json).parent, Path(json).stem)
+            except MissingExtraError as missing:  # what was measured is written; a figure can be drawn later
+                console.print(f"no figure: {missing}; then: sharpmax bench {name} --draw {json}")
+    if hasattr(module, "wrong") and (failures := module.wrong(figures)):
+        raise ArithmeticError("; ".join(failures))
     return figures
+
+
+def _with_provenance(figures: dict[str, Any]) -> dict[str, Any]:
+    origin = provenance()
+    own = {"versions": {**figures.get("versions", {}), **origin["versions"]}}
+    return {**origin, **figures, **own}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        figures = loads(path.read_text())
+        if not isinstance(figures["results"], list):
+            raise TypeError(f"results is a {type(figures['results']).__name__}")
+    except (JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"expected a file that bench --json wrote, got {path}: {error!r}") from error
+    return dict(figures)
 
 
 def _find(name: str) -> Benchmark:

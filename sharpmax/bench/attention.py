@@ -1,24 +1,29 @@
-"""What sharpened attention costs beside plain attention: correctness first, then medians, all in one run.
+"""What sharpened attention costs beside plain attention and others': correctness first, then medians, all in one run.
 
-Plain attention is the fastest of PyTorch's own backends, measured beside ours; every ratio is to that. A CUDA device is
-taken where there is one (bfloat16, causal, 16,384 tokens, 2,048 features), else the CPU (float32, two threads).
+Plain attention is the fastest of PyTorch's own kernels, timed in turns with the contestant; every ratio is to that. A
+CUDA device is taken where there is one (bfloat16, causal, 16,384 tokens, 2,048 features), else the CPU (float32, two
+threads). A contestant that is not installed, fails, or errs is not timed, and its row says why.
 """
 
 import platform
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from statistics import median
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sharpmax import PAPER, Constant, detach
 from sharpmax.bench import attention_jax
+from sharpmax.bench.attention_contestants import OTHERS, Contestant, Setting, ours, ours_detached, plain
 from sharpmax.bench.attention_inputs import draw
-from sharpmax.bench.timing import interleaved_medians
+from sharpmax.bench.attention_judging import error_of
+from sharpmax.bench.attention_timing import attempt, timed
 from sharpmax.extras import extra
 
+PARTS = ("ours", *OTHERS, "decode", "memory")
 TOKENS, FEATURES = 16384, 2048
-ROWS_JUDGED = 64
+CPU_FEATURES = 512
+CPU_LENGTHS_OF_MEMORY = (1024, 2048, 4096, 8192, 16384)
 
 
 def measure(
@@ -26,46 +31,53 @@ def measure(
     lengths: Sequence[int] = (),
     widths: Sequence[int] = (128, 64),
     repeats: int = 15,
+    only: Sequence[str] = (),
+    threads: int = 2,
     seed: int = 0,
     framework: str = "torch",
 ) -> dict[str, Any]:
-    """Check, then time, every case; returns milliseconds, the ratio to plain attention, and what ran.
+    """Check, then time, every case; returns milliseconds, the ratio to plain attention, memory, and what failed.
 
     Args:
         lengths: tokens in a sequence; none named: 2048, 4096, 16384 on a GPU, 4096 on a CPU.
-        widths: of a head; the features stay the same, so a narrower head means more of them.
-        repeats: timed calls of each contestant, in turns.
+        widths: of a head; the features stay the same, so a narrower head means more of them. Others take the first.
+        repeats: timed calls of each contestant, in turns; fewer of one that takes long.
+        only: which of `PARTS`; none named: all.
+        threads: of PyTorch, where there is no GPU.
         seed: of the inputs.
         framework: torch, or jax (`attention_jax`).
 
     Raises:
-        ValueError: for a length, width or number of repeats below 1, or another framework.
-        ArithmeticError: if a result errs by more than twice what half-precision products err; it is not timed.
+        ValueError: for a size or number below 1, an unknown part, or another framework.
     """
-    if min([1, *lengths, *widths, repeats]) < 1:
-        raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}")
+    if min([1, *lengths, *widths, repeats, threads]) < 1:
+        raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}, {threads}")
     if framework == "jax":
+        if only:
+            raise ValueError("only selects parts of the benchmark of torch, not of jax")
         return attention_jax.measure(lengths=lengths, widths=widths, repeats=repeats, seed=seed)
     if framework != "torch":
         raise ValueError(f"framework must be torch or jax, got {framework!r}")
+    if unknown := sorted(set(only) - set(PARTS)):
+        raise ValueError(f"only may name {', '.join(PARTS)}, got {', '.join(unknown)}")
     with extra("torch"):
         import torch
-    on_gpu = torch.cuda.is_available()
-    results: list[dict[str, Any]] = []
-    for length in lengths or ((2048, 4096, 16384) if on_gpu else (4096,)):
-        for width in widths:
-            results += (_on_gpu if on_gpu else _on_cpu)(length, width, repeats, seed)
-    if on_gpu:
-        results += [*_decode(repeats, seed), *_long_memory()]
-    else:
-        results += [_cpu_memory(length) for length in (1024, 2048, 4096, 8192, 16384)]
-    device = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} cpu, 2 threads"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    threads_before = torch.get_num_threads()
+    try:
+        if device == "cpu":
+            torch.set_num_threads(threads)
+        results = _results(device, lengths, widths, repeats, frozenset(only or PARTS), seed)
+    finally:
+        torch.set_num_threads(threads_before)
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} cpu, {threads} threads"
     versions = {"torch": torch.__version__, "python": platform.python_version()}
-    if on_gpu:
+    if device == "cuda":
         import triton
 
         versions["triton"] = triton.__version__
-    return {"device": device, "versions": versions, "repeats": repeats, "seed": seed, "results": results}
+    options = {"repeats": repeats, "seed": seed, "only": list(only)}
+    return {"device": name, "versions": versions, **options, "results": results}
 
 
 def show(figures: dict[str, Any]) -> Any:
@@ -74,220 +86,277 @@ def show(figures: dict[str, Any]) -> Any:
         return attention_jax.show(figures)
     from rich.table import Table
 
-    table = Table("case", "length", "width", "implementation", "ms", "ratio to plain", "error", title=figures["device"])
+    columns = ("case", "length", "width", "implementation", "ms", "ratio to plain", "peak MB", "error")
+    table = Table(*columns, title=figures["device"])
     for r in figures["results"]:
-        ratio = f"{r['ratio']:.2f}" if "ratio" in r else ""
-        time = f"{r['milliseconds']:.3f}" if "milliseconds" in r else f"{r['megabytes']:.0f} MB"
-        error = f"{r['error']:.1e}" if "error" in r else ""
-        table.add_row(r["case"], str(r["length"]), str(r["width"]), r["implementation"], time, ratio, error)
+        first = (r["case"], str(r["length"]), str(r["width"]), r["implementation"])
+        if "failed" in r:
+            table.add_row(*first, f"[dim]{r['failed']}[/]")
+            continue
+        formats = (("milliseconds", ".3f"), ("ratio", ".2f"), ("megabytes", ".0f"), ("error", ".1e"))
+        table.add_row(*first, *(f"{r[name]:{form}}" if name in r else "" for name, form in formats))
     return table
 
 
-def _entry(case: str, length: int, width: int, implementation: str, **more: Any) -> dict[str, Any]:
-    return {"case": case, "length": length, "width": width, "implementation": implementation, **more}
+def draw_figure(figures: dict[str, Any], folder: Path, name: str) -> Path:
+    """Draw the ratios as `folder/name.svg` and `.png`; returns the SVG's path."""
+    from sharpmax.bench.attention_figure import display
+
+    return display(figures).save(folder, name)
 
 
-def _on_gpu(length: int, width: int, repeats: int, seed: int) -> list[dict[str, Any]]:
-    import torch
+def wrong(figures: dict[str, Any]) -> list[str]:
+    """Return what of ours was not timed because it failed or erred: a run with any has not passed."""
+    return [
+        f"{r['case']}, {r['length']} tokens, width {r['width']}: {r['failed']}"
+        for r in figures["results"]
+        if "failed" in r and not r["case"].startswith(("plain", "other"))
+    ]
 
-    from sharpmax.torch import attention, row_stats, which_implementation
 
-    def inputs(kind: str) -> Any:
-        sizes = {"length": length, "width": width, "tokens": TOKENS, "features": FEATURES}
-        return draw(kind, **sizes, dtype=torch.bfloat16, device="cuda", seed=seed)
+@dataclass(frozen=True)
+class _Entry:
+    """A contestant in a case, with the tensors it gets; `gradient` of the output makes it forward + backward."""
 
-    def ours(tensors: Any, policy: Any = PAPER) -> Callable[[], Any]:
-        return lambda: attention(*tensors, policy=policy, is_causal=True)
+    case: str
+    contestant: Contestant
+    tensors: Any
+    gradient: Any = None
 
-    sharpened, peaked = inputs("sharpened"), inputs("peaked")
-    forward = {f"plain, {name}": call for name, call in _plain(sharpened, is_causal=True).items()}
-    cases = {"forward, rows sharpened": sharpened, "forward, no row sharpened": peaked}
-    if length >= 16384:
-        cases["forward, retrieval"] = inputs("retrieval")
-    errors = {case: _judged(tensors) for case, tensors in cases.items()}
-    forward |= {case: ours(tensors) for case, tensors in cases.items()}
-    forward["row_stats"] = lambda: row_stats(*sharpened[:2], is_causal=True)
-    with torch.no_grad():
-        times = _cuda_medians(forward, repeats)
-        named = which_implementation(*sharpened, is_causal=True).implementation
-    learning = [x.requires_grad_() for x in sharpened]
-    gradient = torch.randn_like(learning[0])
 
-    def trained(call: Callable[[], Any]) -> Callable[[], Any]:
-        return lambda: torch.autograd.grad(call(), learning, gradient)
-
-    both = {f"plain, {name}": trained(call) for name, call in _plain(learning, is_causal=True).items()}
-    both["forward + backward"] = trained(ours(learning))
-    both["forward + backward, detached"] = trained(ours(learning, detach(PAPER)))
-    trained_times = _cuda_medians(both, repeats)
-    trained_by = which_implementation(*learning, is_causal=True).implementation
-    results = []
-    for measured, by, suffix in ((times, named, ""), (trained_times, trained_by, ", forward + backward")):
-        best = min(t for name, t in measured.items() if name.startswith("plain"))
-        for name, t in measured.items():
-            plain = name.startswith("plain")
-            more = {"error": errors[name]} if name in errors else {}
-            case, implementation = ("plain" + suffix, name.removeprefix("plain, ")) if plain else (name, by)
-            results.append(_entry(case, length, width, implementation, milliseconds=t, ratio=t / best, **more))
+def _results(
+    device: str, lengths: Sequence[int], widths: Sequence[int], repeats: int, parts: frozenset[str], seed: int
+) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    others = [OTHERS[name] for name in OTHERS if name in parts]
+    for length in lengths or ((2048, 4096, 16384) if device == "cuda" else (4096,)):
+        for width in widths:
+            shape = _Shape(device, length, width, seed)
+            if "ours" in parts:
+                results += _turns(_forward(shape), shape.setting, repeats)
+                results += _turns(_trained(shape), shape.setting, repeats)
+            if others and width == widths[0]:
+                results += _of_others(shape, others, repeats)
+    if "decode" in parts and device == "cuda":
+        results += _decode(others, repeats, seed)
+    if "memory" in parts:
+        results += _long_memory() if device == "cuda" else [_cpu_memory(n) for n in CPU_LENGTHS_OF_MEMORY]
     return results
 
 
-def _plain(tensors: Any, **options: Any) -> dict[str, Callable[[], Any]]:
-    """Return PyTorch's own attention by each backend that serves these inputs."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
+class _Shape:
+    """One length and width: the setting and the inputs of each kind."""
 
-    def by(backend: Any) -> Callable[[], Any]:
-        def call() -> Any:
-            with sdpa_kernel(backend):
-                return scaled_dot_product_attention(*tensors, **options)
+    def __init__(self, device: str, length: int, width: int, seed: int) -> None:
+        self.device, self.length, self.width, self.seed = device, length, width, seed
+        self.setting = Setting(length, length, is_causal=True, device=device)
 
-        return call
+    def inputs(self, kind: str) -> Any:
+        import torch
 
-    calls = {}
-    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
-        try:
-            by(backend)()
-        except RuntimeError:  # this build or device has no such kernel
-            continue
-        calls[backend.name.lower()] = by(backend)
-    return calls
+        on_gpu = self.device == "cuda"
+        return draw(
+            kind,
+            length=self.length,
+            width=self.width,
+            tokens=TOKENS if on_gpu else self.length,
+            features=FEATURES if on_gpu else max(CPU_FEATURES, self.width),
+            dtype=torch.bfloat16 if on_gpu else torch.float32,
+            device=self.device,
+            seed=self.seed,
+        )
+
+    def learning(self) -> tuple[Any, Any]:
+        import torch
+
+        tensors = [x.requires_grad_() for x in self.inputs("sharpened")]
+        generator = torch.Generator(self.device).manual_seed(self.seed)
+        gradient = torch.randn(tensors[0].shape, generator=generator, device=self.device)
+        return tensors, gradient.to(tensors[0].dtype)
 
 
-def _judged(tensors: Any) -> float:
-    """Return the error of the last rows against float64, if it is at most twice that of half-precision products."""
+def _forward(shape: _Shape) -> list[_Entry]:
+    sharpened = shape.inputs("sharpened")
+    entries = [_Entry("plain", c, sharpened) for c in plain(shape.device)]
+    cases = {"forward, rows sharpened": sharpened, "forward, no row sharpened": shape.inputs("peaked")}
+    if shape.length >= 16384:
+        cases["forward, retrieval"] = shape.inputs("retrieval")
+    entries += [_Entry(case, c, tensors) for case, tensors in cases.items() for c in ours(shape.device)]
+    return [*entries, _Entry("row_stats", Contestant("", "entropy", _row_stats), sharpened)]
+
+
+def _row_stats(setting: Setting) -> Callable[..., Any]:
+    from sharpmax.torch import row_stats
+
+    return lambda q, k, v: row_stats(q, k, is_causal=setting.is_causal).entropy.unsqueeze(-1)
+
+
+def _trained(shape: _Shape) -> list[_Entry]:
+    tensors, gradient = shape.learning()
+    entrants = [("plain, forward + backward", c) for c in plain(shape.device)]
+    entrants += [("forward + backward", c) for c in ours(shape.device)]
+    entrants += [("forward + backward, detached", c) for c in ours_detached(shape.device)]
+    return [_Entry(case, c, tensors, gradient) for case, c in entrants]
+
+
+def _of_others(shape: _Shape, others: Sequence[Contestant], repeats: int) -> list[dict[str, Any]]:
+    """Time what others offer, in turns with plain attention, whose rows are those of `ours`."""
     import torch
 
-    from sharpmax.core.softmax import softmax
-    from sharpmax.torch import attention
-
-    with torch.no_grad():
-        got = attention(*tensors, is_causal=True)[:1, :2, -ROWS_JUDGED:].double()
-        q, k, v = (x[:1, :2] for x in tensors)
-        last = q[:, :, -ROWS_JUDGED:]
-        exact = attention(last.double(), k.double(), v.double(), is_causal=True, implementation="eager")
-        rows, keys = last.shape[2], k.shape[2]
-        visible = torch.arange(keys, device=q.device) <= torch.arange(keys - rows, keys, device=q.device)[:, None]
-        logits = (last @ k.transpose(-2, -1)).float() * q.shape[3] ** -0.5
-        low = softmax(logits, where=visible.expand(logits.shape)).to(v.dtype) @ v
-    error, spent = (float((x - exact).norm() / exact.norm()) for x in (got, low.double()))
-    if not error <= 2 * spent + 2.0**-8:
-        raise ArithmeticError(f"expected an error of at most twice {spent:.1e}, got {error:.1e}; nothing was timed")
-    return error
+    torch._dynamo.reset()  # a shape of the last round is no shape of this one
+    results = []
+    for case, (tensors, gradient) in (
+        ("forward", (shape.inputs("sharpened"), None)),
+        ("forward + backward", shape.learning()),
+    ):
+        entries = [_Entry("plain", c, tensors, gradient) for c in plain(shape.device)]
+        entries += [_Entry(f"other, {case}", c, tensors, gradient) for c in others]
+        results += [row for row in _turns(entries, shape.setting, repeats) if row["case"] != "plain"]
+    return results
 
 
-def _decode(repeats: int, seed: int) -> list[dict[str, Any]]:
+def _turns(entries: Sequence[_Entry], setting: Setting, repeats: int) -> list[dict[str, Any]]:
+    """Check each entry, time those that passed in turns, and return a row for each."""
+    import torch
+
+    rows: list[dict[str, Any]] = []
+    calls: dict[str, Callable[[], Any]] = {}
+    with torch.set_grad_enabled(any(e.gradient is not None for e in entries)):
+        for i, entry in enumerate(entries):
+            sizes = {"length": setting.keys, "width": entry.tensors[0].shape[3]}
+            rows.append({"case": entry.case, **sizes, "implementation": entry.contestant.name})
+
+            def enter(entry: _Entry = entry, key: str = str(i)) -> dict[str, Any]:
+                calls[key] = _call(entry, setting)
+                return _checked(entry, setting, calls[key]())
+
+            rows[i] |= attempt(enter)
+            if "failed" in rows[i]:
+                calls.pop(str(i), None)
+        for key, found in timed(calls, device=setting.device, repeats=repeats).items():
+            rows[int(key)] |= found
+    best = min((r["milliseconds"] for r in rows if r["case"].startswith("plain") and "milliseconds" in r), default=None)
+    for row in rows:
+        if best is not None and "milliseconds" in row:
+            row["ratio"] = row["milliseconds"] / best
+    return rows
+
+
+def _call(entry: _Entry, setting: Setting) -> Callable[[], Any]:
+    """Return the call to time: the output, or the gradients of query, key and value."""
+    import torch
+
+    call = entry.contestant.build(setting)
+    if entry.gradient is None:
+        return lambda: call(*entry.tensors)
+    return lambda: torch.autograd.grad(call(*entry.tensors), entry.tensors, entry.gradient)
+
+
+def _checked(entry: _Entry, setting: Setting, result: Any) -> dict[str, Any]:
+    """Return the error of a first call, and which implementation the ladder took where none was named."""
+    from sharpmax.torch import which_implementation
+
+    found: dict[str, Any] = {}
+    if not entry.contestant.name:
+        # Statistics alone are asked for as `row_stats` asks for them.
+        how: dict[str, Any] = {"return_stats": True} if entry.contestant.kind == "entropy" else {}
+        choice = which_implementation(*entry.tensors, is_causal=setting.is_causal, **how)
+        found["implementation"] = choice.implementation
+    judged = result if entry.gradient is None else result[0]
+    options = {"is_causal": setting.is_causal, "gradient": entry.gradient}
+    return found | {"error": error_of(entry.contestant.kind, judged, entry.tensors, **options)}
+
+
+def _decode(others: Sequence[Contestant], repeats: int, seed: int) -> list[dict[str, Any]]:
     """32 sequences, 32 query and 8 key heads, one query against 32,768 keys."""
     import torch
 
-    from sharpmax.torch import attention, which_implementation
-
     length, width = 32768, 128
-    generator = torch.Generator("cuda").manual_seed(seed)
-    shapes = ((32, 32, 1, width), (32, 8, length, width), (32, 8, length, width))
-    q, k, v = (torch.randn(s, generator=generator, device="cuda", dtype=torch.bfloat16) for s in shapes)
-    with torch.no_grad():
-        calls = _plain((q, k, v), enable_gqa=True)
-        by = which_implementation(q, k, v).implementation
-        calls["ours"] = lambda: attention(q, k, v)
-        graph = torch.cuda.CUDAGraph()
-        calls["ours"]()
-        with torch.cuda.graph(graph):
-            attention(q, k, v)
-        calls["graph"] = graph.replay
-        times = _cuda_medians(calls, repeats)
-    best = min(t for name, t in times.items() if name not in ("ours", "graph"))
-    names = {"ours": ("decode", by), "graph": ("decode, CUDA graph", by)}
-    return [
-        _entry(*(names[n][:1] if n in names else ("plain, decode",)), length, width,
-               names[n][1] if n in names else n, milliseconds=t, ratio=t / best)
-        for n, t in times.items()
-    ]  # fmt: skip
+    q = draw("sharpened", length=length, width=width, tokens=length, features=width, dtype=torch.bfloat16,
+             device="cuda", seed=seed)[0][:, :, :1024].reshape(32, 32, 1, width)  # fmt: skip
+    generator = torch.Generator("cuda").manual_seed(seed + 1)
+    shape = (32, 8, length, width)
+    k, v = (torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    setting = Setting(1, length, is_causal=False, device="cuda")
+    entrants = [("plain, decode", c) for c in plain("cuda")] + [("decode", c) for c in ours("cuda")]
+    entrants += [("decode, CUDA graph", Contestant("", c.kind, _graphed(c))) for c in ours("cuda")]
+    entrants += [("other, decode", c) for c in others]
+    return _turns([_Entry(case, c, (q, k, v)) for case, c in entrants], setting, repeats)
+
+
+def _graphed(contestant: Contestant) -> Callable[[Setting], Callable[..., Any]]:
+    """Build the contestant as a CUDA graph, captured at its first call, on that call's tensors."""
+
+    def build(setting: Setting) -> Callable[..., Any]:
+        import torch
+
+        call, graph = contestant.build(setting), torch.cuda.CUDAGraph()
+        captured: list[Any] = []
+
+        def replay(*tensors: Any) -> Any:
+            if not captured:
+                call(*tensors)
+                with torch.cuda.graph(graph):
+                    captured.append(call(*tensors))
+            graph.replay()
+            return captured[0]
+
+        return replay
+
+    return build
 
 
 def _long_memory() -> list[dict[str, Any]]:
-    """Peak memory of one forward over 131,072 tokens, beyond its inputs, for plain attention and ours."""
+    """Peak memory of one forward over 131,072 tokens, with its inputs, for plain attention and ours."""
     import torch
 
-    from sharpmax.torch import attention, which_implementation
+    from sharpmax.torch import which_implementation
 
     length, width = 131072, 128
-    q, k, v = (torch.randn(1, FEATURES // width, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    found = {}
+    tensors = draw("sharpened", length=length, width=width, tokens=length, features=FEATURES, dtype=torch.bfloat16,
+                   device="cuda", seed=0)  # fmt: skip
+    torch.cuda.empty_cache()
+    setting = Setting(length, length, is_causal=True, device="cuda")
+
+    def peak(contestant: Contestant) -> dict[str, Any]:
+        torch.cuda.reset_peak_memory_stats()
+        contestant.build(setting)(*tensors)
+        return {"megabytes": torch.cuda.max_memory_allocated() / 1e6}
+
     with torch.no_grad():
-        plain = next(iter(_plain((q, k, v), is_causal=True).values()))
-        for name, call in (("plain", plain), ("ours", lambda: attention(q, k, v, is_causal=True))):
-            torch.cuda.reset_peak_memory_stats()
-            call()
-            found[name] = torch.cuda.max_memory_allocated() / 1e6
-        by = which_implementation(q, k, v, is_causal=True).implementation
-    return [
-        _entry(
-            "peak memory", length, width, {"plain": "plain", "ours": by}[name], megabytes=m, ratio=m / found["plain"]
-        )
-        for name, m in found.items()
-    ]
-
-
-def _cuda_medians(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Time each call by device events, in turns, after two untimed calls each; returns median milliseconds."""
-    import torch
-
-    for call in calls.values():
-        call()
-        call()
-    events: dict[str, list[Any]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            start.record()
-            call()
-            stop.record()
-            events[name].append((start, stop))
-    torch.cuda.synchronize()
-    return {name: median(start.elapsed_time(stop) for start, stop in pairs) for name, pairs in events.items()}
-
-
-def _on_cpu(length: int, width: int, repeats: int, seed: int) -> list[dict[str, Any]]:
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
-    from sharpmax.torch import attention
-
-    threads = torch.get_num_threads()
-    q, k, v = draw("sharpened", length=length, width=width, tokens=length, features=512, dtype=torch.float32,
-                   device="cpu", seed=seed)  # fmt: skip
-    try:
-        torch.set_num_threads(2)
-        with torch.no_grad():
-            exact = attention(q, k, v, policy=Constant(1.0), is_causal=True, implementation="chunked")
-            error = float((exact - scaled_dot_product_attention(q, k, v, is_causal=True)).abs().max())
-            if not error < 1e-4:
-                raise ArithmeticError(f"expected Constant(1) to equal plain attention, got {error:.1e} off")
-            calls: dict[str, Callable[[], Any]] = {
-                "plain": lambda: scaled_dot_product_attention(q, k, v, is_causal=True)
-            }
-            for name in ("stock", "chunked"):
-                calls[name] = lambda name=name: attention(q, k, v, is_causal=True, implementation=name)  # type: ignore[misc]
-            times = interleaved_medians(calls, repeats=repeats)
-    finally:
-        torch.set_num_threads(threads)
-    return [
-        _entry("forward, rows sharpened", length, width, name, milliseconds=1e3 * t, ratio=t / times["plain"])
-        for name, t in times.items()
-    ]
+        found = {"plain": attempt(lambda: peak(plain("cuda")[0])), "ours": attempt(lambda: peak(ours("cuda")[0]))}
+        by = {"plain": plain("cuda")[0].name, "ours": which_implementation(*tensors, is_causal=True).implementation}
+    if all("megabytes" in f for f in found.values()):
+        for f in found.values():
+            f["ratio"] = f["megabytes"] / found["plain"]["megabytes"]
+    case = {"plain": "plain, peak memory", "ours": "peak memory"}
+    return [{"case": case[n], "length": length, "width": width, "implementation": by[n], **f} for n, f in found.items()]
 
 
 def _cpu_memory(length: int) -> dict[str, Any]:
-    """Peak memory of `chunked` beyond what was there before the call, in a process of its own."""
+    """Peak memory of `chunked` beyond what was there before the call, one head, in a process of its own."""
+    import torch
+
+    # The kernel's own high-water mark: getrusage's survives exec, so a child would begin at its parent's.
     code = f"""
-import resource, torch
+import torch
+from pathlib import Path
 from sharpmax.torch import attention
-q, k, v = (torch.randn(1, 2, {length}, 64) for _ in range(3))
+
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024 / 1e6
+
+torch.set_num_threads({torch.get_num_threads()})
+q, k, v = (torch.randn(1, 1, {length}, 64) for _ in range(3))
 attention(q[:, :, :64], k[:, :, :64], v[:, :, :64], implementation="chunked")
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 attention(q, k, v, is_causal=True, implementation="chunked")
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3)
+print(peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return _entry("peak memory beyond the inputs", length, 64, "chunked", megabytes=float(done.stdout))
+
+    def measured() -> dict[str, Any]:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        return {"megabytes": float(done.stdout)}
+
+    sizes = {"length": length, "width": 64, "implementation": "chunked"}
+    return {"case": "peak memory beyond the inputs", **sizes, **attempt(measured)}

@@ -1,24 +1,124 @@
-"""The attention benchmark checks before it times, and says what it timed."""
+"""The attention benchmark checks before it times, says what it timed, and outlives a contestant that fails."""
+
+import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from sharpmax.bench import attention as benchmark
+from sharpmax.bench import attention_contestants as contestants
+from sharpmax.bench import bench
+from sharpmax.bench.attention_figure import display
 from sharpmax.bench.attention_inputs import KINDS, draw
+from sharpmax.bench.attention_judging import COMPUTED, entmax15, error_of
+from sharpmax.bench.attention_timing import timed
+
+on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU's table")
+SMALL = {"lengths": [64], "widths": [256], "repeats": 1, "threads": 1}  # two heads
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU's table")
-def test_the_cpu_table(monkeypatch):
-    monkeypatch.setattr(benchmark, "_cpu_memory", lambda length: benchmark._entry("m", length, 64, "c", megabytes=1.0))
-    figures = benchmark.measure(lengths=[64], widths=[64], repeats=1)
-    assert [r["implementation"] for r in figures["results"][:3]] == ["plain", "stock", "chunked"]
-    assert figures["results"][0]["ratio"] == 1.0
+@on_cpu
+def test_the_cpu_table():
+    figures = benchmark.measure(**SMALL, only=["ours", "math", "by-hand", "entmax"])
+    rows = {(r["case"], r["implementation"]): r for r in figures["results"]}
+    assert rows["plain", "flash_attention"]["ratio"] == 1.0
+    for case in ("forward, rows sharpened", "forward + backward", "forward + backward, detached"):
+        for name in ("stock", "chunked"):
+            assert rows[case, name]["milliseconds"] > 0
+    assert rows["row_stats", "chunked"]["error"] < 1e-5
+    for name in ("math (dense SDPA)", "the paper's rule by hand", "entmax, dense"):
+        assert rows["other, forward + backward", name]["error"] < 1e-4
+    assert not benchmark.wrong(figures)
     benchmark.show(figures)
 
 
-def test_sizes_below_1_are_refused():
-    with pytest.raises(ValueError, match="at least 1"):
-        benchmark.measure(repeats=0)
+@on_cpu
+def test_what_fails_says_why_and_stops_nothing(monkeypatch):
+    def broken(setting):
+        raise RuntimeError("no kernel\nfor this")
+
+    def wrong(setting):
+        return lambda q, k, v: torch.zeros_like(v)
+
+    monkeypatch.setitem(contestants.OTHERS, "flex", contestants.Contestant("flex", "plain", broken))
+    monkeypatch.setitem(contestants.OTHERS, "math", contestants.Contestant("math", "plain", wrong))
+    monkeypatch.setitem(contestants.OTHERS, "by-hand", contestants.Contestant("absent", "plain", _absent))
+    figures = benchmark.measure(**SMALL, only=["flex", "math", "by-hand", "entmax"])
+    rows = {r["implementation"]: r for r in figures["results"] if r["case"] == "other, forward"}
+    assert rows["flex"]["failed"] == "no kernel"
+    assert "errs by 1.0e+00" in rows["math"]["failed"]
+    assert rows["absent"]["failed"] == "no_such_package is not installed"
+    assert "milliseconds" not in rows["math"]
+    assert rows["entmax, dense"]["ratio"] > 0
+    assert not benchmark.wrong(figures)  # they are others'
+    benchmark.show(figures)
+
+
+def _absent(setting):
+    import no_such_package
+
+    return no_such_package
+
+
+@on_cpu
+def test_a_wrong_result_of_ours_is_not_timed_and_fails_the_run(monkeypatch, tmp_path):
+    attention = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr("sharpmax.torch.attention", lambda q, k, v, **_: attention(q, k, v, is_causal=True))
+    with pytest.raises(ArithmeticError, match=r"forward, rows sharpened, 64 tokens.*not timed"):
+        bench("attention", json=tmp_path / "a.json", only=["ours"], **SMALL)
+    rows = json.loads((tmp_path / "a.json").read_text())["results"]
+    assert all("milliseconds" not in r for r in rows if r["case"] == "forward, rows sharpened")
+
+
+@on_cpu
+def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path, capsys):
+    file = tmp_path / "figures.json"
+    figures = bench("attention", json=file, only=["ours", "entmax"], **SMALL)
+    svg = file.with_suffix(".svg").read_bytes()
+    file.with_suffix(".png").unlink()
+    assert bench("attention", draw=file) == figures
+    assert file.with_suffix(".svg").read_bytes() == svg
+    assert file.with_suffix(".png").exists()
+    assert "entmax, dense" in display(figures).panels["forward + backward"]
+    file.write_text("[]")
+    with pytest.raises(ValueError, match="expected a file that bench --json wrote"):
+        bench("attention", draw=file)
+
+
+def test_the_committed_figures_can_be_drawn():
+    files = list((Path(__file__).parents[2] / "results" / "attention").glob("*/*.json"))
+    assert files
+    for file in files:
+        assert display(json.loads(file.read_text())).panels["forward"]
+
+
+@on_cpu
+def test_memory_of_chunked_is_linear():
+    """Four times the tokens take about four times the memory; a matrix of logits would take sixteen times."""
+    short, long = (benchmark._cpu_memory(length)["megabytes"] for length in (2048, 8192))
+    assert 1 < long < 5 * short
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"repeats": 0}, "at least 1"),
+        ({"only": ["ours", "xformers"]}, "only may name ours.*got xformers"),
+        ({"framework": "mlx"}, "torch or jax"),
+        ({"framework": "jax", "only": ["ours"]}, "not of jax"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        benchmark.measure(**options)
+
+
+def test_a_slow_contestant_takes_fewer_turns(monkeypatch):
+    monkeypatch.setattr("sharpmax.bench.attention_timing.SECONDS_EACH", 0.0)
+    calls = []
+    timed({"slow": lambda: calls.append(1)}, device="cpu", repeats=50)
+    assert len(calls) == 2 + 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,3 +131,27 @@ def test_inputs_are_what_they_say(kind):
     assert sharpened.all() if kind == "sharpened" else not sharpened[entropy < 0.849].any()
     with pytest.raises(ValueError, match="kind must be"):
         draw("other", length=8, width=8, tokens=8, features=8, dtype=torch.float32, device="cpu", seed=0)
+
+
+def test_entmax_of_the_judge_is_that_of_the_package():
+    entmax = pytest.importorskip("entmax")
+    logits = torch.randn(50, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
+    logits[0, 5:] = -torch.inf
+    torch.testing.assert_close(entmax15(logits), entmax.entmax_bisect(logits, alpha=1.5, n_iter=60))
+
+
+@pytest.mark.parametrize("kind", ["plain", "sharpened", "entmax"])
+def test_the_judge_accepts_the_function_itself_and_nothing_else(kind):
+    tensors = draw(
+        "sharpened", length=128, width=16, tokens=128, features=32, dtype=torch.float32, device="cpu", seed=0
+    )
+    q, k, v = tensors
+    hidden = torch.ones(128, 128, dtype=torch.bool).triu(1)
+    logits = (q @ k.mT / 4).masked_fill(hidden, -torch.inf)
+    for other in ("plain", "sharpened", "entmax"):
+        output = COMPUTED[other](logits, v)
+        if other == kind:
+            assert error_of(kind, output, tensors, is_causal=True) < 1e-5
+        else:
+            with pytest.raises(ArithmeticError, match="not timed"):
+                error_of(kind, output, tensors, is_causal=True)

@@ -1,0 +1,158 @@
+"""Who takes part in the attention benchmark: PyTorch's own attention, ours, and what others offer.
+
+A contestant is data and a factory: given the setting it returns a call on (query, key, value). One that is not
+installed, or fails, raises, and its row of the table says why.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sharpmax import PAPER, detach
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the call is handed: (B, H, Lq, D) on (B, Hkv, Lk, D)."""
+
+    queries: int
+    keys: int
+    is_causal: bool
+    device: str
+
+    @property
+    def is_decoding(self) -> bool:
+        """One query a sequence, with fewer key heads than query heads."""
+        return self.queries == 1
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One row of the table: `kind` is what it computes, a key of `attention_judging.COMPUTED`."""
+
+    name: str
+    kind: str
+    build: Callable[[Setting], Callable[..., Any]]
+
+
+def plain(device: str) -> list[Contestant]:
+    """PyTorch's fused kernels: what every ratio is to."""
+    names = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION") if device == "cuda" else ("FLASH_ATTENTION",)
+    return [_stock(name) for name in names]
+
+
+def ours(device: str) -> list[Contestant]:
+    """Sharpened attention: what the ladder takes on a GPU; on a CPU each rung that streams."""
+    return [_sharpmax(PAPER, "sharpened", name) for name in ((None,) if device == "cuda" else ("stock", "chunked"))]
+
+
+def ours_detached(device: str) -> list[Contestant]:
+    """The same, with no gradient through beta."""
+    names = (None,) if device == "cuda" else ("stock", "chunked")
+    return [_sharpmax(detach(PAPER), "detached", name) for name in names]
+
+
+def _stock(backend: str) -> Contestant:
+    def build(setting: Setting) -> Callable[..., Any]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.functional import scaled_dot_product_attention
+
+        options: dict[str, Any] = {"is_causal": setting.is_causal, "enable_gqa": setting.is_decoding}
+
+        def call(q: Any, k: Any, v: Any) -> Any:
+            with sdpa_kernel(getattr(SDPBackend, backend)):
+                return scaled_dot_product_attention(q, k, v, **options)
+
+        return call
+
+    return Contestant(backend.lower(), "plain", build)
+
+
+def _sharpmax(policy: Any, kind: str, implementation: str | None) -> Contestant:
+    def build(setting: Setting) -> Callable[..., Any]:
+        from sharpmax.torch import attention
+
+        options = {"policy": policy, "is_causal": setting.is_causal, "implementation": implementation}
+        return lambda *tensors: attention(*tensors, **options)
+
+    return Contestant(implementation or "", kind, build)
+
+
+def _flex(setting: Setting) -> Callable[..., Any]:
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    call = torch.compile(flex_attention, dynamic=False)
+    if not setting.is_causal:
+        return lambda q, k, v: call(q, k, v, enable_gqa=setting.is_decoding)
+
+    def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return i >= j
+
+    mask = create_block_mask(causal, None, None, setting.queries, setting.keys, device=setting.device)
+    return lambda q, k, v: call(q, k, v, block_mask=mask)
+
+
+def _dense(setting: Setting, weights: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return attention as people write it: every logit in memory, `weights` in float32."""
+    import torch
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        if setting.is_decoding:
+            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+        logits = (q @ k.mT).float() * q.shape[3] ** -0.5
+        if setting.is_causal:
+            hidden = torch.ones(setting.queries, setting.keys, dtype=torch.bool, device=q.device).triu(1)
+            # Not -inf: times the gradient of beta it would be NaN.
+            logits = logits.masked_fill(hidden, -1e9)
+        return weights(logits).to(v.dtype) @ v
+
+    return call
+
+
+def _rule_by_hand(logits: Any) -> Any:
+    """The paper's listing: softmax, entropy with an epsilon, the polynomial, softmax again."""
+    import torch
+
+    p = torch.softmax(logits, -1)
+    H = -(p * torch.log(p + 1e-9)).sum(-1, keepdim=True)
+    polynomial = torch.zeros_like(H)
+    for coefficient in (-0.037, 0.481, -2.3, 4.917, -1.791):
+        polynomial = polynomial * H + coefficient
+    beta = torch.where(H > 0.5, polynomial.clamp(min=1.0), 1.0)
+    return torch.softmax(beta * logits, -1)
+
+
+def _by_hand(setting: Setting) -> Callable[..., Any]:
+    return _dense(setting, _rule_by_hand)
+
+
+def _compiled(setting: Setting) -> Callable[..., Any]:
+    import torch
+
+    return torch.compile(_dense(setting, _rule_by_hand), dynamic=False)
+
+
+def _entmax(setting: Setting) -> Callable[..., Any]:
+    from entmax import entmax15
+
+    return _dense(setting, lambda logits: entmax15(logits, dim=-1))
+
+
+def _adasplash(setting: Setting) -> Callable[..., Any]:
+    from adasplash import adasplash
+
+    if setting.is_decoding:
+        raise NotImplementedError("adasplash has as many queries as keys")
+    return lambda *tensors: adasplash(*tensors, alpha=1.5, is_causal=setting.is_causal)
+
+
+OTHERS: dict[str, Contestant] = {
+    "math": Contestant("math (dense SDPA)", "plain", _stock("MATH").build),
+    "flex": Contestant("FlexAttention, compiled", "plain", _flex),
+    "by-hand": Contestant("the paper's rule by hand", "sharpened", _by_hand),
+    "compiled": Contestant("the paper's rule, torch.compile", "sharpened", _compiled),
+    "entmax": Contestant("entmax, dense", "entmax", _entmax),
+    "adasplash": Contestant("adasplash", "entmax", _adasplash),
+}
+"""By the name that `--only` takes; plain attention, the paper's rule, and 1.5-entmax, as others write them."""

@@ -1,0 +1,81 @@
+"""Whether a result is right before it is timed: the last rows of two heads, against the same function in float64.
+
+A contestant may err, in norm, twice what attention as people write it errs (products in the inputs' dtype, weights in
+float32, dense), plus one rounding. Output and gradient of a query depend on its own row alone, so a few rows judge
+both.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sharpmax import PAPER, detach, entropy, softmax
+
+ROWS, HEADS = 64, 2
+
+
+def entmax15(logits: Any) -> Any:
+    """1.5-entmax of each row (Peters, Niculae & Martins, 2019): p = max(e/2 - tau, 0)², tau from the sorted row.
+
+    With M and S the mean and the sum of squared deviations of the k largest of e/2, tau_k = M - sqrt((1 - S)/k); the
+    support is as many items as have tau_k at most the k-th of them.
+    """
+    import torch
+
+    x = logits / 2
+    x = x - x.amax(-1, keepdim=True)
+    ordered = x.sort(-1, descending=True).values.clamp(
+        min=-2
+    )  # tau is at least -1: what lies lower is never in support
+    k = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
+    mean = ordered.cumsum(-1) / k
+    deviations = (ordered * ordered).cumsum(-1) - k * mean * mean
+    tau = mean - ((1 - deviations) / k).clamp(min=1e-30).sqrt()
+    support = (tau <= ordered).sum(-1, keepdim=True)
+    return (x - tau.gather(-1, support - 1)).clamp(min=0) ** 2
+
+
+def _attention(weights: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda logits, v: weights(logits).to(v.dtype) @ v
+
+
+COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
+    "plain": _attention(lambda logits: logits.softmax(-1)),
+    "sharpened": _attention(softmax),
+    "detached": _attention(lambda logits: softmax(logits, detach(PAPER))),
+    "entmax": _attention(entmax15),
+    "entropy": lambda logits, v: entropy(logits)[..., None],
+}
+"""What a contestant may compute, from dense logits and values."""
+
+
+def error_of(kind: str, result: Any, tensors: Any, *, is_causal: bool, gradient: Any = None) -> float:
+    """Return the error of a result in norm, relative; `result` is an output, or dq of that output's `gradient`.
+
+    Raises:
+        ArithmeticError: it is more than twice that of attention as people write it, and a rounding.
+    """
+    import torch
+
+    keep = (slice(0, 1), slice(0, HEADS), slice(-ROWS, None))
+    groups = tensors[0].shape[1] // tensors[1].shape[1]
+    q = tensors[0].detach()[keep]
+    k, v = (x.detach()[:1, :HEADS].repeat_interleave(groups, dim=1)[:, : q.shape[1]] for x in tensors[1:])
+    dO = None if gradient is None else gradient[keep]
+
+    def dense(q: Any, k: Any, v: Any, dO: Any) -> Any:
+        with torch.enable_grad():
+            q = q.requires_grad_(dO is not None)
+            logits = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * q.shape[3] ** -0.5
+            if is_causal:
+                behind = torch.arange(q.shape[2], device=q.device)[:, None] + k.shape[2] - q.shape[2]
+                logits = logits.masked_fill(torch.arange(k.shape[2], device=q.device) > behind, -torch.inf)
+            output = COMPUTED[kind](logits, v)
+            return (output if dO is None else torch.autograd.grad(output, q, dO)[0]).detach().double()
+
+    exact = dense(*(None if x is None else x.double() for x in (q, k, v, dO)))
+    low = dense(q, k, v, dO)
+    error, spent = (float((x - exact).norm() / exact.norm()) for x in (result.detach()[keep].double(), low))
+    allowed = 2 * spent + torch.finfo(q.dtype).eps / 2
+    if not error <= allowed:
+        raise ArithmeticError(f"errs by {error:.1e}, at most {allowed:.1e} is allowed; not timed")
+    return error

@@ -1,0 +1,120 @@
+"""Time and memory of calls that may fail: in turns, by device events on a GPU, each contestant's failure its own.
+
+A contestant that takes long takes fewer turns, so that a slow one does not hold up the table.
+"""
+
+import gc
+import warnings
+from collections.abc import Callable, Mapping
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+SECONDS_EACH, FEWEST = 1.0, 3  # a contestant takes turns for about so long, and at least so many
+
+
+def timed(calls: Mapping[str, Callable[[], Any]], *, device: str, repeats: int) -> dict[str, dict[str, Any]]:
+    """Return by name the median `milliseconds` (and on a GPU `megabytes`: the peak beyond what was there before).
+
+    Each call is made twice untimed: the first may compile. What raises gets `failed`, the reason, instead.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    turns: dict[str, int] = {}
+    for name, call in calls.items():
+        found[name] = attempt(lambda call=call: _warm(call, device))  # type: ignore[misc]
+        if "failed" not in found[name]:
+            seconds = found[name].pop("seconds")
+            turns[name] = min(repeats, max(FEWEST, int(SECONDS_EACH / max(seconds, 1e-9))))
+    clock = _Events() if device == "cuda" else _Seconds()
+    for turn in range(max(turns.values(), default=0)):
+        for name in turns:
+            if turn < turns[name]:
+                clock.time(name, calls[name])
+    for name, milliseconds in clock.milliseconds().items():
+        found[name]["milliseconds"] = median(milliseconds)
+    return found
+
+
+def attempt(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what `call` returns, or why it failed, in one line, as `failed`."""
+    reason = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a backend that refuses says so at length
+        try:
+            return call()
+        except ModuleNotFoundError as error:
+            reason = f"{error.name} is not installed"
+        except Exception as error:  # whatever it is: the others are still to be measured
+            reason = "out of memory" if "out of memory" in str(error) else _first_line(error)
+    # Only now is the traceback, and with it what it held of the device's memory, let go.
+    gc.collect()
+    _empty_cache()
+    return {"failed": reason}
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines[0].strip() if lines else type(error).__name__)[:160]
+
+
+def _empty_cache() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _warm(call: Callable[[], Any], device: str) -> dict[str, Any]:
+    """Call twice; return the seconds and, on a GPU, the peak memory of the second."""
+    import torch
+
+    call()
+    if device != "cuda":
+        start = perf_counter()
+        call()
+        return {"seconds": perf_counter() - start}
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    start = perf_counter()
+    call()
+    torch.cuda.synchronize()
+    seconds = perf_counter() - start
+    return {"seconds": seconds, "megabytes": (torch.cuda.max_memory_allocated() - before) / 1e6}
+
+
+class _Events:
+    """Device events around each call: nothing waits until all is queued."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[str, list[Any]] = {}
+
+    def time(self, name: str, call: Callable[[], Any]) -> None:
+        import torch
+
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        call()
+        stop.record()
+        self.pairs.setdefault(name, []).append((start, stop))
+
+    def milliseconds(self) -> dict[str, list[float]]:
+        import torch
+
+        torch.cuda.synchronize()
+        return {name: [start.elapsed_time(stop) for start, stop in pairs] for name, pairs in self.pairs.items()}
+
+
+class _Seconds:
+    """The wall clock around each call."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+
+    def time(self, name: str, call: Callable[[], Any]) -> None:
+        start = perf_counter()
+        call()
+        self.seconds.setdefault(name, []).append(perf_counter() - start)
+
+    def milliseconds(self) -> dict[str, list[float]]:
+        return {name: [1e3 * s for s in seconds] for name, seconds in self.seconds.items()}
