@@ -73,6 +73,11 @@ class Head:
             params["item"] = _mlp(for_item, self.features, self.width, self.width)
         return params
 
+    @property
+    def item_matrices(self) -> tuple[tuple[str, ...], ...]:
+        """The places in the tree of the matrices (features, …) that multiply items."""
+        return (("K",), ("V",)) if self.encoder == "linear" else (("item", "hidden"),)
+
     def item_features(self, params: Params, items: Array) -> Array:
         """Return g (sets, n, width) of the items (sets, n, features): all the work there is per item."""
         if self.encoder == "linear":

@@ -51,6 +51,7 @@ class Recipe:
         sizes: smallest and largest training set.
         l2: gradient of the penalty 0.5·l2·‖params‖², added to the loss's before Adam (coupled, not AdamW).
         rotated: whether each seed turns its items by a rotation of its own.
+        isotropic: whether Adam scales all features of an item alike, so that training commutes with their rotation.
         sharpening: None trains plain softmax at a constant learning rate.
         averaged: the share of steps, at the end, whose parameters are averaged; 0 takes the last ones.
         largest: the largest size evaluated.
@@ -64,6 +65,7 @@ class Recipe:
     l2: float = 0.0
     sizes: tuple[int, int] = (5, 16)
     rotated: bool = False
+    isotropic: bool = False
     sharpening: Sharpening | None = None
     averaged: float = 0.0
     largest: int = 16384
@@ -96,6 +98,7 @@ SHARP_RECIPE = Recipe(
     batch=4096,
     learning_rate=3e-3,
     rotated=True,
+    isotropic=True,
     sharpening=Sharpening(begin=0.2, end=0.6, inverse_temperature=3e3, learning_rate=3e-8),
     averaged=0.3,
     largest=131_072,

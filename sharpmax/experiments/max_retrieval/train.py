@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sharpmax.experiments.max_retrieval.checkpoint import load_checkpoint, save_checkpoint
+from sharpmax.experiments.max_retrieval.isotropic_adam import scale_by_isotropic_adam
 from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.extras import extra
 from sharpmax.models.max_retrieval import Params
@@ -113,7 +114,8 @@ def initial_state(recipe: Recipe, key: Array) -> State:
 
 def optimiser(recipe: Recipe) -> optax.GradientTransformation:
     """Return Adam's direction, the penalty's gradient added before it; the step size is the schedule's."""
-    return optax.chain(optax.add_decayed_weights(recipe.l2), optax.scale_by_adam())
+    adam = scale_by_isotropic_adam(recipe.head.item_matrices) if recipe.isotropic else optax.scale_by_adam()
+    return optax.chain(optax.add_decayed_weights(recipe.l2), adam)
 
 
 def on_every_core(

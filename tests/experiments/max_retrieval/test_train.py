@@ -18,6 +18,7 @@ from sharpmax.experiments.max_retrieval.train import (
     DATA,
     INITIAL,
     ROTATION,
+    State,
     finished_params,
     initial_state,
     make_steps,
@@ -114,3 +115,28 @@ def test_a_checkpoint_replaces_the_older_one_and_refuses_another_tree(tmp_path):
     assert steps_on_disk(tmp_path) == [10]
     with pytest.raises(ValueError, match="another training"):
         load_checkpoint(tmp_path, {"a": jnp.arange(4.0)})
+
+
+@pytest.mark.parametrize("encoder", ["linear", "mlp"])
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_training_commutes_with_a_rotation_of_the_inputs_only_if_isotropic(encoder, isotropic):
+    with jax.enable_x64(True):
+        head = Head(width=8, key_width=1, encoder=encoder)
+        recipe = replace(SHARP_RECIPE, head=head, steps=30, batch=32, isotropic=isotropic)
+        data = seed_keys(0, 1, DATA)
+        rotation = random_rotation(jax.random.key(3))
+
+        def losses(rotation):
+            state = initial_state(recipe, jax.random.key(4))
+            params = jax.tree_util.tree_map_with_path(
+                lambda path, p: rotation @ p if tuple(e.key for e in path) in head.item_matrices else p,
+                jax.tree.map(lambda p: p.astype(jnp.float64), state.params),
+            )
+            moments = jax.tree.map(lambda m: m.astype(jnp.float64) if m.ndim else m, state.moments)
+            state = State(params, moments, params, jax.tree.map(jnp.zeros_like, params))
+            seeds = jax.tree.map(lambda leaf: leaf[None], (state, rotation))
+            return make_steps(recipe, head, seeds[0], data, seeds[1], jnp.arange(recipe.steps))[1][:, 0]
+
+        straight, turned = losses(jnp.eye(11)), losses(rotation)
+        difference = np.abs(straight - turned).max()
+        assert difference < 1e-9 if isotropic else difference > 1e-4
