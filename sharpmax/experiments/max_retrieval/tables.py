@@ -4,6 +4,7 @@ from typing import Any
 
 from sharpmax.experiments.max_retrieval import paper_table
 from sharpmax.experiments.max_retrieval.figures import LABELS
+from sharpmax.experiments.max_retrieval.statistics import paired_p_value
 from sharpmax.report import Table
 
 UNKNOWN = "?"
@@ -60,6 +61,21 @@ def recovered(metrics: dict[str, Any]) -> Table:
     return Table(["n", "hard - softmax", *(LABELS[rule] for rule in rules)], rows, caption)
 
 
+def rotated_or_not(rotated: dict[str, Any], straight: dict[str, Any], rule: str) -> Table:
+    """Heads trained on rotated items beside heads trained on items as they are, over the same sets."""
+    rows = []
+    for n in rotated["sizes"]:
+        pair = [run["accuracy"][rule][str(n)] for run in (rotated, straight)]
+        means = [_with_error(run["summary"][rule][str(n)], ".2f") for run in (rotated, straight)]
+        p_value = paired_p_value(*pair)
+        rows.append([f"{n:,}", *means, "-" if p_value is None else f"{p_value:.2f}"])
+    caption = (
+        f"{LABELS[rule]}, accuracy in %: mean ± standard error over {rotated['seeds']} seeds; p of a paired t-test. -: "
+        "no difference, or the same in every seed."
+    )
+    return Table(["n", "rotated", "not rotated", "p"], rows, caption)
+
+
 def redraws(metrics: dict[str, Any]) -> Table:
     """How many sets each figure rests on, and how many were redrawn for a tie."""
     rows = [[f"{n:,}", f"{metrics['sets'][str(n)]:,}", metrics["redrawn"][str(n)]] for n in metrics["sizes"]]
@@ -67,9 +83,9 @@ def redraws(metrics: dict[str, Any]) -> Table:
     return Table(["n", "sets a seed", "redrawn"], rows, caption)
 
 
-def _with_error(entry: dict[str, Any]) -> str:
+def _with_error(entry: dict[str, Any], form: str = ".1f") -> str:
     error = entry["standard_error"]
-    return f"{100 * entry['mean']:.1f}" + (f" ± {100 * error:.1f}" if error is not None else "")
+    return f"{100 * entry['mean']:{form}}" + (f" ± {100 * error:{form}}" if error is not None else "")
 
 
 def _known(value: float | None, form: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sharpmax.experiments.max_retrieval import paper_table
+from sharpmax.experiments.max_retrieval.statistics import paired_p_value
 
 RESULTS = Path(__file__).parents[3] / "results" / "max-retrieval"
 
@@ -39,3 +40,19 @@ def test_the_sharp_recipe_holds_far_beyond_its_training(n, least):
     found = accuracy("sharp", "entropy_target")[n]
     assert len(found) == 10
     assert found.mean() >= least
+
+
+def test_a_rotation_of_the_inputs_changes_nothing_beyond_chance():
+    turned, straight = (accuracy(run, "entropy_target") for run in ("sharp", "sharp-unrotated"))
+    assert max(turned) == 131_072
+    p_values = [paired_p_value(turned[n], straight[n]) for n in turned]
+    assert min(p for p in p_values if p is not None) > 0.05 / len(p_values)
+    assert len(turned[131_072]) == len(straight[131_072]) == 10
+
+
+@pytest.mark.parametrize("run", ["paper", "sharp", "sharp-unrotated"])
+def test_a_committed_run_names_its_code_and_its_command(run):
+    metrics = json.loads((RESULTS / run / "metrics.json").read_text())
+    assert len(metrics["commit"]) == 40
+    assert "reproduce max-retrieval" in metrics["command"]
+    assert metrics["versions"]["jax"]
