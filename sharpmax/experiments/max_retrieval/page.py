@@ -181,8 +181,8 @@ def _differences(metrics: dict[str, Any]) -> Text:
 
 def _rotation(metrics: dict[str, Any]) -> list[Text | PageTable]:
     """Return what a rotation of the inputs changes, by the committed full runs, where the checkout is at hand."""
-    runs = [_committed_run(name) for name in ("sharp", "sharp-unrotated")]
-    if metrics["recipe"] != "sharp" or None in runs:
+    rotated, straight = (_committed_run(name) for name in ("sharp", "sharp-unrotated"))
+    if metrics["recipe"] != "sharp" or rotated is None or straight is None:
         return []
     why = (
         "Nothing tells the head which of the 11 numbers is the priority: each seed turns them by a rotation of its "
@@ -190,7 +190,7 @@ def _rotation(metrics: dict[str, Any]) -> list[Text | PageTable]:
         "features of an item, training commutes with the rotation (a test holds it to 1e-9 in float64), and ten heads "
         "trained with and ten without differ by no more than chance."
     )
-    return [Text(why, "Does it matter how the inputs are turned?"), rotated_or_not(*runs, "entropy_target")]
+    return [Text(why, "Does it matter how the inputs are turned?"), rotated_or_not(rotated, straight, "entropy_target")]
 
 
 def _committed(metrics: dict[str, Any]) -> list[Text | PageTable | Figure]:
