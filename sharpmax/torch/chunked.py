@@ -19,13 +19,14 @@ from sharpmax.torch.chunked_forward import (
     attend_in_one_pass,
     is_rowwise,
     product,
-    row_total,
     shift_,
     smallest,
     statistics_of_shifted,
     visible_keys,
+    weights_of_shifted_,
 )
-from sharpmax.torch.chunked_rows import Chunk, Gradients, chunks, rows_of
+from sharpmax.torch.chunked_rows import Chunk, Gradients, Scratch, chunks, rows_of
+from sharpmax.torch.lengths import counted_by_position
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 
@@ -74,13 +75,15 @@ class _Statistics(torch.autograd.Function):
             name: torch.empty(request.rows, dtype=request.wide, device=request.query.device)
             for name in ("entropy", "logsumexp", "maximum", "count", *extra)
         }
+        by_position = counted_by_position(request)
+        scratch = Scratch(request)
         for chunk in chunks(request):
-            rows = rows_of(request, chunk)
+            rows = rows_of(request, chunk, scratch)
+            count = chunk.rows_of(by_position, request.groups) if rows.is_counted else visible_keys(rows)
             logits = _scaled(rows.logits, chunk, request, row_scale)
-            count = visible_keys(logits, rows.sink, rows.masked)
             minimum = smallest(logits) if "minimum" in extra else None
             shifted, maximum = shift_(logits, rows.masked)
-            stats = statistics_of_shifted(shifted, torch.exp(shifted), maximum, variance="variance" in extra)
+            stats = statistics_of_shifted(shifted, maximum, scratch, variance="variance" in extra)
             found = stats._replace(count=count, minimum=minimum)._asdict()
             for name, field in fields.items():
                 chunk.rows_of(field, request.groups).copy_(found[name])
@@ -97,8 +100,9 @@ class _Statistics(torch.autograd.Function):
         stats = RowStats(*saved[4:])
         incoming = RowStats(*gradients)
         total = Gradients.zeros(request, bias=ctx.needs_input_grad[5])
+        scratch = Scratch(request)
         for chunk in chunks(request):
-            rows = rows_of(request, chunk, slope=True)
+            rows = rows_of(request, chunk, scratch, slope=True)
             logits = _scaled(rows.logits, chunk, request, row_scale)
 
             def part(field: Tensor | None, chunk: Chunk = chunk) -> Tensor | None:
@@ -115,13 +119,13 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, request: Request, beta: Tensor, *inputs: Any) -> Tensor:
         output = request.query.new_empty((*request.rows, request.value.shape[3]))
+        scratch = Scratch(request)
         for chunk in chunks(request):
-            rows = rows_of(request, chunk)
-            shifted, _ = shift_(rows.logits, rows.masked)
-            weights = shifted.mul_(chunk.rows_of(beta, request.groups).unsqueeze(-1)).exp_()
+            rows = rows_of(request, chunk, scratch)
+            shifted, maximum = shift_(rows.logits, rows.masked)
+            weights = weights_of_shifted_(shifted, chunk.rows_of(beta, request.groups), maximum, scratch)
             value = chunk.keys_of(request.value).to(request.wide)
-            result = product(weights[..., : value.shape[0]], value).div_(row_total(weights))
-            chunk.rows_of(output, request.groups).copy_(result)
+            chunk.rows_of(output, request.groups).copy_(product(weights[..., : value.shape[0]], value))
         ctx.request = request
         ctx.save_for_backward(beta, *inputs)
         return output
@@ -133,12 +137,12 @@ class _Weighted(torch.autograd.Function):
         total = Gradients.zeros(request, bias=ctx.needs_input_grad[5])
         d_beta = torch.zeros_like(beta)
         d_value = torch.zeros(request.value.shape, dtype=request.wide, device=beta.device)
+        scratch = Scratch(request)
         for chunk in chunks(request):
-            rows = rows_of(request, chunk, slope=True)
-            row_beta = chunk.rows_of(beta, request.groups).unsqueeze(-1)
-            shifted, _ = shift_(rows.logits, rows.masked)
-            weights = torch.exp(shifted * row_beta)
-            weights /= row_total(weights)
+            rows = rows_of(request, chunk, scratch, slope=True)
+            row_beta = chunk.rows_of(beta, request.groups)
+            shifted, maximum = shift_(rows.logits, rows.masked)
+            weights = weights_of_shifted_(shifted.clone(), row_beta, maximum, scratch)
             value = chunk.keys_of(request.value).to(request.wide)
             d_out = chunk.rows_of(gradient_output, request.groups).to(request.wide)
             keys = value.shape[0]
@@ -148,7 +152,7 @@ class _Weighted(torch.autograd.Function):
             d_scaled = weights.mul_(g.sub_((weights * g).sum(-1, keepdim=True)))
             # Σ dS_j = 0, so the shift of e does not change Σ e_j dS_j, and keeps its rounding small.
             chunk.rows_of(d_beta, request.groups).copy_((shifted * d_scaled).sum(-1))
-            total.add(request, chunk, rows, d_scaled.mul_(row_beta))
+            total.add(request, chunk, rows, d_scaled.mul_(row_beta.unsqueeze(-1)))
         d_query, d_key, d_bias, d_sinks = _cast(request, total)
         return None, d_beta, d_query, d_key, d_value.to(request.value.dtype), d_bias, d_sinks
 

@@ -1,10 +1,12 @@
 """A few rows of logits at a time: how `chunked` makes them, and how a gradient goes back through them.
 
 A chunk is all the visible keys of some queries, for every query head that shares a key head, so any row statistic is
-one reduction and memory is O(keys), not O(queries·keys). Sizes are chosen so that a chunk stays in a core's cache.
+one reduction and memory is O(keys), not O(queries·keys). Sizes are chosen so that a chunk stays in the cache.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -13,8 +15,12 @@ from torch import Tensor
 from sharpmax.torch.lengths import visible_by_position
 from sharpmax.torch.request import Request
 
-ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
-"""Logits in a chunk: what a CPU's cache holds; 256 MB on an accelerator, which needs the parallelism."""
+ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
+"""Logits in a chunk: 4 MB on a CPU, small enough for its cache and large enough that a product does not mostly pack its
+keys; 256 MB on an accelerator, which needs the parallelism."""
+
+CAUSAL_QUERIES = {"cpu": 256, "cuda": 2048}
+"""Queries in a chunk at most, where each sees other keys: half of a chunk's square on the diagonal is for nothing."""
 
 
 class Chunk(NamedTuple):
@@ -49,62 +55,97 @@ class Chunk(NamedTuple):
 def chunks(request: Request) -> Iterator[Chunk]:
     """Cover every row once, in a fixed order, so that sums into keys are the same on every call."""
     length = request.rows[2]
-    elements = ELEMENTS.get(request.query.device.type, ELEMENTS["cuda"])
+    kind = "cpu" if request.query.device.type == "cpu" else "cuda"
+    elements = ELEMENTS[kind]
+    most = length if request.left is None and request.right is None else CAUSAL_QUERIES[kind]
     for b in range(request.key.shape[0]):
         for h in range(request.key.shape[1]):
             start = 0
             while start < length:
-                # Causal rows begin short, so the first chunks hold more of them: halve until the chunk is small enough.
-                queries = length - start
-                low, high = request.key_range(start, start + queries)
-                while queries > 1 and queries * request.groups * (high - low) > elements:
-                    queries = (queries + 1) // 2
-                    low, high = request.key_range(start, start + queries)
-                yield Chunk(b, h, start, start + queries, low, high)
-                start += queries
+                stop = start + _largest(request, start, min(most, length - start), elements)
+                yield Chunk(b, h, start, stop, *request.key_range(start, stop))
+                start = stop
+
+
+def _largest(request: Request, start: int, most: int, elements: int) -> int:
+    """Return how many queries from `start` a chunk holds: causal rows begin short, so the first chunks hold more."""
+
+    def size(queries: int) -> int:
+        low, high = request.key_range(start, start + queries)
+        return queries * request.groups * (high - low)
+
+    return max(1, bisect_right(range(1, most + 1), elements, key=size))
+
+
+class Scratch:
+    """Memory that the chunks of a call use one after the other: taking it afresh costs as much as filling it."""
+
+    def __init__(self, request: Request) -> None:
+        self._empty = request.query.new_empty(0, dtype=request.wide)
+        self._kept: dict[str, Tensor] = {}
+        self._hidden: dict[tuple[int, int, int], Tensor | None] = {}
+
+    def hidden(self, request: Request, chunk: Chunk, edge: slice) -> Tensor | None:
+        """Return what position hides in these columns; most chunks lie to their edge as the last one did to its own."""
+        alike = (chunk.start - chunk.low - edge.start, chunk.stop - chunk.start, edge.stop - edge.start)
+        if alike not in self._hidden:
+            low = chunk.low + edge.start
+            visible = visible_by_position(request, chunk.start, chunk.stop, low, low + edge.stop - edge.start)
+            if len(self._hidden) == 2:  # a chunk has two edges at most
+                self._hidden.clear()
+            self._hidden[alike] = None if visible is None else ~visible
+        return self._hidden[alike]
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor of this shape over the memory of that name: what it held is lost."""
+        size = prod(shape)
+        if name not in self._kept or self._kept[name].numel() < size:
+            self._kept[name] = self._empty.new_empty(size)
+        return self._kept[name][:size].view(shape)
 
 
 class Rows(NamedTuple):
     """The logits of one chunk and what a gradient needs to go back through them."""
 
-    logits: Tensor  # (group, queries, keys, one more with sinks), -inf where masked
+    logits: Tensor  # (group, queries, keys, one more with sinks), -inf where masked; the next chunk takes their memory
     q: Tensor  # (group·queries, D), scaled
     k: Tensor  # (keys, D)
     slope: Tensor | None  # d(softcap(x))/dx
     sink: bool
     masked: tuple[slice, ...]  # the columns in which some logit may be -inf
+    is_counted: bool  # whether position alone tells how many keys a row sees
 
 
-def rows_of(request: Request, chunk: Chunk, *, slope: bool = False) -> Rows:
+def rows_of(request: Request, chunk: Chunk, scratch: Scratch, *, slope: bool = False) -> Rows:
     """Compute the logits of a chunk; `slope` keeps what a gradient through the softcap needs."""
     q = chunk.rows_of(request.query, request.groups).to(request.wide)
     group, queries, width = q.shape
     q = (q * request.scale).reshape(group * queries, width)
     k = chunk.keys_of(request.key).to(request.wide)
-    logits = torch.mm(q, k.T).view(group, queries, k.shape[0])
+    place = scratch.take("logits", (group * queries, k.shape[0]))
+    logits = torch.mm(q, k.T, out=place).view(group, queries, k.shape[0])
     kept = None
     if request.softcap is not None:
-        bent = torch.tanh(logits / request.softcap)
+        bent = logits.div_(request.softcap).tanh_()
         kept = 1 - bent * bent if slope else None
-        logits = request.softcap * bent
+        logits = bent.mul_(request.softcap)
     if request.bias is not None:
-        logits = logits + chunk.logits_of(request.bias, request.groups).to(logits.dtype)
+        logits.add_(chunk.logits_of(request.bias, request.groups).to(logits.dtype))
     if request.mask is not None:
         logits.masked_fill_(~chunk.logits_of(request.mask, request.groups), -torch.inf)
     edges = _edges(request, chunk)
     for edge in edges:
-        visible = visible_by_position(
-            request, chunk.start, chunk.stop, chunk.low + edge.start, min(chunk.low + edge.stop, chunk.high)
-        )
-        if visible is not None:
-            logits[..., edge].masked_fill_(~visible, -torch.inf)
+        hidden = scratch.hidden(request, chunk, edge)
+        if hidden is not None:
+            logits[..., edge].masked_fill_(hidden, -torch.inf)
     if request.sinks is not None:
         sink = request.sinks[chunk.query_heads(request.groups)].to(logits.dtype)[:, None].expand(group, queries)
         # A row that sees no key stays empty, whatever its sink.
         sink = torch.where((logits != -torch.inf).any(-1), sink, -torch.inf)
         logits = torch.cat([logits, sink[..., None]], dim=-1)
     anywhere = request.mask is not None or request.bias is not None or not request.is_finite
-    return Rows(logits, q, k, kept, request.sinks is not None, (slice(None),) if anywhere else edges)
+    masked = (slice(None),) if anywhere else edges
+    return Rows(logits, q, k, kept, request.sinks is not None, masked, is_counted=not anywhere)
 
 
 def _edges(request: Request, chunk: Chunk) -> tuple[slice, ...]:

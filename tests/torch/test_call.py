@@ -120,8 +120,8 @@ def test_no_chunk_is_larger_than_the_limit(monkeypatch):
     rows_of = chunked_rows_module.rows_of
     from sharpmax.torch import chunked_forward
 
-    def watched(request, chunk, **options):
-        rows = rows_of(request, chunk, **options)
+    def watched(request, chunk, scratch, **options):
+        rows = rows_of(request, chunk, scratch, **options)
         seen.append(rows.logits.numel())
         return rows
 
