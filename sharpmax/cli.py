@@ -74,6 +74,12 @@ def _evaluate(**options: Any) -> None:
     print_judgement(evaluate(**options))
 
 
+def _finetune(**options: Any) -> None:
+    from sharpmax.experiments.finetuning import finetune_model, print_finetuned
+
+    print_finetuned(finetune_model(**{name: value for name, value in options.items() if value is not None}))
+
+
 VERBS: dict[str, Callable[..., int | None]] = {
     "reproduce": _reproduce,
     "bench": _bench,
@@ -82,6 +88,7 @@ VERBS: dict[str, Callable[..., int | None]] = {
     "certify": _certify,
     "calibrate": _calibrate,
     "evaluate": _evaluate,
+    "finetune": _finetune,
 }
 
 
@@ -103,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_certify(verbs.add_parser("certify", help="prove the size beyond which a head cannot be sharp"))
     _add_calibrate(verbs.add_parser("calibrate", help="fit a policy to a model, and judge it on held-out data"))
     _add_evaluate(verbs.add_parser("evaluate", help="judge a policy card on a model again"))
+    _add_finetune(verbs.add_parser("finetune", help="fine-tune a model with a policy in every head"))
     return parser
 
 
@@ -194,6 +202,29 @@ def _add_exam_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1, help="questions answered at once (1)")
     parser.add_argument("--device", help="where to run: cpu, cuda (cpu)")
     parser.add_argument("--seed", type=int, default=0, help="seed of every draw (0)")
+
+
+def _add_finetune(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Train a model on CLRS-Text with a policy in every head, judge it on longer inputs, keep it."
+    _add_model_options(parser)
+    parser.add_argument("--task", default="clrs-text", help="what to train on (clrs-text)")
+    parser.add_argument("--policy", default="none", help="none, paper, ssmax, learn, or the path of a card (none)")
+    parser.add_argument("--steps", type=int, help="how long (500)")
+    parser.add_argument("--tokens", type=int, help="tokens a step and process, padding included (32768)")
+    parser.add_argument("--learning-rate", type=float, help="of the weights (5e-4)")
+    parser.add_argument("--policy-rate", type=float, help="of what the policy learns (1e-2)")
+    parser.add_argument("--lora", type=int, metavar="RANK", help="train a LoRA of this rank instead of the weights")
+    parser.add_argument("--row", type=int, metavar="N", help="pack examples into rows of N tokens")
+    parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="of the thirty (all)")
+    parser.add_argument("--train-lengths", type=int, nargs="+", metavar="N", help="of the inputs (4 to 16)")
+    parser.add_argument("--test-lengths", type=int, nargs="+", metavar="N", help="(8 12 16 20 24 32)")
+    parser.add_argument("--examples", type=int, help="to train on (81920)")
+    parser.add_argument("--test-samples", type=int, help="of each algorithm, length and validation seed (4)")
+    parser.add_argument("--hints", action="store_true", help="answers show the algorithm's trace")
+    parser.add_argument("--save-every", type=int, metavar="N", help="steps from checkpoint to checkpoint (200)")
+    parser.add_argument("--tensorboard", action="store_true", help="write the loss for TensorBoard as well")
+    parser.add_argument("--device", help="where to run: cpu, cuda (a GPU if there is one)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the data (0)")
 
 
 def _add_debug(parser: argparse.ArgumentParser, default: object) -> None:

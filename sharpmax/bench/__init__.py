@@ -47,6 +47,19 @@ BENCHMARKS = (
         },
     ),
     Benchmark(
+        "finetune",
+        "sharpmax.bench.finetune",
+        "how fast a model trains with a policy in every head, beside plain attention",
+        {
+            "--model": {"metavar": "NAME", "help": "what to train (smollm2)"},
+            "--steps": {"type": int, "metavar": "N", "help": "in each turn (10)"},
+            "--tokens": {"type": int, "metavar": "N", "help": "a step (32768)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "turns of each policy, interleaved (3)"},
+            "--policies": {"nargs": "+", "metavar": "NAME", "help": "beside none: paper, ssmax, learn, or cards (all)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (a GPU if there is one)"},
+        },
+    ),
+    Benchmark(
         "softmax",
         "sharpmax.bench.softmax",
         "what sharpmax.softmax costs beside the framework's own softmax and a hand-written entropy",

@@ -51,6 +51,20 @@ EXPERIMENTS = (
             "--unrotated": {"dest": "rotated", "action": "store_false", "help": "never turn the items"},
         },
     ),
+    Experiment(
+        "clrs-text",
+        "sharpmax.experiments.clrs_text",
+        "thirty algorithms learned on short inputs, asked on longer ones, with and without sharp attention",
+        {
+            "--model": {"metavar": "NAME", "help": "what to fine-tune (smollm2; quick: gemma-tiny)"},
+            "--arms": {"nargs": "+", "metavar": "ARM", "help": "of plain, paper, ssmax, learn (all)"},
+            "--seeds": {"type": int, "metavar": "N", "help": "how many orders of the data an arm (2)"},
+            "--steps": {"type": int, "metavar": "N", "help": "how long to train"},
+            "--parallel": {"type": int, "metavar": "N", "help": "arms trained side by side (1)"},
+            "--save-every": {"type": int, "metavar": "N", "help": "steps from checkpoint to checkpoint; 0: none"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (a GPU if there is one)"},
+        },
+    ),
 )
 
 

@@ -129,7 +129,7 @@ def _test_examples(plan: Plan, algorithm: str) -> tuple[list[Example], int]:
     kept, left_out = [], 0
     for length in plan.test_lengths:
         first = next(stream(algorithm, length, seed=VALIDATION_SEEDS[0], hints=plan.hints))
-        if _characters(first) > 2 * plan.most_characters:  # hopeless, and the longest take seconds each to make
+        if _characters(first) > 1.25 * plan.most_characters:  # hopeless, and the longest take seconds each to make
             left_out += plan.test_samples * len(VALIDATION_SEEDS)
             continue
         examples = validation(algorithm, length, samples=plan.test_samples, hints=plan.hints)

@@ -1,0 +1,126 @@
+"""CLRS-Text: thirty algorithms learned on short inputs, asked on longer ones, with and without sharp attention.
+
+Claim (arXiv 2410.01104): Gemma 2B fine-tuned with adaptive temperature in every head, in training and inference, is
+ahead of plain attention on nearly all of the thirty algorithms, most beyond the trained sizes; at inference only it
+does not work. Ours: to see whether that holds, beside two rules that learn, SSMax and three numbers a head.
+
+Cost: `quick` under two minutes on two cores; the full run, SmolLM2 with two seeds of four arms, minutes an arm and seed
+on an H200. Expected figure: `length`, exact answers against the length of the input.
+"""
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sharpmax.experiments.clrs_text.arm import run_arm, test_set
+from sharpmax.experiments.clrs_text.statistics import Records, summarise
+from sharpmax.experiments.clrs_text.study import Study, plan_study
+from sharpmax.experiments.finetuning import report_as
+from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.tasks.clrs_text.corpus import corpus
+
+
+def run(
+    out: str | Path = "runs",
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    model: str | None = None,
+    arms: tuple[str, ...] | None = None,
+    seeds: int | None = None,
+    steps: int | None = None,
+    parallel: int = 1,
+    save_every: int | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Train and judge every arm and seed, draw, and write the page, in `out/clrs-text/<name>/`; returns the metrics.
+
+    A run that was killed continues: finished arms are read back, an unfinished one goes on from its last checkpoint.
+
+    Args:
+        out: root of the run folders.
+        seed: the first of the seeds.
+        quick: a small model on few algorithms, instead of SmolLM2 on all.
+        model, arms, seeds, steps: instead of the scale's.
+        parallel: how many arms to run side by side, each in a process of its own.
+        save_every: steps from checkpoint to checkpoint; 0 for none.
+        device: cuda or cpu; a GPU if there is one.
+
+    Raises:
+        ValueError: options that do not fit, or a run folder that holds another config.
+    """
+    study = plan_study(seed=seed, quick=quick, model=model, arms=arms, seeds=seeds, steps=steps)
+    folder = train(study, out, parallel=parallel, save_every=save_every, device=device)
+    from sharpmax.experiments.clrs_text.page import tell  # brings the report extra, which training must not need
+
+    test = folder.once("test", lambda: test_set(study))
+    records = [folder.once(f"{arm}-seed{s}", _unreachable) for arm in study.arms for s in study.seeds]
+    metrics = measured(study, test, records)
+    folder.finish(metrics)
+    tell(metrics, folder)
+    return metrics
+
+
+def train(
+    study: Study,
+    out: str | Path,
+    *,
+    parallel: int = 1,
+    save_every: int | None = None,
+    device: str | None = None,
+) -> RunFolder:
+    """Make the record of every arm and seed of the study that is not there yet; `run` without the page."""
+    folder = RunFolder.open(out, "clrs-text", study.name, study.config)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    small = study.model.endswith("tiny")
+    told = report_as("data")
+    corpus(
+        study.corpus,
+        processes=1 if small else os.cpu_count() or 1,
+        report=lambda made, of: told(f"{made} of {of} shards") if made in (1, of) or made % 10 == 0 else None,
+    )
+    save_every = study.recipe.save_every if save_every is None else save_every
+    jobs = [(study, arm, seed, Path(out), device, save_every) for seed in study.seeds for arm in study.arms]
+    if parallel > 1:
+        with ProcessPoolExecutor(parallel, mp_context=get_context("spawn")) as pool:
+            for running in [pool.submit(run_arm, *job) for job in jobs]:
+                running.result()
+        return folder
+    threads = torch.get_num_threads()
+    if small:  # a second thread would wait more than it computes
+        torch.set_num_threads(1)
+    try:
+        for job in jobs:
+            run_arm(*job)
+    finally:
+        torch.set_num_threads(threads)
+    return folder
+
+
+def measured(study: Study, test: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return every number of the experiment, from the records alone."""
+    longest = max(study.corpus.train_lengths)
+    trained = [n for n in study.corpus.test_lengths if n <= longest]
+    beyond = [n for n in study.corpus.test_lengths if n > longest]
+    found = Records(test, records)
+    return {
+        "algorithms": list(study.corpus.algorithms),
+        "seeds": len(study.seeds),
+        "asked": len(test["tokens"]),
+        "left_out": test["left_out"],
+        "trained": trained,
+        "beyond": beyond,
+        **summarise(found, algorithms=study.corpus.algorithms, trained=trained, beyond=beyond),
+        "runs": [
+            {key: record[key] for key in ("arm", "seed", "tokens_per_second", "seconds", "generation")}
+            for record in records
+        ],
+    }
+
+
+def _unreachable() -> None:
+    raise AssertionError("the arms have run, so every record is on disk")

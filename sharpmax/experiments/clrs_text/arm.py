@@ -1,0 +1,110 @@
+"""One arm, one seed: fine-tune the model with the arm's policy, and ask it every test question.
+
+The record holds, for every test example in the corpus' order, how many tokens of its answer were right: every number of
+the experiment follows from these.
+"""
+
+import dataclasses
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sharpmax.core.cards import policy_to_json
+from sharpmax.core.policies import PAPER, Policy
+from sharpmax.experiments.clrs_text.study import ARMS, Study
+from sharpmax.experiments.finetuning import autocast, load_by_name, on_policy, report_as
+from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.hf.answer_batches import Encoded, encode
+from sharpmax.hf.answer_model import generated, right_tokens
+from sharpmax.hf.finetune import finetune
+from sharpmax.hf.trained_policy import policy_named
+from sharpmax.tasks.clrs_text.corpus import corpus
+from sharpmax.tasks.clrs_text.examples import Example
+
+
+def run_arm(study: Study, arm: str, seed: int, out: Path, device: str, save_every: int) -> None:
+    """Make the record of one arm and seed in the study's run folder, if it is not there."""
+    folder = RunFolder.open(out, "clrs-text", study.name, study.config)
+    folder.once(f"{arm}-seed{seed}", lambda: train_and_judge(study, arm, seed, folder.path, device, save_every))
+
+
+def train_and_judge(study: Study, arm: str, seed: int, folder: Path, device: str, save_every: int) -> dict[str, Any]:
+    """Return the record of one arm and seed; checkpoints are kept in `folder` while it trains."""
+    began = time.perf_counter()
+    texts = corpus(study.corpus)
+    loaded = load_by_name(study.model, seed=seed, device=device)
+    train = _encoded(loaded.tokenizer, texts.train)
+    test = _encoded(loaded.tokenizer, texts.test)
+    recipe = dataclasses.replace(study.recipe, seed=seed, save_every=save_every)
+    checkpoints = folder / "training" / f"{arm}-seed{seed}"
+    policy = policy_named(ARMS[arm], loaded.model)
+    prepared = time.perf_counter()
+    told = report_as(f"{arm}, seed {seed}")
+    done = finetune(loaded.model, train, recipe, policy=policy, folder=checkpoints, report=told)
+    trained = time.perf_counter()
+    right = {"as trained": _right(loaded.model, policy, test, device)}
+    if arm == "plain":
+        right["paper at inference"] = _right(loaded.model, PAPER, test, device)
+    agree = _agreement(loaded.model, policy, test, right["as trained"], study.generations, device)
+    ended = time.perf_counter()
+    told(
+        f"{sum(r == len(e.ids) - e.start for r, e in zip(right['as trained'], test, strict=True))} of {len(test)} right"
+    )
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return {
+        "arm": arm,
+        "seed": seed,
+        "losses": done.losses,
+        "tokens_per_second": round(done.tokens_per_second),
+        "seconds": {
+            "preparing": round(prepared - began, 1),
+            "training": round(trained - prepared, 1),
+            "judging": round(ended - trained, 1),
+        },
+        "generation": agree,
+        "policy": None if policy is None else policy_to_json(policy.freeze()),
+        "right": right,
+    }
+
+
+def test_set(study: Study) -> dict[str, Any]:
+    """Return what was asked: each example's algorithm, length and number of answer tokens, and the data's checksums."""
+    texts = corpus(study.corpus)
+    tokenizer = load_by_name(study.model, seed=0, device="cpu").tokenizer
+    encoded = _encoded(tokenizer, texts.test)
+    return {
+        "algorithm": [example.algorithm for example in texts.test],
+        "length": [example.length for example in texts.test],
+        "tokens": [len(example.ids) - example.start for example in encoded],
+        "sha256": texts.sha256,
+        "left_out": texts.left_out,
+        "train_examples": len(texts.train),
+    }
+
+
+def _encoded(tokenizer: Any, examples: list[Example]) -> list[Encoded]:
+    return encode(tokenizer, [(example.question, example.answer) for example in examples])
+
+
+def _right(model: Any, policy: Policy | None, test: list[Encoded], device: str) -> list[int]:
+    with on_policy(model, policy), autocast(device):
+        return right_tokens(model, test)
+
+
+def _agreement(
+    model: Any, policy: Policy | None, test: list[Encoded], right: list[int], asked: int, device: str
+) -> dict[str, int]:
+    """Generate some of the answers for real: how often is it right exactly where the one pass says so?"""
+    short = [i for i, example in enumerate(test) if len(example.ids) - example.start <= 64]
+    chosen = [short[i * len(short) // asked] for i in range(asked)] if short else []
+    agree = exact = 0
+    with on_policy(model, policy), autocast(device), torch.no_grad():
+        for i in chosen:
+            example = test[i]
+            said = generated(model, example) == example.ids[example.start :].tolist()
+            exact += said
+            agree += said == (right[i] == len(example.ids) - example.start)
+    return {"asked": len(chosen), "agree": agree, "exact": exact}

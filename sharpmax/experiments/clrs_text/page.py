@@ -1,0 +1,166 @@
+"""The page of CLRS-Text: what was asked, what came of it beside what the paper says, and the numbers in full."""
+
+from typing import Any
+
+from sharpmax.experiments.clrs_text.statistics import verdicts
+from sharpmax.experiments.clrs_text.study import LABELS
+from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.heat_maps import HeatMapsDisplay
+
+EXCEPTIONS = ("heapsort", "mst_kruskal", "bubble_sort")
+"""The algorithms on which the paper's adaptive temperature was not ahead (one good source)."""
+
+
+def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
+    """Draw the figures and write the page into the run folder."""
+    _draw(metrics, folder)
+    page = Page(
+        "CLRS-Text: does sharp attention reason better beyond its training sizes?",
+        "A language model learns thirty textbook algorithms on inputs of 4 to 16 items and is asked about longer ones, "
+        "with plain attention and with a temperature of its own in every head, in training and in use."
+        if len(metrics["algorithms"]) == 30
+        else "A smaller run: few algorithms, a small model, real data. It shows that everything works, nothing more.",
+        [
+            _what(metrics, folder),
+            _claim(metrics),
+            _by_length(metrics),
+            Figure("figures/length.svg", *_captions(metrics)["length"]),
+            _differences(metrics),
+            Figure("figures/algorithms.svg", *_captions(metrics)["algorithms"]),
+            *[_in_full(metrics, arm) for arm in metrics["accuracy"]],
+            _how(metrics),
+        ],
+    )
+    page.save(folder.path)
+    return page
+
+
+def _what(metrics: dict[str, Any], folder: RunFolder) -> Text:
+    config = folder.config
+    recipe, plan = config["recipe"], config["corpus"]
+    lengths = plan["train_lengths"]
+    return Text(
+        f"{config['model']}, {len(metrics['algorithms'])} algorithms, trained on inputs of {lengths[0]} to "
+        f"{lengths[-1]} items: {recipe['steps']:,} steps of {recipe['tokens']:,} tokens, {metrics['seeds']} seeds an "
+        "arm, every arm on the same examples in the same order. "
+        f"Asked: {metrics['asked']:,} questions of the published validation seeds, "
+        f"the first {plan['test_samples']} of each seed at lengths {', '.join(map(str, plan['test_lengths']))}; "
+        f"{metrics['left_out']['test']:,} questions and {metrics['left_out']['train']:,} training examples of more "
+        f"than {plan['most_characters']:,} characters were left out. No training example is a test example.",
+        "What you are looking at",
+    )
+
+
+def _claim(metrics: dict[str, Any]) -> Text:
+    said = []
+    for arm, spans in metrics["difference"].items():
+        found, overall = verdicts(spans["beyond"]), spans["beyond"]["all"]
+        said.append(
+            f"{LABELS[arm]}: {_interval(overall)} points beyond the trained lengths, ahead on {len(found['ahead'])} "
+            f"algorithms, behind on {len(found['behind'])}, undecided on {len(found['undecided'])}."
+        )
+    exceptions = ""
+    if "paper" in metrics["difference"]:
+        beyond = metrics["difference"]["paper"]["beyond"]
+        named = [f"{name} {_interval(beyond[name])}" for name in EXCEPTIONS if beyond.get(name)]
+        exceptions = f" On the paper's exceptions, here: {'; '.join(named)}." if named else ""
+    return Text(
+        "The paper, with Gemma 2B: adaptive temperature in every head is ahead on nearly all of the thirty, most at "
+        "lengths beyond training; heapsort, MST-Kruskal and bubble sort are the exceptions; used at inference only it "
+        "does not work well. Its per-algorithm numbers are plots, so what can be compared is the direction. Here, "
+        "difference to plain attention in exact answers, with the 95 % interval of a paired bootstrap over seeds and "
+        f"questions: {' '.join(said)}{exceptions} An interval that holds 0 decides nothing.",
+        "The claim, and what we see",
+    )
+
+
+def _by_length(metrics: dict[str, Any]) -> Table:
+    lengths = [str(n) for n in (*metrics["trained"], *metrics["beyond"])]
+    rows = [
+        [LABELS[arm], *(f"{_percent(of[n]['exact'])} / {_percent(of[n]['tokens'])}" for n in lengths)]
+        for arm, of in metrics["by_length"].items()
+    ]
+    caption = "Exact answers / answer tokens right, in %, mean over algorithms that fit, by length of the input."
+    return Table(["", *lengths], rows, caption)
+
+
+def _differences(metrics: dict[str, Any]) -> Table:
+    arms = list(metrics["difference"])
+    rows = [
+        [name, *(_interval(metrics["difference"][arm]["beyond"][name]) for arm in arms)]
+        for name in ("all", *metrics["algorithms"])
+    ]
+    caption = (
+        "Beyond the trained lengths: exact answers minus plain attention's, in points, with the 95 % interval of the "
+        "paired bootstrap."
+    )
+    return Table(["", *(LABELS[arm] for arm in arms)], rows, caption)
+
+
+def _in_full(metrics: dict[str, Any], arm: str) -> Table:
+    lengths = [str(n) for n in (*metrics["trained"], *metrics["beyond"])]
+    rows = [[name, *(_percent(of[n]) for n in lengths)] for name, of in metrics["accuracy"][arm].items()]
+    return Table(["", *lengths], rows, f"{LABELS[arm]}: exact answers in %, by algorithm and length; -: does not fit.")
+
+
+def _how(metrics: dict[str, Any]) -> Text:
+    agree, asked = (sum(run["generation"][key] for run in metrics["runs"]) for key in ("agree", "asked"))
+    speed = "; ".join(
+        f"{run['arm']} seed {run['seed']} {run['tokens_per_second']:,} tokens/s, trained in "
+        f"{run['seconds']['training']:,.0f} s, judged in {run['seconds']['judging']:,.0f} s"
+        for run in metrics["runs"]
+    )
+    return Text(
+        "An answer is exact if every one of its tokens, and the end, is the likeliest after what stands before it: "
+        "then, and only then, does greedy decoding say it. One forward pass tells. Real generation was held against "
+        f"it on {asked} answers and agreed on {agree}. {speed}.",
+        "How it was measured",
+    )
+
+
+def _draw(metrics: dict[str, Any], folder: RunFolder) -> None:
+    lengths = [*metrics["trained"], *metrics["beyond"]]
+    curves = [
+        Curve(LABELS[arm], lengths, [_times_100(of[str(n)]["exact"]) for n in lengths], marker="o")
+        for arm, of in metrics["by_length"].items()
+    ]
+    mark = [Mark("longest trained", x=max(metrics["trained"]))]
+    CurvesDisplay(curves, "items in the input", "exact answers, %", marks=mark, y_limits=(0, 100)).save(
+        folder.figures, "length"
+    )
+    maps = {
+        LABELS[arm]: [[of[str(n)] if of[str(n)] is not None else float("nan") for n in lengths] for of in by.values()]
+        for arm, by in metrics["accuracy"].items()
+    }
+    HeatMapsDisplay({"algorithms": maps}, "length, rising", "", "exact answers").save(folder.figures, "algorithms")
+
+
+def _captions(metrics: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    lengths = ", ".join(str(n) for n in (*metrics["trained"], *metrics["beyond"]))
+    return {
+        "length": (
+            "Exact answers by length of the input, mean over algorithms and seeds. Where long inputs do not fit, the "
+            "mean is over the algorithms that do.",
+            "Lines that fall beyond the longest trained length.",
+        ),
+        "algorithms": (
+            f"Each map an arm: rows are the algorithms in the order of the tables, columns the lengths {lengths}.",
+            "Maps that are bright on the left, at trained lengths, and dark on the right.",
+        ),
+    }
+
+
+def _interval(apart: dict[str, Any] | None) -> str:
+    if apart is None:
+        return "-"
+    return f"{100 * apart['mean']:+.1f} [{100 * apart['low']:+.1f}, {100 * apart['high']:+.1f}]"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def _times_100(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -1,0 +1,122 @@
+"""What the records say: accuracies, and differences to the plain arm with bootstrap intervals.
+
+Paired: every arm answers the same questions after training on the same data in the same order, so it is the
+differences that are resampled. Seeds are resampled as well as questions, so an interval says what another training run
+might have given, not only other questions; with few seeds it is wide, and it should be.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+REPLICATES = 4000
+LEVEL = 0.95
+
+
+class Records:
+    """The records of a study as arrays: `exact[arm]` and `share[arm]` (seed, example), the share of tokens right."""
+
+    def __init__(self, test: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> None:
+        self.algorithm, self.length = np.array(test["algorithm"]), np.array(test["length"])
+        self.tokens = np.array(test["tokens"])
+        right: dict[str, dict[int, list[int]]] = {}
+        for record in records:
+            right.setdefault(record["arm"], {})[record["seed"]] = record["right"]["as trained"]
+            if "paper at inference" in record["right"]:
+                inferred = right.setdefault(f"{record['arm']}+paper", {})
+                inferred[record["seed"]] = record["right"]["paper at inference"]
+        counts = {arm: np.array([of_seed[seed] for seed in sorted(of_seed)]) for arm, of_seed in right.items()}
+        self.exact = {arm: count == self.tokens for arm, count in counts.items()}
+        self.right = counts
+        self.arms = tuple(counts)
+
+    def where(self, *, algorithm: str | None = None, lengths: Sequence[int] | None = None) -> np.ndarray:
+        """Return which examples are of the algorithm and of one of the lengths."""
+        chosen = np.ones(len(self.tokens), bool)
+        if algorithm is not None:
+            chosen &= self.algorithm == algorithm
+        if lengths is not None:
+            chosen &= np.isin(self.length, list(lengths))
+        return chosen
+
+
+def accuracy(records: Records, arm: str, chosen: np.ndarray) -> float | None:
+    """Return the share of the chosen examples answered exactly, over all seeds; None where there are none."""
+    return float(records.exact[arm][:, chosen].mean()) if chosen.any() else None
+
+
+def token_accuracy(records: Records, arm: str, chosen: np.ndarray) -> float | None:
+    """Return the share of answer tokens that are right, over all seeds."""
+    if not chosen.any():
+        return None
+    return float(records.right[arm][:, chosen].sum() / (len(records.right[arm]) * records.tokens[chosen].sum()))
+
+
+def difference(records: Records, arm: str, chosen: np.ndarray, *, seed: int = 0) -> dict[str, Any] | None:
+    """Return mean, interval and each seed's value of exact(arm) - exact(plain) on the chosen examples."""
+    if not chosen.any():
+        return None
+    apart = records.exact[arm][:, chosen].astype(np.float64) - records.exact["plain"][:, chosen]
+    low, high = bootstrap(apart, seed=seed)
+    return {"mean": float(apart.mean()), "low": low, "high": high, "seeds": apart.mean(1).tolist()}
+
+
+def bootstrap(values: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
+    """Return the interval of the mean of values (seed, example), resampling seeds and, the same in each, examples."""
+    draws = np.random.default_rng(seed)
+    seeds, examples = values.shape
+    weights = draws.multinomial(examples, np.full(examples, 1 / examples), size=REPLICATES) / examples
+    by_seed = weights @ values.T  # (replicate, seed)
+    picked = draws.integers(seeds, size=(REPLICATES, seeds))
+    means = np.take_along_axis(by_seed, picked, axis=1).mean(1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def summarise(records: Records, *, algorithms: Sequence[str], trained: Sequence[int], beyond: Sequence[int]) -> Any:
+    """Return every number that the page shows: by arm, algorithm and length, and the differences to plain."""
+    lengths = (*trained, *beyond)
+    spans = {"trained": tuple(trained), "beyond": tuple(beyond)}
+    others = [arm for arm in records.arms if arm != "plain"]
+    return {
+        "accuracy": {
+            arm: {
+                algorithm: {
+                    str(n): accuracy(records, arm, records.where(algorithm=algorithm, lengths=[n])) for n in lengths
+                }
+                for algorithm in algorithms
+            }
+            for arm in records.arms
+        },
+        "by_length": {
+            arm: {
+                str(n): {
+                    "exact": accuracy(records, arm, records.where(lengths=[n])),
+                    "tokens": token_accuracy(records, arm, records.where(lengths=[n])),
+                }
+                for n in lengths
+            }
+            for arm in records.arms
+        },
+        "difference": {
+            arm: {
+                span: {
+                    "all": difference(records, arm, records.where(lengths=chosen)),
+                    **{a: difference(records, arm, records.where(algorithm=a, lengths=chosen)) for a in algorithms},
+                }
+                for span, chosen in spans.items()
+            }
+            for arm in others
+        },
+    }
+
+
+def verdicts(differences: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Sort algorithms by what their interval allows to say: ahead, behind, or neither."""
+    found: dict[str, list[str]] = {"ahead": [], "behind": [], "undecided": []}
+    for algorithm, apart in differences.items():
+        if algorithm == "all" or apart is None:
+            continue
+        found["ahead" if apart["low"] > 0 else "behind" if apart["high"] < 0 else "undecided"].append(algorithm)
+    return found

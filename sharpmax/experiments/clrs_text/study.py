@@ -1,0 +1,117 @@
+"""What one run of the experiment will do, settled before any work: model, data, recipe, arms and seeds.
+
+A run is the *full* one, as committed under `results/`, or *quick*, for tests: a small model, few algorithms, real data.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sharpmax.hf.finetune import Recipe
+from sharpmax.tasks.clrs_text.corpus import Plan
+
+ARMS = {
+    "plain": "none",
+    "paper": "paper",
+    "ssmax": "ssmax",
+    "learn": "learn",
+}
+"""Each arm, and the policy it is trained and judged with."""
+LABELS = {
+    "plain": "plain softmax",
+    "paper": "adaptive temperature (the paper's)",
+    "ssmax": "SSMax, learned a head",
+    "learn": "learned a head (a, b, c)",
+    "plain+paper": "trained plain, sharpened at inference only",
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """One run; `name` is its folder's.
+
+    Attributes:
+        recipe: of every arm; its seed is replaced by each of `seeds`, which decides the order of the data.
+        generations: how many test examples are also answered by real generation, to hold the two against each other.
+    """
+
+    name: str
+    model: str
+    corpus: Plan
+    recipe: Recipe
+    arms: tuple[str, ...] = tuple(ARMS)
+    seeds: tuple[int, ...] = (0, 1)
+    generations: int = 20
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What decides the numbers: a run folder holds one of these."""
+        fields = asdict(self)
+        fields.pop("name")
+        fields["recipe"] = {k: v for k, v in fields["recipe"].items() if k not in ("save_every", "log_every", "seed")}
+        return {"seed": self.seeds[0], **fields}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a scale takes where nothing else is said."""
+
+    model: str
+    corpus: Plan = field(default_factory=Plan)
+    recipe: Recipe = field(default_factory=Recipe)
+    generations: int = 20
+
+
+SCALES = {
+    "full": Scale("smollm2"),
+    "quick": Scale(
+        "gemma-tiny",
+        Plan(
+            ("minimum", "binary_search", "task_scheduling"),
+            train_lengths=(4, 5, 6, 7, 8),
+            test_lengths=(6, 8, 12, 16),
+            train_examples=1500,
+            test_samples=4,
+        ),
+        Recipe(steps=100, tokens=2048, learning_rate=3e-3, save_every=0, log_every=50),
+        generations=6,
+    ),
+}
+
+
+def plan_study(
+    *,
+    seed: int,
+    quick: bool,
+    model: str | None = None,
+    arms: tuple[str, ...] | None = None,
+    seeds: int | None = None,
+    steps: int | None = None,
+) -> Study:
+    """Settle a run from its options; those that are None are the scale's.
+
+    Raises:
+        ValueError: an option that does not fit.
+    """
+    chosen = tuple(arms or ARMS)
+    if unknown := [arm for arm in chosen if arm not in ARMS]:
+        raise ValueError(f"unknown arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
+    if "plain" not in chosen:
+        raise ValueError("expected the arm plain among the arms: the others are compared with it")
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"expected at least 1 seed, got {seeds}")
+    scale = SCALES["quick" if quick else "full"]
+    recipe = scale.recipe if steps is None else Recipe(**{**asdict(scale.recipe), "steps": steps})
+    model = model or scale.model
+    changed = [f"steps{steps}"] if steps else []
+    changed += [f"seed{seed}"] if seed else []
+    changed += ["-".join(chosen)] if arms else []
+    name = "-".join([model.replace("/", "-"), *(["quick"] if quick else []), *changed])
+    return Study(
+        name,
+        model,
+        scale.corpus,
+        recipe,
+        chosen,
+        tuple(range(seed, seed + (seeds or 2))),
+        scale.generations,
+    )

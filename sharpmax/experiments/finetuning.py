@@ -1,0 +1,171 @@
+"""Fine-tune a model on a task with a policy in every head, judge it on lengths beyond its training, and keep it.
+
+Claim: none of its own; `experiments/clrs_text` compares the arms. Cost: on an H200, SmolLM2 trains on some hundred
+thousand tokens a second. Expected: the loss falls; accuracy is best at the trained lengths.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import torch
+
+from sharpmax.core.policies import Policy
+from sharpmax.core.softmax import SilentPolicyWarning
+from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.hf.answer_batches import Encoded, encode
+from sharpmax.hf.answer_model import innermost, right_tokens
+from sharpmax.hf.finetune import Recipe, finetune, is_first_process
+from sharpmax.hf.gemma import SIZES, gemma
+from sharpmax.hf.load import LoadedModel, load
+from sharpmax.hf.lora import with_lora
+from sharpmax.hf.sharpen import sharpen
+from sharpmax.hf.trained_policy import policy_named, save_policy
+from sharpmax.tasks.clrs_text.corpus import Plan, corpus
+from sharpmax.tasks.clrs_text.examples import ALGORITHMS, Example
+
+TASKS = ("clrs-text",)
+
+
+def finetune_model(
+    model: str,
+    *,
+    task: str = "clrs-text",
+    policy: str = "none",
+    steps: int = 500,
+    tokens: int = 32768,
+    learning_rate: float = 5e-4,
+    policy_rate: float = 1e-2,
+    lora: int = 0,
+    row: int | None = None,
+    algorithms: Sequence[str] = ALGORITHMS,
+    train_lengths: Sequence[int] = tuple(range(4, 17)),
+    test_lengths: Sequence[int] = (8, 12, 16, 20, 24, 32),
+    examples: int = 20 * 4096,
+    test_samples: int = 4,
+    hints: bool = False,
+    save_every: int = 200,
+    tensorboard: bool = False,
+    device: str | None = None,
+    out: str | Path = "runs",
+    seed: int = 0,
+    accept_license: bool = False,
+) -> dict[str, Any]:
+    """Fine-tune and judge a model, in `out/finetune/<name>/`; returns the metrics. A killed run is continued.
+
+    Args:
+        model: `gemma-tiny`, `gemma-small`, `gemma2-tiny` (random weights), a built-in name, a folder, or a hub name.
+        policy: none, paper, ssmax, learn, or the path of a card.
+        lora: rank of a LoRA on every linear layer that is trained instead of the weights; 0 trains the weights.
+        row: pack examples into rows of this many tokens.
+        algorithms, train_lengths, test_lengths, examples, test_samples, hints: the data, as in `corpus.Plan`.
+
+    Raises:
+        ValueError: options that do not fit, or a run folder that holds another config.
+    """
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}; there are: {', '.join(TASKS)}")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    plan = Plan(
+        tuple(algorithms), tuple(train_lengths), tuple(test_lengths), examples, test_samples=test_samples, hints=hints
+    )
+    recipe = Recipe(steps, tokens, learning_rate, policy_rate, row=row, save_every=save_every, seed=seed)
+    config = {"seed": seed, "model": model, "task": task, "policy": policy, "lora": lora, "corpus": asdict(plan)}
+    config |= {"recipe": {name: value for name, value in asdict(recipe).items() if name not in ("save_every", "seed")}}
+    name = f"{Path(model).name}-{task}-{Path(policy).stem}" + (f"-lora{lora}" if lora else "") + f"-seed{seed}"
+    folder = RunFolder.open(out, "finetune", name, config)
+    loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
+    if not loaded.generates:
+        raise ValueError(f"{model} is not a causal language model: it cannot be asked to continue a text")
+    texts = corpus(plan)
+    chosen = policy_named(policy, loaded.model)
+    trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
+    done = finetune(
+        trained,
+        _encoded(loaded, texts.train),
+        recipe,
+        policy=chosen,
+        folder=folder.path / "training",
+        tensorboard=tensorboard,
+        report=report_as(name),
+    )
+    if not is_first_process():
+        return {}
+    trained.save_pretrained(folder.path / "model")
+    loaded.tokenizer.save_pretrained(folder.path / "model")
+    save_policy(chosen, folder.path / "model")
+    test = _encoded(loaded, texts.test)
+    with on_policy(trained, chosen), autocast(device):
+        right = right_tokens(trained, test)
+    metrics = {
+        "losses": done.losses,
+        "tokens_per_second": round(done.tokens_per_second),
+        "left_out": texts.left_out,
+        "data": texts.sha256,
+        "by_length": _by_length(texts.test, test, right),
+        "model": str(folder.path / "model"),
+    }
+    folder.finish(metrics)
+    return metrics
+
+
+def print_finetuned(metrics: dict[str, Any]) -> None:
+    """Print accuracy by length, and where the model is."""
+    if not metrics:
+        return
+    print("length  exact answers  tokens")
+    for length, found in metrics["by_length"].items():
+        print(f"{length:>6}  {100 * found['exact']:12.1f}%  {100 * found['tokens']:5.1f}%")
+    print(f"model: {metrics['model']}")
+
+
+def load_by_name(name: str, *, seed: int, device: str, accept_license: bool = False) -> LoadedModel:
+    """Load a model to train: a Gemma of random weights by its size, or anything that `sharpmax.hf.load` knows."""
+    if name in SIZES:
+        return gemma(name, seed=seed, device=device)
+    return load(name, device=device, accept_license=accept_license)
+
+
+@contextmanager
+def on_policy(model: Any, policy: Policy | None) -> Iterator[None]:
+    """Inside this block the model attends by the policy, if there is one; where it is silent is no news here."""
+    if policy is None:
+        yield
+        return
+    with catch_warnings():
+        simplefilter("ignore", SilentPolicyWarning)
+        with sharpen(innermost(model), policy):
+            yield
+
+
+def autocast(device: str) -> AbstractContextManager[Any]:
+    """Judge in the precision that was trained in: bfloat16 products on a GPU that can, else as the weights are."""
+    half = device.startswith("cuda") and torch.cuda.is_bf16_supported()
+    return torch.autocast("cuda", torch.bfloat16) if half else nullcontext()
+
+
+def report_as(name: str) -> Callable[[str], None]:
+    """Return what prints a line of progress under a name, on standard error."""
+    return lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+
+def _encoded(loaded: LoadedModel, examples: list[Example]) -> list[Encoded]:
+    return encode(loaded.tokenizer, [(example.question, example.answer) for example in examples])
+
+
+def _by_length(examples: list[Example], encoded: list[Encoded], right: list[int]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for length in sorted({example.length for example in examples}):
+        counts = [
+            (r, len(e.ids) - e.start) for x, e, r in zip(examples, encoded, right, strict=True) if x.length == length
+        ]
+        found[str(length)] = {
+            "examples": len(counts),
+            "exact": sum(r == n for r, n in counts) / len(counts),
+            "tokens": sum(r for r, _ in counts) / sum(n for _, n in counts),
+        }
+    return found

@@ -1,0 +1,114 @@
+"""A causal model asked for its answers alone: logits only where an answer token is predicted, never over the question.
+
+With a vocabulary of tens of thousands the logits of a whole batch are gigabytes; answers are a fraction of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import numpy as np
+
+from sharpmax.extras import extra
+from sharpmax.hf.answer_batches import Encoded, all_once, collate
+
+with extra("hf"):
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+
+
+def answer_logits(model: Any, input_ids: Tensor, predicted_from: Tensor, position_ids: Tensor | None = None) -> Tensor:
+    """Return the logits over the vocabulary (answer tokens, vocabulary) from which each answer token is predicted."""
+    hidden = model.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False).last_hidden_state
+    logits: Tensor = model.get_output_embeddings()(hidden.flatten(0, 1)[predicted_from]).float()
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return cap * torch.tanh(logits / cap) if cap else logits
+
+
+@contextmanager
+def answering(model: nn.Module) -> Iterator[None]:
+    """Inside this block a call of the model takes a batch of `collate` and returns `{"loss": mean over its answers}`.
+
+    It is the model's own forward that is replaced, so whatever wraps the model (DDP, FSDP, PEFT) stays around it.
+    """
+    causal = innermost(model)
+    _must_be_plain(causal)
+    before = {name: causal.__dict__.get(name) for name in ("forward", "_original_forward")}
+    causal.forward = MethodType(_loss, causal)
+    try:
+        yield
+    finally:  # accelerate leaves its own wrapping of forward behind
+        for name, value in before.items():
+            causal.__dict__.pop(name, None)
+            if value is not None:
+                causal.__dict__[name] = value
+
+
+def innermost(model: Any) -> Any:
+    """Return the transformers model inside a PEFT model, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@torch.no_grad()
+def right_tokens(model: Any, examples: Sequence[Encoded], *, tokens: int = 32768) -> list[int]:
+    """Return how many answer tokens of each example are the likeliest after what stands before them.
+
+    All of them are if, and only if, greedy decoding gives the answer and then ends it. `tokens` bounds a batch.
+    """
+    causal = innermost(model)
+    causal.eval()
+    found = [0] * len(examples)
+    lengths = [len(example.ids) for example in examples]
+    for rows in all_once(lengths, tokens=tokens):
+        batch = {name: tensor.to(causal.device) for name, tensor in collate(examples, rows).items()}
+        targets = batch.pop("targets")
+        right = (answer_logits(causal, **batch).argmax(-1) == targets).cpu().numpy()
+        at = 0
+        for (index,) in rows:
+            count = lengths[index] - examples[index].start
+            found[index] = int(np.sum(right[at : at + count]))
+            at += count
+    return found
+
+
+@torch.no_grad()
+def generated(model: Any, example: Encoded) -> list[int]:
+    """Return the tokens that greedy decoding, with its cache, gives after the question: as many as the answer has."""
+    causal = innermost(model)
+    causal.eval()
+    prompt = torch.tensor([example.ids[: example.start].tolist()], device=causal.device)
+    count = len(example.ids) - example.start
+    options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
+    said = causal.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    answer: list[int] = said[0, example.start :].tolist()
+    return answer
+
+
+def _loss(
+    self: Any,
+    input_ids: Tensor,
+    predicted_from: Tensor,
+    targets: Tensor,
+    position_ids: Tensor | None = None,
+    **_: Any,
+) -> dict[str, Tensor]:
+    logits = answer_logits(self, input_ids, predicted_from, position_ids)
+    return {"loss": functional.cross_entropy(logits, targets)}
+
+
+@torch.no_grad()
+def _must_be_plain(causal: Any) -> None:
+    """Refuse a model whose logits are more than its head on its last hidden state."""
+    was_training = causal.training
+    causal.eval()
+    ids = torch.arange(8, device=causal.device)[None] % causal.config.get_text_config().vocab_size
+    whole = causal(input_ids=ids, use_cache=False).logits[0].float()
+    ours = answer_logits(causal, ids, torch.arange(8, device=causal.device))
+    causal.train(was_training)
+    if not torch.allclose(whole, ours, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
+        raise NotImplementedError(
+            f"{type(causal).__name__} does more to its logits than its head does; fine-tuning by answers would train "
+            "another model than the one that is used"
+        )

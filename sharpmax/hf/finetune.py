@@ -1,0 +1,238 @@
+"""Fine-tune a causal model on questions and answers, with a policy in every head: Hugging Face's Trainer, three habits.
+
+The data of a step is settled beforehand (`answer_batches`), only answers cost logits (`answer_model`), and a checkpoint
+counts only once it is whole, so a run that was killed at any moment continues and ends as if it had not been.
+One GPU, a CPU, or several processes under `accelerate launch`: the same call.
+"""
+
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharpmax import atomic
+from sharpmax.core.policies import Policy
+from sharpmax.extras import extra
+from sharpmax.hf.answer_batches import Encoded, Rows, collate, plan_batches
+from sharpmax.hf.answer_model import answering
+from sharpmax.hf.quiet import quiet
+from sharpmax.hf.sharpen import sharpen
+from sharpmax.hf.trained_policy import learned_parameters, remove_policy, restore_policy, save_policy
+
+with extra("hf"):
+    import torch
+    import transformers
+    from torch.utils.data import SequentialSampler
+
+WHOLE = "whole"
+"""The file that says a checkpoint was written to its end."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to fine-tune.
+
+    Attributes:
+        steps, tokens: how many steps, and tokens a step (a process), padding included.
+        learning_rate: AdamW's, warmed up over the first 5 % of the steps, then falling by a cosine to 0.
+        policy_rate: the learning rate of what the policy learns.
+        row: pack examples into rows of this many tokens, instead of batches of like length.
+        bf16: products in bfloat16, weights in float32; by default where the device is a GPU that can.
+        save_every: steps from checkpoint to checkpoint; 0 saves none.
+    """
+
+    steps: int = 500
+    tokens: int = 32768
+    learning_rate: float = 5e-4
+    policy_rate: float = 1e-2
+    weight_decay: float = 0.01
+    row: int | None = None
+    bf16: bool | None = None
+    save_every: int = 200
+    log_every: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.tokens < 64 or self.learning_rate <= 0 or self.save_every < 0 or self.log_every < 1:
+            raise ValueError(f"expected steps, at least 64 tokens a step and a positive rate, got {self}")
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """What came of it: the loss at logged steps, the seconds of every step, and tokens a second, not counting padding.
+
+    `step_seconds` are of this process: steps before a resume are not among them.
+    """
+
+    losses: list[tuple[int, float]]
+    step_seconds: list[float]
+    tokens_per_second: float
+
+
+def finetune(
+    model: Any,
+    examples: Sequence[Encoded],
+    recipe: Recipe = Recipe(),  # noqa: B008
+    *,
+    policy: Policy | None = None,
+    folder: str | Path,
+    tensorboard: bool = False,
+    report: Callable[[str], None] | None = None,
+) -> Finetuned:
+    """Train the model (bare or under PEFT) in place; continues from the newest whole checkpoint in `folder`.
+
+    `policy` is on in every attention layer while it trains, and off again afterwards: `sharpen(model, policy)` to use
+    it. `report` gets a line every `log_every` steps: step, loss, speed, time left.
+    """
+    folder = Path(folder)
+    sizes = [len(example.ids) for example in examples]
+    device = innermost_device(model)
+    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported() if recipe.bf16 is None else recipe.bf16
+    processes = int(transformers.TrainingArguments(str(folder), use_cpu=device.type == "cpu").world_size)
+    batches = plan_batches(
+        sizes, steps=recipe.steps * processes, tokens=recipe.tokens, seed=recipe.seed, row=recipe.row
+    )
+    arguments = transformers.TrainingArguments(
+        str(folder), max_steps=recipe.steps, per_device_train_batch_size=1, learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay, warmup_steps=max(1, recipe.steps // 20), lr_scheduler_type="cosine",
+        optim="adamw_torch_fused" if device.type == "cuda" else "adamw_torch", max_grad_norm=1.0, bf16=bf16,
+        seed=recipe.seed, use_cpu=device.type == "cpu", dataloader_num_workers=0,
+        dataloader_pin_memory=device.type == "cuda", remove_unused_columns=False, disable_tqdm=True,
+        save_strategy="steps" if recipe.save_every else "no", save_steps=recipe.save_every or 500, save_total_limit=2,
+        logging_steps=recipe.log_every, report_to=["tensorboard"] if tensorboard else [],
+        accelerator_config={"even_batches": False},
+    )  # fmt: skip
+    pace = _Pace(recipe, [sum(sizes[i] for row in rows for i in row) for rows in batches], processes, report)
+    sharpened = sharpen(model, policy) if policy is not None else None
+    try:
+        with answering(model), quiet(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="torch.optim.lr_scheduler")
+            trainer = _AnswerTrainer(
+                model,
+                arguments,
+                train_dataset=_Steps(examples, batches),
+                data_collator=lambda items: items[0],
+                callbacks=[pace],
+            )
+            trainer.remove_callback(transformers.PrinterCallback)
+            trainer.policy, trainer.policy_rate = policy, recipe.policy_rate
+            trainer.train(resume_from_checkpoint=newest_whole(folder))
+    finally:
+        if sharpened is not None:
+            sharpened.restore()
+        remove_policy(model)
+    losses = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    return Finetuned(losses, pace.seconds, pace.speed)
+
+
+def newest_whole(folder: Path) -> str | None:
+    """Return the newest checkpoint that was written to its end; those that were not are removed."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+    for broken in [path for path in found if not (path / WHOLE).exists()]:
+        shutil.rmtree(broken)
+        found.remove(broken)
+    return str(found[-1]) if found else None
+
+
+def is_first_process() -> bool:
+    """Tell whether this process is the one of several that writes what came of it."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def innermost_device(model: Any) -> torch.device:
+    """Return where the model's weights are."""
+    device: torch.device = next(iter(model.parameters())).device
+    return device
+
+
+class _Steps(torch.utils.data.Dataset):
+    """Item i is the batch of step i."""
+
+    def __init__(self, examples: Sequence[Encoded], batches: Sequence[Rows]) -> None:
+        self.examples, self.batches = examples, batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
+        return collate(self.examples, self.batches[step])
+
+
+class _AnswerTrainer(transformers.Trainer):
+    policy: Policy | None = None
+    policy_rate: float = 0.0
+
+    def _get_train_sampler(self, *_: Any) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
+        loss: torch.Tensor = model(**inputs)["loss"]
+        return loss
+
+    def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
+        if self.is_fsdp_enabled and learned_parameters(self.model):
+            raise NotImplementedError("a policy cannot learn under FSDP, which replaces its parameters; use DDP")
+        optimiser: torch.optim.Optimizer = super().create_optimizer(*arguments)
+        learned = {id(parameter) for parameter in learned_parameters(self.model)}
+        if learned and len(optimiser.param_groups) < 3:
+            own = [p for group in optimiser.param_groups for p in group["params"] if id(p) in learned]
+            for group in optimiser.param_groups:
+                group["params"] = [p for p in group["params"] if id(p) not in learned]
+            optimiser.add_param_group({"params": own, "lr": self.policy_rate, "weight_decay": 0.0})
+        return optimiser
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        save_policy(self.policy, output_dir or self.args.output_dir)
+
+    def _save_checkpoint(self, *arguments: Any) -> None:
+        super()._save_checkpoint(*arguments)
+        atomic.write_text(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / WHOLE, "")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if learned_parameters(self.model):
+            restore_policy(self.policy, resume_from_checkpoint)
+
+
+class _Pace(transformers.TrainerCallback):
+    """Times the steps, and says how it goes."""
+
+    def __init__(self, recipe: Recipe, tokens: list[int], processes: int, report: Callable[[str], None] | None) -> None:
+        self.recipe, self.tokens, self.processes = recipe, tokens, processes
+        self.report = report or (lambda line: print(line, file=sys.stderr, flush=True))
+        self.seconds: list[float] = []
+        self.seen: list[int] = []
+        self._began = 0.0
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second over the second half of the steps: the first ones compile and warm up."""
+        half = len(self.seconds) // 2
+        return sum(self.seen[half:]) / sum(self.seconds[half:]) if self.seconds else 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._began = self._began or time.perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        self.seconds.append(now - self._began)  # from step to step: what fetches the data counts too
+        self._began = now
+        first = (state.global_step - 1) * self.processes
+        self.seen.append(sum(self.tokens[first : first + self.processes]))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if not state.is_world_process_zero or "loss" not in (logs or {}):
+            return
+        left = (self.recipe.steps - state.global_step) * sum(self.seconds[-20:]) / max(1, len(self.seconds[-20:]))
+        self.report(
+            f"step {state.global_step:,} of {self.recipe.steps:,}, loss {float(logs['loss']):.4f}, "
+            f"{self.speed:,.0f} tokens/s, {left // 60:.0f}:{left % 60:02.0f} left"
+        )
