@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -76,11 +76,12 @@ def corpus(plan: Plan, *, processes: int = 1, report: Callable[[int, int], None]
         ValueError: a training example that is also a test example, which the making rules out.
     """
     folder = corpus_folder(plan)
-    tests = [partial(_test_shard, plan, algorithm, folder) for algorithm in plan.algorithms]
-    made = _all(tests, processes, report)
+    tests = {folder / f"test-{name}.jsonl.gz": partial(_test_examples, plan, name) for name in plan.algorithms}
+    made = _kept(tests, processes, report)
     asked = frozenset(example.question for examples, _, _ in made for example in examples)
-    trains = [partial(_train_shard, plan, index, asked, folder) for index in range(-(-plan.train_examples // SHARD))]
-    drawn = _all(trains, processes, report)
+    shards = range(-(-plan.train_examples // SHARD))
+    trains = {folder / f"train-{i:03}.jsonl.gz": partial(_train_examples, plan, i, asked) for i in shards}
+    drawn = _kept(trains, processes, report)
     train = [example for examples, _, _ in drawn for example in examples]
     if shared := sum(example.question in asked for example in train):
         raise ValueError(f"{shared} training examples of {folder} are test examples too; delete that folder")
@@ -101,28 +102,25 @@ def corpus_folder(plan: Plan) -> Path:
 
 Shard = tuple[list[Example], int, str]
 """Examples, how many were left out, and the checksum of the text."""
+Make = Callable[[], tuple[list[Example], int]]
+"""Makes the examples of a shard, and says how many it left out."""
 
 
-def _all(
-    makers: Sequence[Callable[[], Shard]], processes: int, report: Callable[[int, int], None] | None
-) -> list[Shard]:
-    shards = []
-    if processes > 1 and len(makers) > 1:
-        with ProcessPoolExecutor(min(processes, len(makers)), mp_context=get_context("spawn")) as pool:
-            for running in [pool.submit(maker) for maker in makers]:
-                shards.append(running.result())
+def _kept(makers: Mapping[Path, Make], processes: int, report: Callable[[int, int], None] | None) -> list[Shard]:
+    """Return the shards in the files, those that are missing made first, side by side."""
+    missing = [(file, make) for file, make in makers.items() if not file.exists()]
+    if processes > 1 and len(missing) > 1:
+        with ProcessPoolExecutor(min(processes, len(missing)), mp_context=get_context("spawn")) as pool:
+            for count, running in enumerate([pool.submit(_write, *each) for each in missing], start=1):
+                running.result()
                 if report:
-                    report(len(shards), len(makers))
-        return shards
-    for maker in makers:
-        shards.append(maker())
-        if report:
-            report(len(shards), len(makers))
-    return shards
-
-
-def _test_shard(plan: Plan, algorithm: str, folder: Path) -> Shard:
-    return _kept(folder / f"test-{algorithm}.jsonl.gz", lambda: _test_examples(plan, algorithm))
+                    report(count, len(missing))
+    else:
+        for count, each in enumerate(missing, start=1):
+            _write(*each)
+            if report:
+                report(count, len(missing))
+    return [_read(file) for file in makers]
 
 
 def _test_examples(plan: Plan, algorithm: str) -> tuple[list[Example], int]:
@@ -137,10 +135,6 @@ def _test_examples(plan: Plan, algorithm: str) -> tuple[list[Example], int]:
         kept += short
         left_out += len(examples) - len(short)
     return kept, left_out
-
-
-def _train_shard(plan: Plan, index: int, asked: frozenset[str], folder: Path) -> Shard:
-    return _kept(folder / f"train-{index:03}.jsonl.gz", lambda: _train_examples(plan, index, asked))
 
 
 def _train_examples(plan: Plan, index: int, asked: frozenset[str]) -> tuple[list[Example], int]:
@@ -173,22 +167,20 @@ def _characters(example: Example) -> int:
     return len(example.question) + len(example.answer)
 
 
-def _kept(file: Path, make: Callable[[], tuple[list[Example], int]]) -> Shard:
-    """Return the shard in the file, made first if it is not there; its checksum is of the text, not of the zip."""
-    if not file.exists():
-        examples, left_out = make()
-        lines = "".join(json.dumps(list(asdict(example).values())) + "\n" for example in examples)
-        head = json.dumps({"left_out": left_out, "sha256": hashlib.sha256(lines.encode()).hexdigest()})
-        atomic.write_bytes(file, gzip.compress(f"{head}\n{lines}".encode(), mtime=0))
+def _write(file: Path, make: Make) -> None:
+    examples, left_out = make()
+    lines = "".join(json.dumps(list(asdict(example).values())) + "\n" for example in examples)
+    head = json.dumps({"left_out": left_out, "sha256": hashlib.sha256(lines.encode()).hexdigest()})
+    atomic.write_bytes(file, gzip.compress(f"{head}\n{lines}".encode(), mtime=0))
+
+
+def _read(file: Path) -> Shard:
+    """Return the shard in the file; its checksum is of the text, not of the zip."""
     head, _, lines = gzip.decompress(file.read_bytes()).decode().partition("\n")
     said: dict[str, Any] = json.loads(head)
     if hashlib.sha256(lines.encode()).hexdigest() != said["sha256"]:
         raise ValueError(f"{file} is not what was written; delete it to make it again")
-    return list(_read(lines)), said["left_out"], said["sha256"]
-
-
-def _read(lines: str) -> Iterator[Example]:
-    return (Example(*json.loads(line)) for line in lines.splitlines())
+    return [Example(*json.loads(line)) for line in lines.splitlines()], said["left_out"], said["sha256"]
 
 
 def _together(shards: Sequence[Shard]) -> str:
