@@ -1,17 +1,45 @@
 """Packed sequences: several documents end to end in one tensor, none of which sees another.
 
 `cu_seqlens` are the cumulative lengths, as in FlashAttention: document s holds items [cu[s], cu[s + 1]).
+
+Documents of one length are one batch of `attention`, by whichever implementation serves it, the fused kernels too.
+Where attention is causal, documents of nearly one length are: a shorter one is filled up at its end, where no query of
+its own looks, and what the filling gives is thrown away. Work is at most `1/FILLED²` of what the documents need alone.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from sharpmax.core.masks import window_ends
 from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.api import attention
+
+FILLED = 0.9
+"""A document shares a causal batch if it fills at least so much of its length."""
+
+
+class Document(NamedTuple):
+    """Where a document lies: queries [q0, q1), keys [k0, k1)."""
+
+    q0: int
+    q1: int
+    k0: int
+    k1: int
+
+    @property
+    def queries(self) -> int:
+        """How many it has."""
+        return self.q1 - self.q0
+
+    @property
+    def keys(self) -> int:
+        """How many it has."""
+        return self.k1 - self.k0
 
 
 def attention_varlen(
@@ -29,8 +57,9 @@ def attention_varlen(
 
     `cu_seqlens_q` and `cu_seqlens_k` (int, S + 1 entries from 0 to the total) mark the documents; one is enough when
     they agree. `options` are those of `attention` that make sense within each document: is_causal, scale, window,
-    softcap, sinks, implementation. n, the visible keys of a row, is counted within its document. Statistics are
-    (H, Tq). Each document is one call of `attention`, and reading the lengths waits for the device.
+    softcap, sinks, dropout, implementation. n, the visible keys of a row, is counted within its document. Statistics
+    are (H, Tq). Documents of one length, and causal ones of nearly one, are one call of `attention`; reading the
+    lengths waits for the device.
 
     Raises:
         TypeError, ValueError: lengths that do not cut the tensors, or options that do not fit.
@@ -44,37 +73,100 @@ def attention_varlen(
             raise ValueError(f"attention_varlen takes no {name}: it would have to be cut into documents")
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor) or tensor.ndim != 3:
-            raise ValueError(f"{name} must be (heads, total length, width), got {getattr(tensor, 'shape', tensor)}")
-    of_queries = _ends("cu_seqlens_q", cu_seqlens_q, query.shape[1])
-    of_keys = of_queries if cu_seqlens_k is None else _ends("cu_seqlens_k", cu_seqlens_k, key.shape[1])
-    if len(of_queries) != len(of_keys) or (cu_seqlens_k is None and key.shape[1] != query.shape[1]):
-        raise ValueError(
-            f"cu_seqlens_q marks {len(of_queries) - 1} documents over {query.shape[1]} queries, but the keys have "
-            f"{len(of_keys) - 1} over {key.shape[1]}"
-        )
-    documents = [
-        attention(
-            query[None, :, q0:q1],
-            key[None, :, k0:k1],
-            value[None, :, k0:k1],
+            got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ValueError(f"{name} must be (heads, total length, width), got {got}")
+    if key.shape[1] != value.shape[1]:
+        raise ValueError(f"key and value must share their total length, got {key.shape[1]} and {value.shape[1]}")
+    documents = _documents(query.shape[1], key.shape[1], cu_seqlens_q, cu_seqlens_k)
+    ends = window_ends(options.get("window"))
+    is_causal = bool(options.get("is_causal")) or (ends is not None and ends[1] == 0)
+
+    outputs: list[Tensor] = []
+    fields: list[RowStats] = []
+    batches = _batches([d for d in documents if d.queries] or documents[:1], is_causal)
+    for batch in batches:
+        result = attention(
+            _taken(query, [(d.q0, d.q1) for d in batch]),
+            _taken(key, [(d.k0, d.k1) for d in batch]),
+            _taken(value, [(d.k0, d.k1) for d in batch]),
             policy=policy,
-            return_stats=True,
+            return_stats=return_stats,
             **options,
         )
-        for (q0, q1), (k0, k1) in zip(pairwise(of_queries), pairwise(of_keys), strict=True)
-    ]
-    output = torch.cat([output[0] for output, _ in documents], dim=1)
+        output, stats = result if return_stats else (result, RowStats())
+        outputs.append(_unfilled(output, batch))
+        fields.append(RowStats(*(None if f is None else _unfilled(f, batch) for f in stats)))
+    order = torch.cat([torch.arange(d.q0, d.q1) for batch in batches for d in batch])
+    output = _in_order(outputs, order)
     if not return_stats:
         return output
-    fields = zip(*(stats for _, stats in documents), strict=True)
-    return output, RowStats(*(None if f[0] is None else torch.cat([part[0] for part in f], dim=1) for f in fields))
+    return output, RowStats(*(None if f[0] is None else _in_order(f, order) for f in zip(*fields, strict=True)))
+
+
+def _documents(queries: int, keys: int, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None) -> list[Document]:
+    of_queries = _ends("cu_seqlens_q", cu_seqlens_q, queries)
+    if cu_seqlens_k is None and keys != queries:
+        raise ValueError(f"cu_seqlens_k is needed: there are {queries} queries but {keys} keys")
+    of_keys = of_queries if cu_seqlens_k is None else _ends("cu_seqlens_k", cu_seqlens_k, keys)
+    if len(of_queries) != len(of_keys):
+        raise ValueError(
+            f"cu_seqlens_q marks {len(of_queries) - 1} documents, but cu_seqlens_k marks {len(of_keys) - 1}"
+        )
+    return [Document(*q, *k) for q, k in zip(pairwise(of_queries), pairwise(of_keys), strict=True)]
 
 
 def _ends(name: str, cumulative: Tensor, total: int) -> list[int]:
     """Return the cumulative lengths as ints, checked."""
-    if not isinstance(cumulative, Tensor) or cumulative.dtype.is_floating_point or cumulative.ndim != 1:
-        raise TypeError(f"{name} must be a one-dimensional integer tensor")
+    if not isinstance(cumulative, Tensor):
+        raise TypeError(f"{name} must be a one-dimensional integer tensor, got {type(cumulative).__name__}")
+    kind = cumulative.dtype
+    if kind.is_floating_point or kind.is_complex or kind == torch.bool or cumulative.ndim != 1:
+        raise TypeError(
+            f"{name} must be a one-dimensional integer tensor, got {kind} of shape {tuple(cumulative.shape)}"
+        )
     ends: list[int] = cumulative.tolist()
     if len(ends) < 2 or ends[0] != 0 or ends[-1] != total or any(b < a for a, b in pairwise(ends)):
-        raise ValueError(f"{name} must rise from 0 to the total length {total}, got {ends}")
+        shown = ends if len(ends) <= 8 else [*ends[:4], "…", *ends[-3:]]
+        raise ValueError(f"{name} must rise from 0 to the total length {total}, got {shown}")
     return ends
+
+
+def _batches(documents: Sequence[Document], is_causal: bool) -> list[list[Document]]:
+    """Gather documents into batches, each as long as its first, in the order in which the first ones lie."""
+    least = FILLED if is_causal else 1.0
+    batches: list[list[Document]] = []
+    # Filling up adds as many queries as keys, so the two must differ by the same number throughout a batch.
+    for d in sorted(documents, key=lambda d: (d.keys - d.queries, d.queries), reverse=True):
+        if batches:
+            first = batches[-1][0]
+            is_aligned = first.keys - first.queries == d.keys - d.queries
+            if is_aligned and d.queries >= least * first.queries and d.keys >= least * first.keys:
+                batches[-1].append(d)
+                continue
+        batches.append([d])
+    return sorted(batches, key=lambda batch: batch[0].q0)
+
+
+def _taken(tensor: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """Return (H, T, D) as (documents, H, longest, D), the last item of a shorter document repeated to fill it up."""
+    if len(spans) == 1:
+        ((start, stop),) = spans
+        return tensor[None, :, start:stop]
+    starts, stops = (torch.tensor(ends)[:, None] for ends in zip(*spans, strict=True))
+    places = torch.minimum(starts + torch.arange(int((stops - starts).max())), stops - 1)
+    return tensor[:, places.to(tensor.device)].transpose(0, 1)
+
+
+def _unfilled(tensor: Tensor, batch: Sequence[Document]) -> Tensor:
+    """Return (documents, H, longest, …) as (H, items, …), without what filled it up."""
+    if all(d.queries == batch[0].queries for d in batch):
+        return tensor.transpose(0, 1).flatten(1, 2)
+    return torch.cat([tensor[i, :, : d.queries] for i, d in enumerate(batch)], dim=1)
+
+
+def _in_order(parts: Sequence[Tensor], order: Tensor) -> Tensor:
+    """Put the items of all batches, (H, items, …) each, where they were in the packed tensor."""
+    together = parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+    if torch.equal(order, torch.arange(len(order))):
+        return together
+    return together.index_select(1, torch.argsort(order).to(together.device))

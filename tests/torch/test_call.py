@@ -1,6 +1,5 @@
 """What the call promises beyond numbers: the ladder, refusals, errors, and being a citizen of PyTorch."""
 
-import itertools
 import warnings
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax import PAPER, Constant, LogLinear, PerLayer, Polynomial, SilentPolicyWarning
-from sharpmax.torch import IMPLEMENTATIONS, attention, attention_varlen, row_stats, which_implementation
+from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
 from sharpmax.torch import chunked_rows as chunked_rows_module
 
 CPU = [name for name in IMPLEMENTATIONS if name in ("chunked", "eager", "stock")]
@@ -242,20 +241,6 @@ def test_statistics_alone(implementation):
     torch.testing.assert_close(alone.minimum[0, 3], e.amin(-1))
     with pytest.raises(ValueError, match="extra may name"):
         row_stats(q, k, extra=frozenset({"kurtosis"}))
-
-
-def test_packed_sequences_are_attended_one_by_one():
-    q, k, v = draw(4, 20, 16), draw(2, 20, 16, seed=1), draw(2, 20, 16, seed=2)
-    lengths = [0, 3, 4, 20]
-    got, stats = attention_varlen(q, k, v, torch.tensor(lengths), is_causal=True, return_stats=True)
-    for start, stop in itertools.pairwise(lengths):
-        alone = attention(q[None, :, start:stop], k[None, :, start:stop], v[None, :, start:stop], is_causal=True)
-        torch.testing.assert_close(got[:, start:stop], alone[0])
-        assert stats.count[0, start:stop].tolist() == list(range(1, stop - start + 1))
-    with pytest.raises(ValueError, match="rise from 0 to the total length"):
-        attention_varlen(q, k, v, torch.tensor([0, 3, 19]))
-    with pytest.raises(ValueError, match="documents"):
-        attention_varlen(q, k, v, torch.tensor([0, 20]), torch.tensor([0, 3, 20]))
 
 
 def test_a_silent_policy_says_so_once_statistics_are_known():
