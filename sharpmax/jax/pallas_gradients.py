@@ -2,7 +2,8 @@
 
 A rule turns a tile of e₂ into d(loss)/de, from a few numbers a row; the kernels recompute the tile and send it on:
 
-    statistics:  p = 2^{e₂ - LSE₂}:  de = p(dLSE - dH(log p + H)) + dmax/ties where e is the maximum
+    statistics:  y = e₂ - LSE₂ = log₂ p:  de = dLSE·p - dH·p(log p + H) = 2^y(A + B·y),  A = dLSE - dH·H,  B = -ln 2·dH
+    maximum:     de = dmax/ties where e is the maximum, besides
     values:      w = 2^{beta·e₂ - L₂}, g = dO·vᵀ:  de = beta·w(g - delta),  dbeta = Σ (e - m) w(g - delta)
     both:        dq = scale·de·k,    dk = scale·deᵀ·q,    dv = wᵀ·dO
 """
@@ -27,15 +28,21 @@ from sharpmax.jax.pallas_tiles import (
 
 
 class OfStatistics(NamedTuple):
-    """Numbers a row, (B, H, whole queries): in base 2 the logsumexp and the maximum, else natural."""
+    """Numbers a row, (B, H, whole queries): LSE₂, A and B."""
 
     logsumexp: Array
-    entropy: Array
+    constant: Array
+    slope: Array
+
+
+class OfMaximum(NamedTuple):
+    """The same, and in base 2 the maximum, and what each logit that attains it receives."""
+
+    logsumexp: Array
+    constant: Array
+    slope: Array
     maximum: Array
-    ties: Array
-    d_logsumexp: Array
-    d_entropy: Array
-    d_maximum: Array
+    share: Array
 
 
 class OfValues(NamedTuple):
@@ -140,15 +147,14 @@ def _over_keys(q_ref: Any, k_ref: Any, rows_ref: Any, *rest: Any, kind: Any, til
 
 def _rule(e: Array, row: Any, g: Array | None, *, masked: bool) -> tuple[Array, Any, Any]:
     """Return d(loss)/de of a tile, and for values its part of dbeta a row, and w."""
-    hidden = e <= NOTHING / 2 if masked else None
     if g is None:
-        log_p = LN2 * (e - row.logsumexp[:, None])
-        d_e = jnp.exp(log_p) * (row.d_logsumexp[:, None] - row.d_entropy[:, None] * (log_p + row.entropy[:, None]))
-        share = row.d_maximum / jnp.maximum(row.ties, 1.0)
-        d_e = d_e + jnp.where(attains(e, row.maximum[:, None]), share[:, None], 0.0)
-        return (d_e if hidden is None else jnp.where(hidden, 0.0, d_e)), None, None
+        y = e - row.logsumexp[:, None]
+        d_e = jnp.exp2(y) * (row.constant[:, None] + row.slope[:, None] * y)  # 0 where masked: 2^NOTHING
+        if isinstance(row, OfMaximum):
+            d_e = d_e + jnp.where(attains(e, row.maximum[:, None]), row.share[:, None], 0.0)
+        return d_e, None, None
     w = jnp.exp2(row.beta[:, None] * e - row.total[:, None])
-    w = w if hidden is None else jnp.where(hidden, 0.0, w)
+    w = jnp.where(e <= NOTHING / 2, 0.0, w) if masked else w
     d_scaled = w * (g - row.delta[:, None])
     d_row = LN2 * ((e - row.maximum[:, None]) * d_scaled).sum(axis=1)
     return row.beta[:, None] * d_scaled, d_row, w

@@ -1,6 +1,8 @@
 """The two passes of attention by our Pallas kernels, each with the gradient that its own kernels compute.
 
-Statistics and values are separate functions, so either may be paired with another's: see `pallas_cudnn`.
+Statistics and values are separate functions, so either may be paired with another's: see `pallas_cudnn`. Pallas lowers
+to Mosaic, for Hopper (`pallas_hopper`), or to Triton, for any NVIDIA GPU (`pallas_tiles`). Statistics have kernels in
+both, and Mosaic's are the faster where they serve; values have them in Triton.
 """
 
 from functools import partial
@@ -9,19 +11,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.custom_derivatives import SymbolicZero
 from jax.experimental import pallas as pl
 
 from sharpmax.core.stats import RowStats, finite_maximum
+from sharpmax.jax import pallas_hopper, pallas_hopper_statistics
 from sharpmax.jax.lengths import counted_by_position
 from sharpmax.jax.logits import Logits
-from sharpmax.jax.pallas_gradients import OfStatistics, OfValues, gradients
+from sharpmax.jax.pallas_gradients import OfMaximum, OfStatistics, OfValues, gradients
 from sharpmax.jax.pallas_statistics import statistics as statistics_kernel
 from sharpmax.jax.pallas_tiles import LN2, Tiles, padded
 from sharpmax.jax.pallas_values import values as values_kernel
 from sharpmax.jax.request import Request
 
 INTERPRET = False
-"""Run the kernels by Pallas's interpreter, on any device: for checking them, not for using them."""
+"""Run the kernels by Pallas's interpreters, on any device: for checking them, not for using them."""
+
+LOWERING: str | None = None
+"""Which kernels make the statistics: "mosaic", "triton", or None for Mosaic's on a Hopper GPU, else Triton's."""
 
 BLOCK_Q, BLOCK_K = 128, 64
 WIDTHS = (16, 32, 64, 128, 256)
@@ -56,8 +63,8 @@ def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[
     """Return entropy, logsumexp, maximum and count; a scale a row and anything extra was refused."""
     assert row_scale is None
     assert not extra
-    found = _compiled_statistics(_lengths_first(logits.query), _lengths_first(logits.key), _tiles(logits))
-    entropy, logsumexp, maximum = found
+    arrays = (_lengths_first(logits.query), _lengths_first(logits.key))
+    entropy, logsumexp, maximum = _compiled_statistics(*arrays, _tiles(logits), _by_mosaic(logits))
     return RowStats(entropy, logsumexp, maximum, counted_by_position(logits))
 
 
@@ -70,6 +77,14 @@ def weighted(logits: Logits, value: Array, beta: Array) -> Array:
 def _lengths_first(array: Array) -> Array:
     """(B, H, L, D) <-> (B, L, H, D): undoes what the request did, and under jit costs nothing."""
     return array.swapaxes(1, 2)
+
+
+def _by_mosaic(logits: Logits) -> bool:
+    """Whether the statistics are made by Mosaic's kernels."""
+    if LOWERING is not None:
+        return LOWERING == "mosaic"
+    serves = logits.query.shape[3] in pallas_hopper.WIDTHS and logits.scale > 0
+    return serves and getattr(jax.local_devices()[0], "compute_capability", None) == "9.0"
 
 
 def _tiles(logits: Logits) -> Tiles:
@@ -94,38 +109,40 @@ def _whole(tiles: Tiles, q: Array, *of_keys: Array) -> Any:
     return padded(q, 1, tiles.whole_queries), *(padded(x, 1, tiles.whole_keys) for x in of_keys)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _statistics(q: Array, k: Array, tiles: Tiles) -> Any:
-    q, k = _whole(tiles, q, k)
-    found = statistics_kernel(q, k, tiles, ties=False)
-    return tuple(field[:, :, : tiles.queries] for field in found)
-
-
-def _statistics_forward(q: Array, k: Array, tiles: Tiles) -> Any:
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _statistics(q: Array, k: Array, tiles: Tiles, by_mosaic: bool) -> Any:
+    if by_mosaic:
+        return pallas_hopper_statistics.statistics(q, k, tiles)
     whole_q, whole_k = _whole(tiles, q, k)
-    found = statistics_kernel(whole_q, whole_k, tiles, ties=True)
-    return tuple(field[:, :, : tiles.queries] for field in found[:3]), (q, k, found)
+    return tuple(field[:, :, : tiles.queries] for field in statistics_kernel(whole_q, whole_k, tiles))
 
 
-def _statistics_backward(tiles: Tiles, saved: Any, incoming: Any) -> Any:
-    q, k, (entropy, logsumexp, maximum, ties) = saved
-    d_entropy, d_logsumexp, d_maximum = (padded(d, 2, tiles.whole_queries) for d in incoming)
-    rows = OfStatistics(
-        logsumexp=finite_maximum(logsumexp) / LN2,
-        entropy=entropy,
-        maximum=finite_maximum(maximum) / LN2,
-        ties=ties,
-        d_logsumexp=d_logsumexp,
-        d_entropy=d_entropy,
-        d_maximum=d_maximum,
+def _statistics_forward(q: Any, k: Any, tiles: Tiles, by_mosaic: bool) -> Any:
+    found = _statistics(q.value, k.value, tiles, by_mosaic)
+    return found, (q.value, k.value, found)
+
+
+def _statistics_backward(tiles: Tiles, by_mosaic: bool, saved: Any, incoming: Any) -> Any:
+    q, k, (entropy, logsumexp, maximum) = saved
+    of_maximum = not isinstance(incoming[2], SymbolicZero)
+    d_entropy, d_logsumexp, d_maximum = (
+        jnp.zeros_like(entropy) if isinstance(d, SymbolicZero) else d for d in incoming
     )
+    of_statistics = (finite_maximum(logsumexp) / LN2, d_logsumexp - d_entropy * entropy, -LN2 * d_entropy)
+    if by_mosaic and not of_maximum:
+        return pallas_hopper_statistics.gradients(q, k, of_statistics, tiles)
     whole_q, whole_k = _whole(tiles, q, k)
-    d_q, d_k = gradients(whole_q, whole_k, rows, tiles)
+    rows: Any = OfStatistics(*of_statistics)
+    if of_maximum:  # seldom: no policy of ours reads it, and only Triton's kernels count what attains it
+        *_, ties = statistics_kernel(whole_q, whole_k, tiles, ties=True)
+        share = d_maximum / jnp.maximum(ties[:, :, : tiles.queries], 1.0)
+        rows = OfMaximum(*of_statistics, finite_maximum(maximum) / LN2, share)
+    d_q, d_k = gradients(whole_q, whole_k, type(rows)(*(padded(row, 2, tiles.whole_queries) for row in rows)), tiles)
     return d_q[:, : tiles.queries].astype(q.dtype), d_k[:, : tiles.keys].astype(k.dtype)
 
 
-_statistics.defvjp(_statistics_forward, _statistics_backward)
-_compiled_statistics = jax.jit(_statistics, static_argnums=2)
+_statistics.defvjp(_statistics_forward, _statistics_backward, symbolic_zeros=True)
+_compiled_statistics = jax.jit(_statistics, static_argnums=(2, 3))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -17,7 +17,7 @@ from sharpmax.jax.pallas_tiles import LN2, NOTHING, Tiles, all_keys_spec, block,
 TIED = 4 * 2**-23  # roundings within which a logit is the maximum: a gradient's kernel may round differently
 
 
-def statistics(q: Array, k: Array, tiles: Tiles, *, ties: bool) -> tuple[Array, ...]:
+def statistics(q: Array, k: Array, tiles: Tiles, *, ties: bool = False) -> tuple[Array, ...]:
     """Return H, LSE, max (and how many logits attain it), each (B, H, whole queries), of padded (B, L, H, D) arrays."""
     batch, _, heads, width = q.shape
     found: tuple[Array, ...] = tiles.call(

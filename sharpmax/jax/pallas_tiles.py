@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 LN2 = math.log(2.0)
-NOTHING = -1e30  # stands for -inf, which would need a guard at every subtraction
+NOTHING = -(2.0**99)  # stands for -inf, which would need a guard; a power of 2, so that scaling it is exact
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Tiles:
             visible &= behind <= self.left
         return jnp.where(visible, e, NOTHING)
 
-    def over_keys(self, i: Any, body: Callable[..., Any], start: Any) -> Any:
-        """Fold `body(j, state, masked=…)` over the key blocks that query block i visits."""
-        first = i * self.block_q + self.offset  # place of its first query
-        last = first + self.block_q - 1
+    def keys_seen(self, first: Any, rows: int) -> Any:
+        """Return which blocks of keys the queries [first, first + rows) visit: low, inner_low, inner_high, high."""
+        first = first + self.offset  # its place among the keys
+        last = first + rows - 1
         low: Any = 0
         inner_low: Any = 0
         high: Any = self.keys
@@ -87,41 +87,31 @@ class Tiles:
             high, inner_high = _clip(last + self.right + 1, self.keys), _clip(first + self.right + 1, self.keys)
         if self.left is not None:
             low, inner_low = _clip(first - self.left, self.keys), _clip(last - self.left, self.keys)
-        return _in_three(
-            (
-                _down(low, self.block_k),
-                _up(inner_low, self.block_k),
-                _down(inner_high, self.block_k),
-                _up(high, self.block_k),
-            ),
-            body,
-            start,
-        )
+        return _in_three(low, inner_low, inner_high, high, self.block_k)
 
-    def over_queries(self, j: Any, body: Callable[..., Any], start: Any) -> Any:
-        """Fold `body(i, state, masked=…)` over the query blocks that visit key block j."""
-        first = j * self.block_k - self.offset  # the query whose place is its first key
-        last = first + self.block_k - 1
+    def queries_seeing(self, first: Any, rows: int) -> Any:
+        """Return which blocks of queries visit the keys [first, first + rows): low, inner_low, inner_high, high."""
+        seen_from = first - self.offset  # the query whose place is its first key
+        last = seen_from + rows - 1
         low: Any = 0
         inner_low: Any = 0
         high: Any = self.queries
         inner_high: Any = self.queries
         if self.right is not None:
-            low, inner_low = _clip(first - self.right, self.queries), _clip(last - self.right, self.queries)
+            low, inner_low = _clip(seen_from - self.right, self.queries), _clip(last - self.right, self.queries)
         if self.left is not None:
-            high, inner_high = _clip(last + self.left + 1, self.queries), _clip(first + self.left + 1, self.queries)
-        if self.whole_keys != self.keys:  # the last block of keys has padding
-            inner_high = inner_high * (j != self.keys // self.block_k).astype(jnp.int32)
-        return _in_three(
-            (
-                _down(low, self.block_q),
-                _up(inner_low, self.block_q),
-                _down(inner_high, self.block_q),
-                _up(high, self.block_q),
-            ),
-            body,
-            start,
-        )
+            high, inner_high = _clip(last + self.left + 1, self.queries), _clip(seen_from + self.left + 1, self.queries)
+        if self.keys % rows:  # the last block of keys has padding
+            inner_high = inner_high * (first + rows <= self.keys).astype(jnp.int32)
+        return _in_three(low, inner_low, inner_high, high, self.block_q)
+
+    def over_keys(self, i: Any, body: Callable[..., Any], start: Any) -> Any:
+        """Fold `body(j, state, masked=…)` over the key blocks that query block i visits."""
+        return _fold(self.keys_seen(i * self.block_q, self.block_q), body, start)
+
+    def over_queries(self, j: Any, body: Callable[..., Any], start: Any) -> Any:
+        """Fold `body(i, state, masked=…)` over the query blocks that visit key block j."""
+        return _fold(self.queries_seeing(j * self.block_k, self.block_k), body, start)
 
 
 def product(a: Array, b: Array) -> Array:
@@ -130,11 +120,17 @@ def product(a: Array, b: Array) -> Array:
     return tile
 
 
-def _in_three(bounds: tuple[Any, Any, Any, Any], body: Callable[..., Any], start: Any) -> Any:
-    """Run `body` over [low, high), unmasked over [inner_low, inner_high)."""
+def _in_three(low: Any, inner_low: Any, inner_high: Any, high: Any, block: int) -> Any:
+    """Return in blocks the range [low, high) of what is visited and [inner_low, inner_high) of what needs no mask."""
+    bounds = (_down(low, block), _up(inner_low, block), _down(inner_high, block), _up(high, block))
     low, inner_low, inner_high, high = (jnp.asarray(bound, jnp.int32) for bound in bounds)
     inner_low = jnp.minimum(inner_low, high)
-    inner_high = jnp.minimum(jnp.maximum(inner_high, inner_low), high)
+    return low, inner_low, jnp.minimum(jnp.maximum(inner_high, inner_low), high), high
+
+
+def _fold(bounds: Any, body: Callable[..., Any], start: Any) -> Any:
+    """Run `body` over [low, high), unmasked over [inner_low, inner_high)."""
+    low, inner_low, inner_high, high = bounds
     state = lax.fori_loop(low, inner_low, lambda t, s: body(t, s, masked=True), start)
     state = lax.fori_loop(inner_low, inner_high, lambda t, s: body(t, s, masked=False), state)
     return lax.fori_loop(inner_high, high, lambda t, s: body(t, s, masked=True), state)

@@ -30,10 +30,15 @@ def test_it_is_the_attention_benchmark_s_other_framework(capsys):
         attention.measure(framework="numpy")
 
 
-def test_a_wrong_result_is_not_timed():
-    inputs = tuple(jnp.ones((1, 8, 1, 16), jnp.bfloat16) * n for n in (1, 1, 3))
+@pytest.mark.parametrize("case", [benchmark.FORWARD, benchmark.TRAINED, benchmark.STATISTICS])
+def test_a_wrong_result_is_not_timed(case):
+    inputs = tuple(jax.random.normal(jax.random.key(i), (1, 70, 1, 16), jnp.bfloat16) for i in range(4))
+    right = {key: call(*inputs[: 4 if case == benchmark.TRAINED else 3])
+             for key, call in benchmark._contestants(inputs, {}).items() if key == (case, "xla")}  # fmt: skip
+    assert benchmark._judged(case, "xla", right[case, "xla"], inputs) < 0.05
+    wrong = jax.tree.map(lambda x: x * 1.2, right[case, "xla"])
     with pytest.raises(ArithmeticError, match="nothing was timed"):
-        benchmark._judged("chunked", inputs[2] * 1.2, inputs)
+        benchmark._judged(case, "xla", wrong, inputs)
 
 
 def test_sizes_below_1_are_refused():
