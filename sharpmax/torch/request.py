@@ -4,8 +4,10 @@ Validation happens here, before any work and in one place: an implementation may
 (`refusal`) what it cannot serve.
 """
 
+import reprlib
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 import torch
@@ -14,6 +16,9 @@ from torch import Tensor
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""What attention is computed on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,30 +122,42 @@ def validated(
         _check_tensor(name, tensor)
         if tensor.ndim != 4:
             raise ValueError(f"{name} must be (batch, heads, length, width), got shape {tuple(tensor.shape)}")
-    if not (isinstance(policy, Policy) or callable(policy)):
-        raise TypeError(
-            f"policy must be a sharpmax policy (PAPER, Constant(1.0), …) or a callable on RowStats, got {policy!r}"
-        )
+    if query.device.type == "meta":
+        raise ValueError("query must hold values, got a meta tensor")
+    for name, flag in (("is_causal", is_causal), ("return_stats", return_stats)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be True or False, got {_shown(flag)}")
+    if isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
+        expected = "a sharpmax policy (PAPER, Constant(1.0), …) or a callable on RowStats"
+        raise TypeError(f"policy must be {expected}, got {_shown(policy)}")
+    others = {"key": key, "value": value, "mask": mask, "bias": bias, "sinks": sinks}
+    for name, other in others.items():
+        if isinstance(other, Tensor) and other.device != query.device:
+            raise ValueError(f"{name} must share the query's device {query.device}, got {other.device}")
     query, key, value = _under_autocast(query, key, value)
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
-    if not query.device == key.device == value.device:
-        raise ValueError(f"query, key and value must share a device, got {query.device}, {key.device}, {value.device}")
     _check_shapes(query, key, value)
     logits = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            got = getattr(mask, "dtype", type(mask).__name__)
+            got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
             raise TypeError(f"mask must be a boolean tensor (True = visible), got {got}; for an additive one use bias")
         mask = _four_axes("mask", mask, logits)
     if bias is not None:
         bias = _four_axes("bias", _check_tensor("bias", bias), logits)
     if sinks is not None and tuple(_check_tensor("sinks", sinks).shape) != (query.shape[1],):
         raise ValueError(f"sinks must have one logit a query head, shape ({query.shape[1]},), got {tuple(sinks.shape)}")
+    softcap = None if softcap is None else _number("softcap", softcap)
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be positive, got {softcap!r}")
+    dropout = _number("dropout", dropout)
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
+    if scale is not None:
+        scale = _number("scale", scale)
+    elif query.shape[3]:
+        scale = query.shape[3] ** -0.5
     left, right = window_ends(window) or (None, None)
     if is_causal:
         right = 0
@@ -153,10 +170,10 @@ def validated(
         bias=bias,
         left=left,
         right=right,
-        scale=float(query.shape[3] ** -0.5 if scale is None else scale) if query.shape[3] else 1.0,
+        scale=1.0 if scale is None else float(scale),
         softcap=softcap,
         sinks=sinks,
-        dropout=float(dropout),
+        dropout=dropout,
         return_stats=return_stats,
         asked=asked,
     )
@@ -165,9 +182,32 @@ def validated(
 def _check_tensor(name: str, tensor: Any) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
-    if not tensor.dtype.is_floating_point:
-        raise TypeError(f"{name} must have a real floating dtype, got {tensor.dtype}; cast it first")
+    if tensor.dtype not in DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(f"{name} must have a floating dtype of {known}, got {tensor.dtype}; cast it first")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got one of layout {tensor.layout}")
     return tensor
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a finite number."""
+    try:
+        number = float("nan" if isinstance(value, bool | str) else value)
+    except (TypeError, ValueError, RuntimeError):
+        number = float("nan")
+    if not isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {_shown(value)}")
+    return number
+
+
+def _shown(value: Any) -> str:
+    """Return a value for an error's one line."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not one of it"
+    return reprlib.repr(value)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:

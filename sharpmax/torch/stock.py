@@ -73,8 +73,10 @@ def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozen
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
     q, k, v = request.packed()
-    q = q * beta.to(q.dtype).unsqueeze(-1)
-    return _attend(request, q, _expanded(request, k), _expanded(request, v))
+    scaled = q * beta.to(q.dtype).unsqueeze(-1)
+    output = _attend(request, scaled, _expanded(request, k), _expanded(request, v))
+    # PyTorch's kernel on a CPU gives 0 for a NaN query with fewer keys than a vector register holds.
+    return output.masked_fill(q.isnan().any(-1, keepdim=True), torch.nan) if q.device.type == "cpu" else output
 
 
 def _is_causal(request: Request) -> bool:

@@ -76,29 +76,62 @@ def test_a_named_implementation_serves_or_says_why_not(implementation, options):
 @pytest.mark.parametrize(
     ("error", "match", "change"),
     [
-        (TypeError, "torch.Tensor", {"query": [1.0]}),
-        (TypeError, "floating", {"query": torch.zeros(2, 4, 24, 16, dtype=torch.int64)}),
+        (TypeError, "query must be a torch.Tensor, got list", {"query": [1.0]}),
+        (TypeError, "query must have a floating dtype", {"query": torch.zeros(2, 4, 24, 16, dtype=torch.int64)}),
+        (TypeError, "query must have a floating dtype", {"query": torch.zeros(2, 4, 24, 16, dtype=torch.complex64)}),
+        (TypeError, "key must have a floating dtype", {"key": draw(2, 2, 24, 16).to(torch.float8_e4m3fn)}),
+        (TypeError, "value must be a dense tensor", {"value": draw(2, 2, 24, 16).to_sparse()}),
         (TypeError, "share a dtype", {"key": draw(2, 2, 24, 16, dtype=torch.float32)}),
-        (ValueError, "batch, heads, length, width", {"query": draw(4, 24, 16)}),
+        (ValueError, "query must hold values", {"query": draw(2, 4, 24, 16).to("meta")}),
+        (ValueError, "key must share the query's device cpu, got meta", {"key": draw(2, 2, 24, 16).to("meta")}),
+        (ValueError, "mask must share the query's device", {"mask": torch.ones(24, dtype=torch.bool, device="meta")}),
+        (ValueError, "bias must share the query's device", {"bias": torch.zeros(24, device="meta")}),
+        (ValueError, "sinks must share the query's device", {"sinks": torch.zeros(4, device="meta")}),
+        (ValueError, r"query must be \(batch, heads, length, width\)", {"query": draw(4, 24, 16)}),
         (ValueError, "evenly", {"query": draw(2, 3, 24, 16)}),
+        (ValueError, "evenly", {"key": draw(2, 0, 24, 16), "value": draw(2, 0, 24, 16)}),
         (ValueError, "must share", {"value": draw(2, 2, 23, 16)}),
-        (TypeError, "boolean", {"mask": torch.zeros(24)}),
-        (ValueError, "does not broadcast", {"mask": torch.ones(23, dtype=torch.bool)}),
-        (ValueError, "does not broadcast", {"bias": torch.zeros(5, 24, 24)}),
-        (ValueError, "one logit a query head", {"sinks": torch.zeros(2)}),
-        (ValueError, "softcap", {"softcap": 0.0}),
-        (ValueError, "dropout", {"dropout": 1.0}),
-        (ValueError, "window", {"window": 0}),
+        (ValueError, "must share", {"key": draw(2, 2, 24, 15)}),
+        (ValueError, "must share", {"query": draw(1, 4, 24, 16)}),
+        (TypeError, "mask must be a boolean tensor", {"mask": torch.zeros(24)}),
+        (TypeError, "mask must be a boolean tensor.*got list", {"mask": [True]}),
+        (ValueError, "mask of shape .* does not broadcast", {"mask": torch.ones(23, dtype=torch.bool)}),
+        (ValueError, "mask of shape .* does not broadcast", {"mask": torch.ones(1, 1, 1, 1, 24, dtype=torch.bool)}),
+        (ValueError, "bias of shape .* does not broadcast", {"bias": torch.zeros(5, 24, 24)}),
+        (TypeError, "bias must have a floating dtype", {"bias": torch.zeros(24, dtype=torch.bool)}),
+        (TypeError, "bias must be a torch.Tensor, got float", {"bias": 1.0}),
+        (ValueError, "sinks must have one logit a query head", {"sinks": torch.zeros(2)}),
+        (ValueError, "softcap must be positive", {"softcap": 0.0}),
+        (ValueError, "softcap must be a finite number", {"softcap": float("inf")}),
+        (ValueError, "softcap must be a finite number, got a tensor of shape", {"softcap": torch.ones(2)}),
+        (ValueError, r"dropout must be in \[0, 1\)", {"dropout": 1.0}),
+        (ValueError, "dropout must be a finite number, got None", {"dropout": None}),
+        (ValueError, "scale must be a finite number, got nan", {"scale": float("nan")}),
+        (ValueError, "scale must be a finite number, got '1'", {"scale": "1"}),
+        (ValueError, "window must be", {"window": 0}),
+        (ValueError, "window must be", {"window": -2}),
+        (ValueError, "window must be", {"window": (-1, 2)}),
+        (ValueError, "window must be", {"window": (1, 2, 3)}),
+        (ValueError, "window must be", {"window": 2.5}),
+        (TypeError, "is_causal must be True or False, got 'yes'", {"is_causal": "yes"}),
+        (TypeError, "is_causal must be True or False, got a tensor", {"is_causal": torch.ones(24, 24)}),
+        (TypeError, "return_stats must be True or False", {"return_stats": 1}),
         (ValueError, "implementation must be one of", {"implementation": "fast"}),
         (TypeError, "policy must be", {"policy": 3.0}),
+        (TypeError, "policy must be .* got the class Constant", {"policy": Constant}),
         (ValueError, "for_layer", {"policy": PerLayer((PAPER,))}),
+        (ValueError, "LogLinear have shapes", {"policy": LogLinear(a=torch.zeros(3, 1))}),
+        (ValueError, "the policy gave an inverse temperature of shape", {"policy": lambda s: s.entropy[..., None]}),
+        (ValueError, "negative inverse temperature", {"policy": lambda s: -s.entropy}),
+        (TypeError, "a policy returns an inverse temperature", {"policy": lambda s: "sharp"}),
     ],
 )
-def test_errors_say_what_was_expected(error, match, change):
+def test_errors_say_what_was_expected_in_one_line(error, match, change):
     q, k, v = qkv()
     arguments = {"query": q, "key": k, "value": v, **change}
-    with pytest.raises(error, match=match):
+    with pytest.raises(error, match=match) as caught:
         attention(**arguments)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("implementation", ["chunked", "eager"])
@@ -149,9 +182,10 @@ def test_the_same_call_twice_is_bit_equal(implementation):
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("implementation", ["chunked", "eager"])
-def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation):
-    q, k, v = qkv()
+@pytest.mark.parametrize("implementation", CPU)
+@pytest.mark.parametrize("length", [5, 24])  # PyTorch's own kernel loses a NaN where keys are few
+def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation, length):
+    q, k, v = qkv(length)
     clean = attention(q, k, v, implementation=implementation)
     for poison in (float("nan"), float("inf")):
         bad = q.clone()

@@ -122,6 +122,11 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
         chosen = policy(stats, stats_at) if isinstance(policy, Policy) else policy(stats)
         if not (is_array(chosen) or isinstance(chosen, int | float)):
             raise TypeError(f"a policy returns an inverse temperature a row, got {short(chosen)}")
+        if is_array(chosen) and not _fits(tuple(chosen.shape), shape):
+            raise ValueError(
+                f"the policy gave an inverse temperature of shape {tuple(chosen.shape)}, "
+                f"which does not broadcast to the rows' {shape}"
+            )
         beta = clamp(xp.zeros_like(stats.maximum) + like(chosen, stats.maximum), high=LARGEST)
     except (ValueError, RuntimeError, TypeError) as error:  # each library has its own word for shapes that do not fit
         if not isinstance(policy, Policy) or all(_fits(field, shape) for field in policy.field_shapes):
@@ -130,11 +135,6 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
             f"the arrays of {type(policy).__name__} have shapes {policy.field_shapes}, "
             f"which do not broadcast to the rows' {shape}"
         ) from error
-    if tuple(beta.shape) != shape:
-        raise ValueError(
-            f"the policy gave an inverse temperature of shape {tuple(beta.shape)}, "
-            f"which does not broadcast to the rows' {shape}"
-        )
     # Our own policies cannot; to look at the values of a stranger's waits for the device.
     if not isinstance(policy, Policy) and truth(xp.any(beta < 0)):
         raise ValueError(f"{short(policy)} gave a negative inverse temperature; beta must be 0 or more")
