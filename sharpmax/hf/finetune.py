@@ -104,7 +104,7 @@ def finetune(
         seed=recipe.seed, use_cpu=device.type == "cpu", dataloader_num_workers=0,
         dataloader_pin_memory=device.type == "cuda", remove_unused_columns=False, disable_tqdm=True,
         save_strategy="steps" if recipe.save_every else "no", save_steps=recipe.save_every or 500, save_total_limit=2,
-        logging_steps=recipe.log_every, report_to=["tensorboard"] if tensorboard else [],
+        logging_steps=min(recipe.log_every, recipe.steps), report_to=["tensorboard"] if tensorboard else [],
         accelerator_config={"even_batches": False},
     )  # fmt: skip
     pace = _Pace(recipe, [sum(sizes[i] for row in rows for i in row) for rows in batches], processes, report)

@@ -1,0 +1,85 @@
+"""CLRS-Text as a task of lm-evaluation-harness: exact match of generated answers, by algorithm and length.
+
+    task = clrs_text_task()                                              # or fewer algorithms, lengths, samples
+    lm_eval.simple_evaluate(model=harness_model(load("smollm2"), "card.json"), tasks=[task])
+
+The questions are the published validation set's, the answer is what the model writes until an empty line, and only
+white space is forgiven. The harness is not part of any extra of ours: `pip install lm-eval`.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+from sharpmax.tasks.clrs_text.examples import ALGORITHMS, same_answer, stream, validation
+
+NAME = "clrs_text"
+
+
+class Documents(list[dict[str, Any]]):
+    """Questions as the harness wants them: a list that can name its fields."""
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """The fields of a question."""
+        return self[0]
+
+
+def clrs_text_task(
+    algorithms: Sequence[str] = ALGORITHMS,
+    lengths: Sequence[int] = (8, 16, 32),
+    *,
+    samples: int = 1,
+    shots: int = 0,
+) -> Any:
+    """Return the task, for `simple_evaluate`: `samples` questions of each algorithm, length and validation seed.
+
+    Args:
+        shots: solved examples of the same algorithm and length put before each question, for a model that was not
+            fine-tuned. They are of other draws than the questions.
+
+    Raises:
+        ImportError: lm-eval is not installed.
+    """
+    try:
+        task = import_module("lm_eval.api.task")
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{error.name} is not installed; it comes with: pip install lm-eval") from error
+    documents = Documents(
+        {
+            "algorithm": algorithm,
+            "length": length,
+            "question": _shots(algorithm, length, shots) + example.question,
+            "answer": example.answer,
+        }
+        for algorithm in algorithms
+        for length in lengths
+        for example in validation(algorithm, length, samples=samples)
+    )
+    return task.ConfigurableTask(config={
+        "task": NAME,
+        "custom_dataset": lambda **_: {"test": documents},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": lambda document: document["question"],
+        "doc_to_target": lambda document: document["answer"].strip(),
+        "target_delimiter": "",
+        "process_results": _exact,
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+        "generation_kwargs": {"until": ["\n\n"], "do_sample": False, "max_gen_toks": _longest(documents)},
+        "metadata": {"version": 1.0},
+    })  # fmt: skip
+
+
+def _shots(algorithm: str, length: int, count: int) -> str:
+    return "".join(e.question + e.answer for e in islice(stream(algorithm, length, seed=1), count))
+
+
+def _longest(documents: Documents) -> int:
+    """Return room for the longest answer: no tokenizer makes more tokens than characters."""
+    return max(len(document["answer"]) for document in documents)
+
+
+def _exact(document: dict[str, str], results: list[str]) -> dict[str, float]:
+    return {"exact_match": float(same_answer(results[0], document["answer"]))}

@@ -1,0 +1,45 @@
+"""CLRS-Text in lm-evaluation-harness, where that is installed: its verdict is that of one pass."""
+
+import sys
+
+import pytest
+
+import sharpmax
+from sharpmax.experiments.clrs_text.harness import clrs_text_task
+from sharpmax.hf import sharpen
+from sharpmax.hf.answer_batches import encode
+from sharpmax.hf.answer_model import right_tokens
+from sharpmax.hf.finetune import Recipe, finetune
+from sharpmax.hf.gemma import gemma
+from sharpmax.hf.harness import harness_model
+from sharpmax.tasks.clrs_text.examples import validation
+
+
+def test_a_missing_harness_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval.api.task", None)
+    with pytest.raises(ImportError, match="pip install lm-eval"):
+        clrs_text_task()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_harness_says_what_one_pass_says_with_and_without_a_card(tmp_path):
+    lm_eval = pytest.importorskip("lm_eval")
+    asked = validation("minimum", 4, samples=4)
+    loaded = gemma("gemma-tiny")
+    pairs = encode(loaded.tokenizer, [(example.question, example.answer) for example in asked])
+    recipe = Recipe(steps=250, tokens=1024, learning_rate=3e-3, save_every=0, log_every=250)
+    finetune(loaded.model, pairs, recipe, policy=sharpmax.PAPER, folder=tmp_path)  # by heart: some answers are right
+    card = tmp_path / "card.json"
+    sharpmax.PAPER.save(card)
+    for policy, given in ((sharpmax.Constant(1.0), None), (sharpmax.PAPER, card)):
+        with sharpen(loaded.model, policy):
+            right = right_tokens(loaded.model, pairs)
+        expected = sum(r == len(p.ids) - p.start for r, p in zip(right, pairs, strict=True)) / len(pairs)
+        wrapped = harness_model(loaded, given)
+        try:
+            task = clrs_text_task(("minimum",), (4,), samples=4)
+            found = lm_eval.simple_evaluate(model=wrapped, tasks=[task], bootstrap_iters=0)
+        finally:
+            wrapped.restore()
+        assert found["results"]["clrs_text"]["exact_match,none"] == pytest.approx(expected)
+        assert expected > 0

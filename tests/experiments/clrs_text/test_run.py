@@ -1,0 +1,70 @@
+"""The whole experiment in small: real data, a small model, every arm; continued after an end, and told on a page."""
+
+import json
+import time
+
+import pytest
+
+from sharpmax.experiments import reproduce
+from sharpmax.experiments.clrs_text import arm as arms
+from sharpmax.experiments.clrs_text import measured
+from sharpmax.experiments.clrs_text.study import plan_study
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
+def test_quick_runs_from_data_to_report(root):
+    began = time.process_time()
+    report = reproduce("clrs-text", out=root, quick=True)
+    assert time.process_time() - began < 120
+    folder = root / "clrs-text" / "gemma-tiny-quick"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert {run["arm"] for run in metrics["runs"]} == {"plain", "paper", "ssmax", "learn"}
+    assert metrics["seeds"] == 2
+    assert metrics["beyond"] == [12, 16]
+    for run in metrics["runs"]:
+        assert run["generation"]["agree"] == run["generation"]["asked"] == 6
+    text = report.read_text()
+    assert "heapsort, MST-Kruskal and bubble sort" in text
+    assert "sharpened at inference only" in text
+
+
+def test_every_number_follows_from_the_records(root):
+    folder = root / "clrs-text" / "gemma-tiny-quick"
+    study = plan_study(seed=0, quick=True)
+
+    def step(name):
+        return json.loads((folder / "steps" / f"{name}.json").read_text())["value"]
+
+    records = [step(f"{arm}-seed{seed}") for arm in study.arms for seed in study.seeds]
+    again = json.loads(json.dumps(measured(study, step("test"), records)))
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert again.items() <= metrics.items()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_finished_arm_is_not_trained_again(root, monkeypatch):
+    record = root / "clrs-text" / "gemma-tiny-quick" / "steps" / "learn-seed1.json"
+    before = json.loads(record.read_text())["value"]
+    record.unlink()
+    trained = []
+    train = arms.finetune
+    monkeypatch.setattr(arms, "finetune", lambda *a, **k: trained.append(1) or train(*a, **k))
+    reproduce("clrs-text", out=root, quick=True)
+    after = json.loads(record.read_text())["value"]
+    assert len(trained) == 1
+    assert after["right"] == before["right"]
+    assert after["losses"] == before["losses"]
+    assert after["policy"] == before["policy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [({"arms": ("paper",)}, "plain"), ({"arms": ("plain", "x")}, "'x'"), ({"seeds": 0}, "seed")]
+)
+def test_a_study_that_cannot_be_is_refused(options, word):
+    with pytest.raises(ValueError, match=word):
+        plan_study(seed=0, quick=True, **options)

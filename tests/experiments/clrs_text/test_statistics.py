@@ -1,0 +1,67 @@
+"""What the records say: accuracies by hand, intervals that hold what they should, and verdicts no stronger."""
+
+import numpy as np
+import pytest
+
+from sharpmax.experiments.clrs_text.statistics import Records, accuracy, bootstrap, difference, token_accuracy, verdicts
+
+TEST = {"algorithm": ["bfs", "bfs", "dfs", "dfs"], "length": [8, 20, 8, 20], "tokens": [2, 4, 3, 5]}
+
+
+def record(arm, seed, right, at_inference=None):
+    found = {"as trained": right} | ({} if at_inference is None else {"paper at inference": at_inference})
+    return {"arm": arm, "seed": seed, "right": found}
+
+
+RECORDS = Records(
+    TEST,
+    [
+        record("plain", 0, [2, 4, 0, 1], [0, 0, 0, 0]),
+        record("plain", 1, [2, 3, 3, 5], [2, 0, 0, 0]),
+        record("paper", 0, [2, 4, 3, 5]),
+        record("paper", 1, [1, 4, 3, 5]),
+    ],
+)
+
+
+def test_accuracy_counts_whole_answers_and_tokens():
+    everything = RECORDS.where()
+    assert accuracy(RECORDS, "plain", everything) == 5 / 8
+    assert accuracy(RECORDS, "plain+paper", everything) == 1 / 8
+    assert token_accuracy(RECORDS, "plain", everything) == 20 / 28
+    assert accuracy(RECORDS, "paper", RECORDS.where(algorithm="bfs", lengths=[8])) == 0.5
+    assert accuracy(RECORDS, "paper", RECORDS.where(algorithm="bfs", lengths=[64])) is None
+
+
+def test_a_difference_is_paired_and_names_each_seed():
+    found = difference(RECORDS, "paper", RECORDS.where())
+    assert found["seeds"] == [0.5, 0.0]
+    assert found["mean"] == 0.25
+    assert found["low"] <= 0.25 <= found["high"]
+    assert difference(RECORDS, "paper", RECORDS.where(lengths=[64])) is None
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    """Many seeds and examples with an effect of 0.1: the interval holds it in about 95 of 100 experiments."""
+    draws = np.random.default_rng(0)
+    held = 0
+    for _ in range(100):
+        effect = 0.1 + 0.05 * draws.standard_normal((12, 1))
+        values = effect + 0.5 * draws.standard_normal((12, 80))
+        low, high = bootstrap(values)
+        held += low <= 0.1 <= high
+    assert 86 <= held <= 100
+
+
+def test_seeds_that_disagree_widen_the_interval():
+    draws = np.random.default_rng(1)
+    noise = 0.1 * draws.standard_normal((2, 200))
+    agree, disagree = (bootstrap(noise + np.array([[a], [b]])) for a, b in ((0.1, 0.1), (0.3, -0.1)))
+    assert disagree[1] - disagree[0] > 3 * (agree[1] - agree[0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(0.01, 0.2, "ahead"), (-0.2, -0.01, "behind"), (-0.1, 0.1, "undecided")]
+)
+def test_an_interval_that_holds_nothing_decides_nothing(low, high, verdict):
+    assert verdicts({"all": {"low": 1, "high": 1}, "bfs": {"low": low, "high": high}, "dfs": None})[verdict] == ["bfs"]

@@ -1,0 +1,103 @@
+"""`sharpmax finetune`: from a name to a fine-tuned model with its card, on real data; one process or two."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sharpmax.cli import main
+from sharpmax.experiments.finetuning import finetune_model, load_by_name
+from sharpmax.hf import load, sharpen
+from sharpmax.hf.gemma import SIZES, gemma
+
+DATA = ["--algorithms", "minimum", "bfs", "--train-lengths", "4", "5", "--test-lengths", "4", "6"]
+SMALL = [*DATA, "--examples", "64", "--test-samples", "1", "--steps", "4", "--tokens", "1024", "--device", "cpu"]
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
+
+
+def test_a_fine_tuned_model_comes_back_with_its_card(tmp_path, capsys):
+    assert main(["finetune", "gemma-tiny", "--policy", "learn", "--out", str(tmp_path), *SMALL]) == 0
+    said = capsys.readouterr()
+    assert "exact answers" in said.out
+    assert "step 4 of 4" in said.err
+    (folder,) = (tmp_path / "finetune").iterdir()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert set(metrics["by_length"]) == {"4", "6"}
+    assert metrics["config"]["policy"] == "learn"
+    again = load(str(folder / "model"))
+    assert again.tokens("minimum:\n").shape == (1, 9)
+    with torch.no_grad(), sharpen(again.model, folder / "model") as sharpened:
+        again.model(torch.arange(10)[None])
+        assert sharpened.calls == 2
+
+
+def test_gemma_2b_by_name_is_the_same_command_up_to_the_weights(tmp_path):
+    """A folder as google/gemma-2b would be, with a tiny configuration and a tokenizer of its own: load, train, keep."""
+    loaded = gemma("gemma-tiny")
+    loaded.model.save_pretrained(tmp_path / "gemma-2b")
+    loaded.tokenizer.save_pretrained(tmp_path / "gemma-2b")
+    found = load_by_name(str(tmp_path / "gemma-2b"), seed=0, device="cpu")
+    config = found.model.config
+    assert type(found.model).__name__ == "GemmaForCausalLM"
+    assert (config.num_key_value_heads, config.hidden_act) == (1, "gelu_pytorch_tanh")
+    assert main(["finetune", str(tmp_path / "gemma-2b"), "--policy", "paper", "--out", str(tmp_path), *SMALL]) == 0
+
+
+def test_the_gemma_sizes_are_the_papers_architecture():
+    for name, size in SIZES.items():
+        config = gemma(name).model.config if name != "gemma-small" else None
+        assert size.config["head_dim"] in (32, 256)
+        if config is not None:
+            assert config.num_key_value_heads == 1
+            assert config.tie_word_embeddings
+            assert (getattr(config, "attn_logit_softcapping", None) is not None) == (size.version == 2)
+
+
+@pytest.mark.parametrize("changes", [{"lora": 2}, {"row": 512}], ids=["lora", "packed"])
+def test_lora_and_packing(changes, tmp_path):
+    data = {"algorithms": ("minimum",), "train_lengths": (4,), "test_lengths": (4,), "examples": 32, "test_samples": 1}
+    found = finetune_model(
+        "gemma-tiny", policy="paper", steps=2, tokens=1024, out=tmp_path, device="cpu", **data, **changes
+    )
+    assert found["by_length"]["4"]["examples"] == 5
+    assert "lora" not in changes or list((tmp_path / "finetune").rglob("adapter_model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["gemma-tiny", "--task", "chess"], "chess"),
+        (["gemma-tiny", "--policy", "sharper"], "sharper"),
+        (["minilm"], "not a causal"),
+        (["--steps", "0", "gemma-tiny"], "steps"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, word, tmp_path, capsys):
+    assert main(["finetune", "--out", str(tmp_path), *SMALL, *arguments]) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_two_processes_train_together(tmp_path):
+    """`accelerate launch` on two processes of a CPU: the loss falls, one of them writes, and no step is lost."""
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    command = [*launch, "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "sharpmax"]
+    arguments = ["finetune", "gemma-tiny", "--policy", "learn", "--out", str(tmp_path), *SMALL]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("exact answers") == 1
+    (file,) = (tmp_path / "finetune").glob("*/metrics.json")
+    assert json.loads(file.read_text())["losses"]
