@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import statistics_step
-from sharpmax.torch.triton_tiles import load_tile, log2_scale, tile_shape
+from sharpmax.torch.triton_tiles import interpreted, load_once, load_tile, log2_scale, tile_shape
 
 ROWS = 16  # the least a tensor core multiplies; query heads of a group are padded to it
 
@@ -30,9 +30,11 @@ def scores_kernel(
     q, k, scores, part_m, part_z, part_s,
     scale_log2, sq_b, sq_h, sk_b, sk_h, sk_l, H, LK, part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
-    PRECISION: tl.constexpr,
+    EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Scores of one part of the keys for the query heads of one key head, and their (m, Z, S)."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     i_p, i_bh = tl.program_id(0), tl.program_id(1)
     HK = H // GROUPS
     i_b, i_hk = i_bh // HK, i_bh % HK
@@ -48,7 +50,7 @@ def scores_kernel(
     end = tl.minimum((i_p + 1) * part, LK)
     for start in tl.range(i_p * part, end, BN):
         o_j = start + tl.arange(0, BN)
-        b_k = load_tile(k, sk_l, o_j, o_d, LK, D, BD, True)
+        b_k = load_once(k, sk_l, o_j, o_d, LK, D)
         b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
         m_j = (o_j < LK)[None, :]
         tl.store(scores + (row + o_r)[:, None] * LK + o_j[None, :], b_x, mask=m_j & (o_r < GROUPS)[:, None])
@@ -65,16 +67,21 @@ def weigh_kernel(
     v, scores, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
     sv_b, sv_h, sv_l, H, LK, part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
-    PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Merge the parts, choose beta, and weigh the values of one part."""
-    i_p, i_bh = tl.program_id(0), tl.program_id(1)
+    # The other way round than they were written: the last scores are still in the cache.
+    i_p, i_bh = tl.num_programs(0) - 1 - tl.program_id(0), tl.num_programs(1) - 1 - tl.program_id(1)
     parts = tl.num_programs(0)
     HK = H // GROUPS
     i_b, i_hk = i_bh // HK, i_bh % HK
     o_r = tl.arange(0, ROWS)
     m_r = o_r < GROUPS
     row = i_b.to(tl.int64) * H + i_hk * GROUPS
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     # Every program merges all the parts of its rows: a few hundred bytes, and no launch in between.
     o_p = tl.arange(0, PARTS)
     o_part = (row + o_r)[:, None] * parts + o_p[None, :]
@@ -108,7 +115,7 @@ def weigh_kernel(
         m_x = (o_j < LK)[None, :] & m_r[:, None]
         b_x = tl.load(scores + (row + o_r)[:, None] * LK + o_j[None, :], mask=m_x, other=-1e18)
         b_p = tl.exp2(b_beta[:, None] * (b_x - b_m[:, None]))
-        b_v = load_tile(v, sv_l, o_j, o_dv, LK, DV, BDV, True)
+        b_v = load_once(v, sv_l, o_j, o_dv, LK, DV)
         b_w += tl.sum(b_p, 1)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
     o_out = (row + o_r) * parts + i_p
@@ -117,8 +124,11 @@ def weigh_kernel(
 
 
 @triton.jit
-def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexpr, PARTS: tl.constexpr):
+def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexpr, PARTS: tl.constexpr,
+                  EARLY: tl.constexpr):  # fmt: skip
     """Sum the parts of one row."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     o_p = tl.arange(0, PARTS)
     o_dv = tl.arange(0, BDV)
@@ -159,18 +169,23 @@ def launch_decode(
     groups, grid = heads // key_heads, (parts, batch * key_heads)
     rows = max(ROWS, triton.next_power_of_2(groups))
     BDV, PARTS = max(16, triton.next_power_of_2(value_width)), triton.next_power_of_2(parts)
+    # Each kernel is launched while the one before it ends, and waits for it on the device.
+    early = not interpreted() and torch.cuda.get_device_capability(query.device) >= (9, 0)
+    late = {"launch_pdl": True} if early else {}
     scores_kernel[grid](
         query, key, scores, part_m, part_z, part_s,
         log2_scale(scale), *query.stride()[:2], *key.stride()[:3], heads, keys, part,
-        GROUPS=groups, ROWS=rows, D=width, BD=shape.BD, BN=BN, PRECISION=shape.precision,
+        GROUPS=groups, ROWS=rows, D=width, BD=shape.BD, BN=BN, EARLY=early, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     weigh_kernel[grid](
         value, scores, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
         *value.stride()[:3], heads, keys, part,
         GROUPS=groups, ROWS=rows, DV=value_width, BDV=BDV, BN=BN, PARTS=PARTS,
-        KIND=kind, COUNT=len(numbers), STORE=store, PRECISION=shape.precision,
-        num_warps=shape.num_warps, num_stages=shape.num_stages,
+        KIND=kind, COUNT=len(numbers), STORE=store, EARLY=early, PRECISION=shape.precision,
+        num_warps=shape.num_warps, num_stages=shape.num_stages, **late,
     )  # fmt: skip
-    gather_kernel[(batch * heads,)](part_o, part_w, out, parts, DV=value_width, BDV=BDV, PARTS=PARTS)
+    gather_kernel[(batch * heads,)](
+        part_o, part_w, out, parts, DV=value_width, BDV=BDV, PARTS=PARTS, EARLY=early, **late
+    )
     return out, entropy, logsumexp, maximum, beta

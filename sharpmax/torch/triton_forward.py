@@ -158,17 +158,21 @@ def fused_kernel(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def weighted_kernel(
-    q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
+    q, k, v, k_tiles, v_tiles, beta, out, log2_sum, listed,
     scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    LISTED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row."""
-    i_m = tl.num_programs(0) - 1 - tl.program_id(0)
-    i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
+    if LISTED:
+        i_tile = tl.load(listed + tl.program_id(0))
+        i_m, i_bh = i_tile % tl.cdiv(LQ, BM), i_tile // tl.cdiv(LQ, BM)
+    else:
+        i_m, i_bh = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
+    i_b, i_h = i_bh // H, i_bh % H
     q += i_b.to(tl.int64) * sq_b + i_h * sq_h
     k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
     v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS) * sv_h
@@ -204,8 +208,9 @@ def weighted_kernel(
     b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
     tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
-    # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
-    tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
+    if not LISTED:
+        # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
+        tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
 
 
 def launch_fused(
@@ -245,23 +250,41 @@ def launch_weighted(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float, left: int | None, right: int | None
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(beta·e)·v and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
-    batch, heads, length, width = query.shape
-    value_width = value.shape[3]
-    out = query.new_empty((batch, heads, length, value_width))
+    batch, heads, length, _ = query.shape
+    out = query.new_empty((batch, heads, length, value.shape[3]))
     log2_sum = torch.empty_like(beta)
     shape = tile_shape("forward", query)
+    grid = (triton.cdiv(length, shape.BM), batch * heads)
+    _weigh(grid, shape, query, key, value, beta, out, log2_sum, None, scale, left, right)
+    return out, log2_sum
+
+
+def launch_weighted_tiles(
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor, listed: Tensor, *, scale: float,
+    right: int | None,
+) -> None:  # fmt: skip
+    """Write softmax(beta·e)·v of the listed tiles of 64 queries into `out`, (batch·head)·tiles + tile by number."""
+    shape = tile_shape("listed", query)._replace(BM=64)
+    _weigh((listed.numel(),), shape, query, key, value, beta, out, beta, listed, scale, None, right)
+
+
+def _weigh(
+    grid: tuple[int, ...], shape: TileShape, query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor,
+    log2_sum: Tensor, listed: Tensor | None, scale: float, left: int | None, right: int | None,
+) -> None:  # fmt: skip
+    heads, length, width = query.shape[1:]
+    value_width = value.shape[3]
     k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
-    weighted_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles, v_tiles, beta, out, log2_sum,
+    weighted_kernel[grid](
+        query, key, value, k_tiles, v_tiles, beta, out, log2_sum, beta if listed is None else listed,
         log2_scale(scale),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
         BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, LISTED=listed is not None,
         TILED=tiled, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
-    return out, log2_sum
 
 
 def _key_and_value_tiles(key: Tensor, value: Tensor, shape: TileShape) -> tuple[Any, Any, bool]:

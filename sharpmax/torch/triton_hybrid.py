@@ -9,24 +9,15 @@ weights, and within the error budget of tests/torch, which judges the sharpened 
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
 from sharpmax.torch.lengths import counted_by_position
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
-from sharpmax.torch.triton_policy import KernelPolicy, kernel_policy
+from sharpmax.torch.triton_policy import kernel_policy
 from sharpmax.torch.triton_rows import kernels_refuse, row_statistics
-
-LARGE = 2**28  # bytes of query from which one key head alone fills the device, and a second query is felt
-FASTEST_FIRST = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+from sharpmax.torch.triton_sharpened import plain_attention
 
 
 def refusal(request: Request) -> str | None:
@@ -54,32 +45,20 @@ def attend(request: Request) -> tuple[Tensor, RowStats]:
     if policy is None:
         return attend_in_three_steps(request, row_statistics, _weighted)
     query, key, value = request.packed()
-    if not (request.needs_gradient or request.return_stats) and query.numel() * query.element_size() > LARGE:
-        return _attend_by_head(request, policy), RowStats()
+    if not (request.needs_gradient or request.return_stats):
+        alone: Tensor = triton_ops.sharpened_attention(
+            query, key, value, request.scale, request.right, policy.kind, policy.numbers
+        )
+        return alone, RowStats()
     sharp, entropy, logsumexp, maximum, beta, _, _ = triton_ops.sharpened_query(
         query, key, request.scale, request.left, request.right, policy.kind, policy.numbers, policy.detached
     )
     if policy.detached:
         beta = beta.detach()
-    output = _attend(request, sharp, key, value)
+    output = plain_attention(sharp, key, value, scale=request.scale, right=request.right)
     if not request.return_stats:
         return output, RowStats()
     return output, RowStats(entropy, logsumexp, maximum, counted_by_position(request), inverse_temperature=beta)
-
-
-def _attend_by_head(request: Request, policy: KernelPolicy) -> Tensor:
-    """Sharpen and attend one key head at a time: beta·q of all heads at once would be a quarter more memory."""
-    query, key, value = request.packed()
-    output = query.new_empty((*request.rows, value.shape[3]))
-    for b in range(key.shape[0]):
-        for h in range(key.shape[1]):
-            heads = slice(h * request.groups, (h + 1) * request.groups)
-            q, k, v = query[b : b + 1, heads], key[b : b + 1, h : h + 1], value[b : b + 1, h : h + 1]
-            sharp, *_ = triton_ops.sharpened_query(
-                q, k, request.scale, request.left, request.right, policy.kind, policy.numbers, True
-            )
-            output[b : b + 1, heads] = _attend(request, sharp, k, v)
-    return output
 
 
 def statistics(request: Request) -> RowStats:
@@ -90,12 +69,5 @@ def statistics(request: Request) -> RowStats:
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
     query, key, value = request.packed()
-    return _attend(request, (query.float() * beta.unsqueeze(-1)).to(query.dtype), key, value)
-
-
-def _attend(request: Request, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    causal = request.right == 0 and request.rows[2] > 1
-    with sdpa_kernel(FASTEST_FIRST, set_priority=True):
-        return scaled_dot_product_attention(
-            query, key, value, is_causal=causal, scale=request.scale, enable_gqa=request.groups > 1
-        )
+    sharp = (query.float() * beta.unsqueeze(-1)).to(query.dtype)
+    return plain_attention(sharp, key, value, scale=request.scale, right=request.right)

@@ -13,6 +13,7 @@ from torch import Tensor
 from sharpmax.torch.triton_decode import launch_decode
 from sharpmax.torch.triton_forward import launch_fused, launch_weighted
 from sharpmax.torch.triton_gradient import launch_output_gradient, launch_statistics_gradient
+from sharpmax.torch.triton_sharpened import attend_sharpened
 from sharpmax.torch.triton_statistics import launch_statistics
 
 NO_GRADIENT_OF_MAXIMUM = (
@@ -213,6 +214,20 @@ def _sharpened_backward(
 
 
 sharpened_query.register_autograd(_sharpened_backward, setup_context=_keep_sharpened)
+
+
+@torch.library.custom_op("sharpmax::sharpened_attention", mutates_args=())
+def sharpened_attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, right: int | None, kind: int, numbers: Sequence[float]
+) -> Tensor:
+    """softmax(beta(H)·e)·v without a gradient, PyTorch's own attention the second pass where there must be one."""
+    # FlashAttention's output has its heads inside its rows, which tracing could not know.
+    return attend_sharpened(query, key, value, scale=scale, right=right, kind=kind, numbers=tuple(numbers)).contiguous()
+
+
+@sharpened_attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
+    return query.new_empty(query.shape)
 
 
 @torch.library.custom_op("sharpmax::weighted", mutates_args=())

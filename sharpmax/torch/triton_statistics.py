@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
+from sharpmax.torch.triton_statistics_hopper import launch_on_hopper, serves
 from sharpmax.torch.triton_tiles import (
     LENGTHS,
     SHORT_ROWS,
@@ -26,8 +27,6 @@ from sharpmax.torch.triton_tiles import (
     tile_shape,
     tiles,
 )
-
-LN2 = 0.6931471805599453
 
 
 @triton.jit
@@ -163,10 +162,11 @@ def launch_statistics(
     kind: int,
     numbers: tuple[float, ...],
     sharpened: bool,
+    into: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return entropy, logsumexp, log2 Σ 2^x, maximum, variance, beta, slope (B, H, Lq) and beta·q.
 
-    What was not asked for is empty.
+    What was not asked for is empty. `into` is where beta·q goes, contiguous, if not into memory of its own.
     """
     batch, heads, length, width = query.shape
     rows = (batch, heads, length)
@@ -176,7 +176,13 @@ def launch_statistics(
 
     entropy, logsumexp, log2_sum, maximum = new(True), new(True), new(True), new(True)
     spread, beta, slope = new(variance), new(kind != 0), new(kind != 0)
-    scaled = query.new_empty((*rows, width) if sharpened else (0,))
+    scaled = query.new_empty((*rows, width) if sharpened else (0,)) if into is None else into
+    if left is None and row_scale is None and not variance and serves(query, key):
+        launch_on_hopper(
+            query, key, scale=scale, right=right, kind=kind, numbers=numbers,
+            rows=(entropy, logsumexp, log2_sum, maximum, beta, slope), sharpened=scaled,
+        )  # fmt: skip
+        return entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled
     shape = tile_shape("statistics" if key.shape[2] > SHORT_ROWS else "statistics of short rows", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
     statistics_kernel[(triton.cdiv(length, shape.BM), batch * heads)](

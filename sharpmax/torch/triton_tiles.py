@@ -33,6 +33,7 @@ HALF = {
     "statistics of short rows": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 64, 4, 2)},
     "statistics": {64: (64, 128, 4, 3), 128: (64, 128, 4, 3), 256: (64, 64, 4, 2)},
     "forward": {64: (64, 128, 4, 2), 128: (128, 64, 4, 2), 256: (64, 64, 4, 2)},
+    "listed": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 64, 4, 2)},
     "gradient of keys": {64: (128, 64, 4, 2), 128: (128, 64, 4, 2), 256: (32, 64, 4, 2)},
     "gradient of queries": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 32, 4, 2)},
     "decode": {64: (16, 128, 4, 3), 128: (16, 128, 4, 3), 256: (16, 64, 4, 3)},
@@ -73,6 +74,14 @@ def load_tile(p, stride, o_rows, o_d, rows, D: tl.constexpr, BD: tl.constexpr, M
         return tl.load(p_tile, mask=(o_d < D)[None, :], other=0.0)
     else:
         return tl.load(p_tile)
+
+
+@triton.jit
+def load_once(p, stride, o_rows, o_d, rows, D: tl.constexpr):
+    """As `load_tile`, for what nobody will read again: the first to leave the cache."""
+    p_tile = p + o_rows[:, None].to(tl.int64) * stride + o_d[None, :]
+    m_tile = (o_rows < rows)[:, None] & (o_d < D)[None, :]
+    return tl.load(p_tile, mask=m_tile, other=0.0, eviction_policy="evict_first")
 
 
 @triton.jit

@@ -1,0 +1,175 @@
+"""Runs a Gluon kernel as Python, as Triton's interpreter runs a Triton kernel: a thread for each partition of warps.
+
+Blocks are tensors, layouts are nothing, shared memory is a list of tensors, and an mbarrier is what PTX says it is: a
+phase ends when as many have arrived as it was made for and every announced byte has come. So a kernel that computes the
+wrong thing, or waits for ever, does so here too; how fast it is, and what its layouts cost, only a GPU tells.
+"""
+
+import threading
+from types import FunctionType, SimpleNamespace
+
+import torch
+from triton.experimental.gluon._runtime import GluonJITFunction
+from triton.runtime.jit import JITFunction
+
+PATIENCE = 20  # seconds after which a wait is a deadlock
+
+
+class Block(torch.Tensor):
+    """A tensor that has, like every block of Gluon's, a type with a layout."""
+
+    type = property(lambda self: SimpleNamespace(layout=None))
+
+
+def block(value, dtype=None):
+    return torch.as_tensor(value, dtype=dtype).as_subclass(Block)
+
+
+class Pointer:
+    """Offsets into a flat tensor."""
+
+    def __init__(self, tensor, offset=0):
+        self.tensor, self.offset = tensor, offset
+        self.dtype = SimpleNamespace(element_ty=tensor.dtype)
+
+    def __add__(self, more):
+        return Pointer(self.tensor, self.offset + more)
+
+    def store(self, value, mask=None):
+        offset, value = torch.broadcast_tensors(torch.as_tensor(self.offset), torch.as_tensor(value))
+        if mask is not None:
+            mask = mask.expand(offset.shape)
+            offset, value = offset[mask], value[mask]
+        self.tensor.view(-1)[offset.long()] = value.to(self.tensor.dtype)
+
+
+class Shared:
+    """A piece of shared memory: a tensor, or one of several."""
+
+    def __init__(self, tensor):
+        self.tensor, self.shape = tensor, tuple(tensor.shape)
+
+    def index(self, i):
+        return Shared(self.tensor[int(i)])
+
+    def reshape(self, shape):
+        return Shared(self.tensor.view(shape))
+
+    def permute(self, order):
+        return Shared(self.tensor.permute(order))
+
+    def load(self, layout):
+        return block(self.tensor.clone())
+
+
+class Barriers:
+    """One mbarrier, or several."""
+
+    def __init__(self, many=0):
+        self.some = [Barriers() for _ in range(many)]
+        self.changed, self.phase, self.arrived, self.bytes, self.count = threading.Condition(), 0, 0, 0, 0
+
+    def index(self, i):
+        return self.some[int(i)]
+
+    def take(self, arrived=0, announced=0):
+        with self.changed:
+            self.arrived += arrived
+            self.bytes += announced
+            if self.arrived == self.count and self.bytes == 0:
+                self.phase, self.arrived = self.phase ^ 1, 0
+                self.changed.notify_all()
+
+    def wait(self, parity):
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.phase != int(parity), PATIENCE), "deadlock: nobody arrived"
+
+
+class Tiles:
+    """A tensor (B, H, L, D) as the copy engine sees it: rows past the last are zeros."""
+
+    def __init__(self, tensor, rows):
+        self.tensor, self.rows, self.dtype, self.layout = tensor, rows, tensor.dtype, None
+        self.block_type = SimpleNamespace(nbytes=rows * tensor.shape[3] * tensor.element_size())
+
+    def copy(self, place, barrier, shared):
+        b, h, row, _ = (int(i) for i in place)
+        rows = self.tensor[b, h, row : row + self.rows] if row < self.tensor.shape[2] else self.tensor[b, h, :0]
+        shared.tensor.zero_()
+        shared.tensor.view(self.rows, -1)[: len(rows)] = rows
+        barrier.take(announced=-self.block_type.nbytes)
+
+
+def _allocate(dtype, shape, layout):
+    if layout == "barriers":
+        return Barriers(shape[0] if len(shape) > 1 else 0)
+    return Shared(torch.full(shape, torch.nan, dtype=dtype))
+
+
+def _either(pick):
+    return lambda a, b: pick(block(a), block(b))
+
+
+def _specialize(functions_and_arguments, warps, registers):
+    failures = []
+
+    def run(function, arguments):
+        try:
+            function(*arguments)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in functions_and_arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _atomic_add(pointer, value):
+    before = pointer.tensor.clone()
+    pointer.tensor += value
+    return block(before[0])
+
+
+def _language(program, programs):
+    """Stand in for gluon.language, as seen by one program, and for the same names of triton.language."""
+    return SimpleNamespace(
+        constexpr=object, int32=torch.int32, int64=torch.int64, float32=torch.float32, static_range=range,
+        program_id=lambda axis: block(program), num_programs=lambda axis: block(programs),
+        SliceLayout=lambda *a: None, NVMMADistributedLayout=lambda **k: None, BlockedLayout=lambda *a: None,
+        convert_layout=lambda x, layout: x, allocate_shared_memory=_allocate, warp_specialize=_specialize,
+        arange=lambda low, high, layout=None: block(torch.arange(low, high)), cdiv=lambda a, b: (a + b - 1) // b,
+        zeros=lambda shape, dtype, layout: block(torch.zeros(shape, dtype=dtype)),
+        zeros_like=lambda x, dtype=None: torch.zeros_like(x, dtype=dtype), full_like=torch.full_like,
+        max=lambda x, axis: x.amax(axis), min=lambda x, axis: x.amin(axis), sum=lambda x, axis: x.sum(axis),
+        maximum=_either(torch.maximum), minimum=_either(torch.minimum), where=torch.where,
+        exp2=torch.exp2, log2=torch.log2,
+        store=lambda pointer, value, mask=None: pointer.store(value, mask), atomic_add=_atomic_add,
+    )  # fmt: skip
+
+
+def run_kernel(kernel, programs, *arguments, **constants):
+    """Run every program of a Gluon kernel, one after another; tensors among the arguments are pointers."""
+    arguments = [Pointer(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+    arguments = [block(a) if isinstance(a, int) else a for a in arguments]
+    for program in range(programs):
+        world = dict(kernel.fn.__globals__)
+        world |= {
+            "gl": _language(program, programs),
+            "mbarrier": SimpleNamespace(
+                MBarrierLayout=lambda: "barriers", init=lambda b, count: setattr(b, "count", count),
+                wait=lambda b, phase: b.wait(phase), arrive=lambda b, count: b.take(arrived=count),
+                expect=lambda b, n: b.take(arrived=1, announced=n),
+            ),
+            "tma": SimpleNamespace(async_copy_global_to_shared=lambda tiles, *rest: tiles.copy(*rest)),
+            "warpgroup_mma": lambda a, b, c, **options: block(a.tensor.float() @ b.tensor.float()),
+            "warpgroup_mma_wait": lambda pending, deps: deps[0],
+        }  # fmt: skip
+        for name, function in kernel.fn.__globals__.items():
+            if isinstance(function, GluonJITFunction | JITFunction):
+                its_world = world if function.fn.__globals__ is kernel.fn.__globals__ else {"tl": world["gl"]}
+                world[name] = FunctionType(function.fn.__code__, its_world, name, function.fn.__defaults__)
+        FunctionType(kernel.fn.__code__, world)(*arguments, *constants.values())

@@ -1,0 +1,128 @@
+"""The statistics kernel for Hopper: as Python here, as itself where there is such a GPU."""
+
+import math
+
+import pytest
+import torch
+
+from sharpmax import PAPER, reference_attention
+from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
+
+if "triton" not in IMPLEMENTATIONS:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+from sharpmax.torch import triton_sharpened, triton_statistics
+from sharpmax.torch import triton_statistics_hopper as hopper
+from sharpmax.torch.triton_policy import kernel_policy
+from tests.torch.gluon_as_python import Tiles, run_kernel
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+POLICY = kernel_policy(PAPER)
+
+
+def as_python(query, key, *, scale, right, kind, numbers, rows, sharpened, settled=None):
+    """Do what `launch_on_hopper` does, without a GPU."""
+    heads, length, width = query.shape[1:]
+    run_kernel(
+        hopper.statistics_kernel, hopper._programs(query), Tiles(query, 64), Tiles(key, 128), *rows, sharpened,
+        numbers, *(settled or (rows[0],) * 3), hopper.TAIL,
+        scale * 1.4426950408889634, heads, 3, length, key.shape[2], right or 0,
+        GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None, KIND=kind,
+        COUNT=len(numbers), SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
+    )  # fmt: skip
+
+
+def inputs(batch, heads, key_heads, length, keys, width, spread=3.0):
+    generator = torch.Generator().manual_seed(length + keys)
+    q, k = (torch.randn(batch, h, n, width, generator=generator) for h, n in ((heads, length), (key_heads, keys)))
+    return (spread * q).to(torch.bfloat16), k.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("shape", "right"),
+    [
+        ((1, 2, 1, 300, 300, 64), 0),
+        ((2, 1, 1, 70, 600, 128), 0),
+        ((1, 2, 2, 130, 257, 64), None),
+        ((1, 1, 1, 300, 100, 64), 0),  # the first queries see no key
+        ((1, 1, 1, 1, 1, 64), 0),
+    ],
+)
+def test_statistics_equal_the_reference(shape, right):
+    q, k = inputs(*shape)
+    rows = entropy, logsumexp, log2_sum, maximum, beta, _ = [torch.full(q.shape[:3], torch.nan) for _ in range(6)]
+    sharpened = torch.full(q.shape, torch.nan, dtype=q.dtype)
+    as_python(
+        q, k, scale=q.shape[3] ** -0.5, right=right, kind=POLICY.kind, numbers=POLICY.numbers, rows=tuple(rows),
+        sharpened=sharpened,
+    )  # fmt: skip
+    wide = [x.double() for x in (q, k, k)]
+    _, exact = reference_attention(*wide, policy=PAPER, is_causal=right == 0, return_stats=True)
+    for name, got in (("entropy", entropy), ("logsumexp", logsumexp), ("maximum", maximum)):
+        torch.testing.assert_close(got.double(), getattr(exact, name), rtol=1e-5, atol=1e-5, msg=name)
+    torch.testing.assert_close(beta.double(), exact.inverse_temperature, rtol=1e-4, atol=1e-4)
+    seen = logsumexp.isfinite()
+    torch.testing.assert_close(log2_sum[seen], logsumexp[seen] / math.log(2))
+    assert (log2_sum[~seen] == torch.inf).all()
+    torch.testing.assert_close(sharpened.float(), (q.float() * beta[..., None]).to(q.dtype).float())
+
+
+def retrieval(length, width, *, near):
+    """Each query matches one earlier key by far, but for `near` queries of the first head, which match two."""
+    generator = torch.Generator().manual_seed(0)
+    k, v = (torch.randn(1, 2, length, width, generator=generator) for _ in range(2))
+    k = k / k.norm(dim=-1, keepdim=True) * width**0.5
+    match = (torch.rand(length, generator=generator) * torch.arange(1, length + 1)).long()
+    q = k[:, :, match] * (40 / width**0.5)
+    last = slice(length - 20, length - 20 + near)
+    q[0, 0, last] += k[0, 0, 3] * (40 / width**0.5)
+    return q, k, v
+
+
+@pytest.mark.parametrize(("near", "few", "attended"), [(0, 16, 0), (5, 2, 0), (5, 16, 1)])
+def test_the_road_taken_is_the_one_the_rows_allow(near, few, attended, monkeypatch):
+    """Leaders alone; leaders and a second pass on one tile of ten; or all rows attended to, by how many are few."""
+    plain, calls = triton_sharpened.plain_attention, []
+    monkeypatch.setattr(triton_sharpened, "launch_on_hopper", as_python)
+    monkeypatch.setattr(triton_sharpened, "_worth_waiting", lambda query, key: True)
+    monkeypatch.setattr(triton_sharpened, "FEW", few)
+    monkeypatch.setattr(triton_sharpened, "plain_attention", lambda *a, **k: calls.append(1) or plain(*a, **k))
+    q, k, v = (x.to(DEVICE, torch.float16) for x in retrieval(300, 64, near=near))
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert len(calls) == attended
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
+    """Which kernel ran is counted; output and statistics against float64."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("written for Hopper")
+    launches = []
+    launch = hopper.launch_on_hopper
+    monkeypatch.setattr(triton_statistics, "launch_on_hopper", lambda *a, **k: launches.append(1) or launch(*a, **k))
+    q, k = (x.cuda() for x in inputs(1, 12, 12, 4100, 4100, width))
+    stats = row_stats(q, k, is_causal=is_causal)
+    out = attention(q, k, k, is_causal=is_causal)
+    assert len(launches) == 2
+    exact = row_stats(q[:, :2].double(), k[:, :2].double(), is_causal=is_causal, implementation="chunked")
+    torch.testing.assert_close(stats.entropy[:, :2].double(), exact.entropy, rtol=1e-5, atol=2e-5)
+    wanted = attention(*(x[:, :2].double() for x in (q, k, k)), is_causal=is_causal, implementation="chunked")
+    assert (out[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("near", [0, 5])
+def test_retrieval_on_the_gpu(near, monkeypatch):
+    """The same roads by the kernel itself: no row is attended to in full."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("written for Hopper")
+    monkeypatch.setattr(triton_sharpened, "WORTH_WAITING", 0)
+    monkeypatch.setattr(triton_sharpened, "plain_attention", lambda *a, **k: pytest.fail("attended to every key"))
+    q, k, v = (x.repeat(1, 8, 1, 1).to("cuda", torch.bfloat16) for x in retrieval(2500, 128, near=near))
+    got = attention(q, k, v, is_causal=True)
+    wanted = attention(*(x[:, :2].double() for x in (q, k, v)), is_causal=True, implementation="chunked")
+    assert (got[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm()
