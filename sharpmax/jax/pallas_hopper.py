@@ -2,8 +2,8 @@
 
 A program holds rows of one array, some a warpgroup, while the blocks of another pass through shared memory: queries
 are held and keys pass, or the other way round. The copy engine fills some slots ahead; a slot is filled again once
-every warpgroup has given it back. While one warpgroup multiplies, another exponentiates. What lies beyond an array's
-end the engine reads as 0 and does not write, so lengths need not be whole blocks.
+every warpgroup has given it back. While one warpgroup multiplies, another exponentiates. Where the warpgroups of the
+last program outnumber the rows left, some compute the same rows, and write the same numbers.
 
 A tile is <q, k> of (rows held, rows passing), NOTHING where masked; its scale is left to the multiply-add that follows.
 Numbers of the queries, if a kernel needs them, come with whichever of the two the queries are.
@@ -22,7 +22,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from sharpmax.jax.pallas_tiles import NOTHING, Tiles, padded
 
-HELD, PASSING, SLOTS = 64, 128, 4  # rows that a warpgroup holds; rows in a block that passes; blocks in shared memory
+HELD, PASSING = 64, 128  # rows that a warpgroup holds; rows of a block that passes, a multiple of that
+SLOTS = 4  # blocks in shared memory
 REGISTERS = {2: (232, 40), 3: (160, 32)}  # of a computing and of the fetching thread, by computing warpgroups
 WIDTHS = (64, 128)  # of a head: whole 128-byte rows for the copy engine, and room for the blocks
 
@@ -53,14 +54,13 @@ def walk(
     computing = tiles.warps // 4
     rows, block = (tiles.block_k, tiles.block_q) if keys_held else (tiles.block_q, tiles.block_k)
     step = computing * rows  # rows that a program holds
+    length = tiles.keys if keys_held else tiles.queries
+    q, k = (padded(x, 1, _whole(x.shape[1])) for x in (q, k))
     held, passing = (k, q) if keys_held else (q, k)
-    length, programs = held.shape[1], -(-held.shape[1] // step)
-    if tiles.interpret:  # its copies do not end where arrays do
-        held, passing = padded(held, 1, programs * step), padded(passing, 1, -(-passing.shape[1] // block) * block)
-    counted = 0 if numbers is None else numbers.shape[2]
-    if numbers is not None:  # whole blocks: the copy engine wants aligned rows
-        whole = programs * step if not keys_held else -(-numbers.shape[3] // block) * block
-        numbers = padded(numbers, 3, whole)
+    programs = -(-held.shape[1] // step)
+    counted = 0
+    if numbers is not None:
+        counted, numbers = numbers.shape[2], padded(numbers, 3, q.shape[1])
     visits = tiles.queries_seeing if keys_held else tiles.keys_seen
     heads_passing = tiles.groups if keys_held else 1
 
@@ -82,7 +82,7 @@ def walk(
         @pl.when(thread < computing)
         def _compute() -> None:
             _set_registers(REGISTERS[computing][0], "increase", tiles)
-            first = program * step + thread * rows
+            first = jnp.minimum(program * step + thread * rows, held.shape[1] - rows)
             mine = pl.ds(first, rows)
             plgpu.copy_gmem_to_smem(held_ref.at[b, mine, head], held_smem.at[thread], held_ready.at[thread])
             if counted and not keys_held:
@@ -149,13 +149,12 @@ def walk(
 
     batch, _, heads, width = held.shape
 
-    # Numbers in whole blocks, so that the rows of their array are aligned.
-    numbers_out = jax.ShapeDtypeStruct((batch, heads, programs * step), jnp.float32)
+    of_rows = jax.ShapeDtypeStruct((batch, heads, held.shape[1]), jnp.float32)
     like_held = jax.ShapeDtypeStruct(held.shape, held.dtype)
     swizzled: Any = {"transforms": (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))}
     found = plgpu.kernel(
         kernel,
-        out_type=[numbers_out] * work.rows or [like_held],
+        out_type=[of_rows] * work.rows or [like_held],
         grid=(programs, heads, batch),
         grid_names=("rows", "heads", "batch"),
         num_threads=computing + 1,
@@ -174,6 +173,11 @@ def walk(
         kernel_name=name,
     )(held, passing, *(() if numbers is None else (numbers,)))
     return [array[:, :, :length] if array.ndim == 3 else array[:, :length] for array in found]
+
+
+def _whole(length: int) -> int:
+    """Return the length in whole blocks of either kind."""
+    return -(-length // PASSING) * PASSING
 
 
 def across(numbers: Array, shape: tuple[int, ...], axis: int) -> Array:

@@ -1,13 +1,20 @@
-"""Our Pallas kernels by the interpreter, on the shared cases: what they serve is right, what they refuse says why."""
+"""Our Pallas kernels by the interpreters, on the shared cases: what they serve is right, what they refuse says why."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from sharpmax import PAPER, Constant, LengthScaled
 from sharpmax.jax import attention, cudnn, pallas_attention, pallas_passes, row_stats, which_implementation
 from tests.attention_cases import CASES
+from tests.jax import on_a_hopper
 from tests.jax.judging import in_jax, judge
 
 ON_GPU = jax.default_backend() == "gpu"
@@ -31,7 +38,7 @@ REFUSED_BY_CUDNN = {
 @pytest.fixture
 def _interpreted(monkeypatch):
     """Small tiles, so that these short rows take several; on a GPU compiled, elsewhere interpreted."""
-    for name, setting in (("INTERPRET", not ON_GPU), ("BLOCK_Q", 16), ("BLOCK_K", 16)):
+    for name, setting in (("INTERPRET", not ON_GPU), ("LOWERING", "triton"), ("BLOCK_Q", 16), ("BLOCK_K", 16)):
         monkeypatch.setattr(pallas_passes, name, setting)
     monkeypatch.setattr(cudnn, "KERNEL", "cudnn" if ON_GPU else "xla")  # the algebra around cuDNN, without it
 
@@ -90,16 +97,46 @@ def test_off_the_gpu_they_are_refused(implementation):
         attention(x, x, x, policy=Constant(2.0), implementation=implementation)
 
 
-@pytest.mark.parametrize(("policy", "width"), [(PAPER, 64), (Constant(2.0), 128)], ids=["paper", "constant"])
-def test_kernels_lower_for_cuda_without_a_gpu(policy, width, monkeypatch):
-    """Triton's own checks (powers of two, supported operations) run while lowering, on any machine."""
+def test_mosaic_statistics_and_gradients_keep_the_contract(monkeypatch):
+    if ON_GPU:
+        if jax.devices()[0].compute_capability != "9.0":
+            pytest.skip("they are made for Hopper")
+        monkeypatch.setattr(pallas_passes, "LOWERING", "mosaic")
+        on_a_hopper.judge(on_a_hopper.CASE)
+        return
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run(
+        [sys.executable, on_a_hopper.__file__],
+        env={**os.environ, **flags, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("policy", "width", "lowering"),
+    [(PAPER, 64, "mosaic"), (PAPER, 64, "triton"), (Constant(2.0), 128, "mosaic")],
+    ids=["paper, mosaic", "paper, triton", "constant"],
+)
+def test_kernels_lower_for_cuda_without_a_gpu(policy, width, lowering, monkeypatch):
+    """The lowerings' own checks (powers of two, layouts, supported operations) run on any machine."""
     monkeypatch.setattr(pallas_attention, "refusal", lambda request: None)
+    monkeypatch.setattr(pallas_passes, "LOWERING", lowering)
     q, k = (jax.ShapeDtypeStruct((2, 1000, heads, width), jnp.bfloat16) for heads in (8, 2))
 
     def loss(q, k, v):
         output, stats = attention(q, k, v, policy=policy, is_causal=True, implementation="pallas", return_stats=True)
         return output.astype(jnp.float32).sum() + stats.entropy.sum()
 
-    for function in (jax.grad(loss, (0, 1, 2)), lambda q, k, v: row_stats(q, k, window=100, implementation="pallas")):
-        lowered = jax.jit(function).trace(q, k, k).lower(lowering_platforms=("cuda",))
-        assert "sharpmax_statistics" in lowered.as_text()
+    def windowed(q, k, v):
+        return row_stats(q, k, window=100, implementation="pallas")
+
+    hopper = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H200", None, "gpu"))
+    for function in (jax.grad(loss, (0, 1, 2)), windowed):
+        with use_abstract_mesh(hopper):
+            text = jax.jit(function).trace(q, k, k).lower(lowering_platforms=("cuda",)).as_text()
+        assert ("sharpmax_statistics_mosaic" in text) == (lowering == "mosaic")
+        assert "sharpmax_statistics" in text

@@ -1,0 +1,72 @@
+"""Statistics and gradients by the Mosaic kernels, judged; run on a Hopper GPU, or as a program by Pallas's interpreter.
+
+The interpreter runs every warpgroup as a thread that waits for the others, and each needs a thread of XLA's own: so it
+must be a process with as many virtual devices, or on a machine of few cores they wait for ever.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from sharpmax import reference_attention
+from sharpmax.jax import pallas_hopper, pallas_passes, row_stats
+from tests.attention_cases import Case
+from tests.jax.judging import as_tensor, draw, lengths_first, probe
+from tests.torch.budgets import assert_within_budget, naive_attention
+
+CASE = Case(
+    "by the copy engine",  # a key head shared; rows to skip at both ends; lengths of no whole blocks, and few rows left
+    is_causal=True,
+    window=30,
+    heads=2,
+    key_heads=1,
+    queries=45,
+    keys=77,
+    width=64,
+    value_width=64,
+)
+
+
+def judge(case: Case) -> None:
+    """Assert entropy, logsumexp, maximum, and the gradients of the first two, within the budget of bfloat16."""
+    arrays = draw(case, "bfloat16")
+
+    def in_torch(call: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        q, k = (torch.tensor(arrays[n], dtype=dtype).requires_grad_() for n in ("query", "key"))
+        every = {"query": q, "key": k, "value": k.detach(), "mask": None, "bias": None, "sinks": None}
+        _, stats = call(every, case.options)
+        fields = {n: getattr(stats, n) for n in ("entropy", "logsumexp", "maximum")}
+        loss = sum((fields[n] * torch.from_numpy(probe(fields[n].shape))).sum() for n in ("entropy", "logsumexp"))
+        of_query, of_key = torch.autograd.grad(loss, (q, k))
+        return {**fields, "gradient of query": of_query, "gradient of key": of_key}
+
+    def reference(arrays: Any, options: Any) -> Any:
+        return reference_attention(*(arrays[n] for n in ("query", "key", "value")), **options, return_stats=True)
+
+    exact, low = in_torch(reference, torch.float64), in_torch(naive_attention, torch.bfloat16)
+    q, k = (lengths_first(jnp.asarray(arrays[n], jnp.bfloat16)) for n in ("query", "key"))
+
+    @jax.jit
+    def run(q: Any, k: Any) -> Any:
+        def statistics(q: Any, k: Any) -> Any:
+            stats = row_stats(q, k, is_causal=case.is_causal, window=case.window, implementation="pallas")
+            return {"entropy": stats.entropy, "logsumexp": stats.logsumexp}, stats.maximum
+
+        found, pull, maximum = jax.vjp(statistics, q, k, has_aux=True)
+        of_query, of_key = pull({n: jnp.asarray(probe(f.shape), f.dtype) for n, f in found.items()})
+        return {**found, "maximum": maximum, "gradient of query": of_query, "gradient of key": of_key}
+
+    largest = exact["maximum"].abs().max().item()
+    for name, array in run(q, k).items():
+        got = as_tensor(lengths_first(array) if "gradient" in name else array)
+        terms = largest * max(1.0, float(abs(arrays["key"]).max()) ** 2) if "gradient" in name else 4 * largest
+        dtype = torch.bfloat16 if "gradient" in name else torch.float32
+        assert_within_budget(name, got.to(dtype), exact[name].detach(), low[name].detach(), terms=terms)
+
+
+if __name__ == "__main__":
+    pallas_passes.INTERPRET, pallas_passes.LOWERING = True, "mosaic"
+    pallas_hopper.HELD, pallas_hopper.PASSING = 16, 32
+    judge(CASE)
