@@ -14,6 +14,7 @@ not settled: where the keys other than the leader weigh more than TAIL.
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -285,7 +286,13 @@ def _programs(query: Tensor) -> int:
 
 
 def _tiles(tensor: Tensor, rows: int) -> TensorDescriptor:
-    block = [1, 1, rows, tensor.shape[3]]
-    dtype = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block, layout)
+    shape = list(tensor.shape)
+    return TensorDescriptor(
+        tensor, shape, list(tensor.stride()), [1, 1, rows, shape[3]], _layout(rows, shape[3], tensor.dtype)
+    )
+
+
+@cache
+def _layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    element = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
+    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], element)
