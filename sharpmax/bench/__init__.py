@@ -91,6 +91,8 @@ def bench(
 
     module = import_module(_find(name).module)
     console = Console()
+    if not console.is_terminal:
+        console.width = 160  # a file takes a whole row
     if draw is not None:
         figures = _read(Path(draw))
         console.print(module.show(figures))

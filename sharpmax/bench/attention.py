@@ -70,7 +70,8 @@ def measure(
         results = _results(device, lengths, widths, repeats, frozenset(only or PARTS), seed)
     finally:
         torch.set_num_threads(threads_before)
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} cpu, {threads} threads"
+    by = "one thread by processor time" if threads == 1 else f"{threads} threads"
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} cpu, {by}"
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     if device == "cuda":
         import triton

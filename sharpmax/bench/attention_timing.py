@@ -1,13 +1,14 @@
 """Time and memory of calls that may fail: in turns, by device events on a GPU, each contestant's failure its own.
 
-A contestant that takes long takes fewer turns, so that a slow one does not hold up the table.
+On a CPU with one thread it is processor time, which another program's turn does not lengthen; with several, where
+threads wait for one another, the wall's. A contestant that takes long takes fewer turns, not to hold up the table.
 """
 
 import gc
 import warnings
 from collections.abc import Callable, Mapping
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 SECONDS_EACH, FEWEST = 1.0, 3  # a contestant takes turns for about so long, and at least so many
@@ -70,9 +71,9 @@ def _warm(call: Callable[[], Any], device: str) -> dict[str, Any]:
 
     call()
     if device != "cuda":
-        start = perf_counter()
-        call()
-        return {"seconds": perf_counter() - start}
+        clock = _Seconds()
+        clock.time("", call)
+        return {"seconds": clock.seconds[""][0]}
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -106,15 +107,18 @@ class _Events:
 
 
 class _Seconds:
-    """The wall clock around each call."""
+    """A clock around each call: the processor's for one thread, the wall's for several."""
 
     def __init__(self) -> None:
+        import torch
+
+        self.clock = process_time if torch.get_num_threads() == 1 else perf_counter
         self.seconds: dict[str, list[float]] = {}
 
     def time(self, name: str, call: Callable[[], Any]) -> None:
-        start = perf_counter()
+        start = self.clock()
         call()
-        self.seconds.setdefault(name, []).append(perf_counter() - start)
+        self.seconds.setdefault(name, []).append(self.clock() - start)
 
     def milliseconds(self) -> dict[str, list[float]]:
         return {name: [1e3 * s for s in seconds] for name, seconds in self.seconds.items()}
