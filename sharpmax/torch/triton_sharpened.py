@@ -59,8 +59,7 @@ def attend_sharpened(
 
 
 def _worth_waiting(query: Tensor, key: Tensor) -> bool:
-    work = query.numel() * key.shape[2]
-    return work >= WORTH_WAITING and serves(query, key) and not torch.cuda.is_current_stream_capturing()
+    return query.numel() * key.shape[2] >= WORTH_WAITING and serves(query, key)
 
 
 def _settled_or_attended(
@@ -77,7 +76,9 @@ def _settled_or_attended(
         rows=(unasked, unasked, unasked, unasked, beta, unasked), sharpened=sharp,
         settled=Settled(leaders, unsettled, counter),
     )  # fmt: skip
-    count = int(counter)
+    # The same kernel when a graph is captured, which must not load another; but then nobody can wait for the number.
+    capturing = query.is_cuda and torch.cuda.is_current_stream_capturing()
+    count = tiles if capturing else int(counter)
     if count * FEW > tiles:
         return plain_attention(sharp, key, value, scale=scale, right=right)
     output = launch_leaders(query, key, value, leaders, right=right)
