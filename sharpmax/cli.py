@@ -16,7 +16,7 @@ from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
 
 USER_ERRORS = (ValueError, TypeError, OSError, MissingExtraError)
-EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_INTERRUPTED = 2, 3, 130
+EXIT_WRONG, EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,8 +38,12 @@ def _reproduce(experiment: str | None, **options: Any) -> None:
     print(f"report: {report}")
 
 
-def _bench(benchmark: str, **options: Any) -> None:
-    bench(benchmark, **options)
+def _bench(benchmark: str, **options: Any) -> int:
+    try:
+        bench(benchmark, **options)
+    except ArithmeticError as wrong:
+        return _say(f"wrong: {wrong}", EXIT_WRONG)
+    return 0
 
 
 def _models() -> None:
@@ -174,10 +178,13 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.description = "Fit a temperature to every head and judge it; exit 3, and no card, if nothing gains."
     _add_model_options(parser)
     parser.add_argument("--method", choices=("match", "learn", "search"), default="learn", help="how to fit (learn)")
-    parser.add_argument("--fit-tasks", nargs="+", default=("lookup",), metavar="TASK", help="what to fit on (lookup)")
-    parser.add_argument("--fit-sizes", type=int, nargs=2, default=(4, 32), metavar=("LOW", "HIGH"), help="sizes (4 32)")
-    parser.add_argument("--steps", type=int, default=150, help="of learn (150)")
-    parser.add_argument("--penalty", type=float, default=10.0, help="of learn, for leaving the plain model (10)")
+    fit_on, sizes = ("recall", "recall:close"), (16, 32)
+    parser.add_argument("--fit-tasks", nargs="+", default=fit_on, metavar="TASK", help="what to fit on (recall …)")
+    parser.add_argument("--fit-sizes", type=int, nargs=2, default=sizes, metavar=("LOW", "HIGH"), help="sizes (16 32)")
+    parser.add_argument("--steps", type=int, default=60, help="of learn (60)")
+    parser.add_argument("--questions-a-step", type=int, default=1, metavar="N", help="of learn (1)")
+    parser.add_argument("--learning-rate", type=float, default=0.03, metavar="RATE", help="of learn (0.03)")
+    parser.add_argument("--penalty", type=float, help="of learn: a fixed price of text (follows --most-rise)")
     parser.add_argument("--learned", default="abc", help="of learn: which of a, b, c (abc)")
     _add_exam_options(parser)
 
@@ -199,7 +206,7 @@ def _add_exam_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text (Python's own reference)")
     parser.add_argument("--text-tokens", type=int, default=8192, help="how much text a split (8192)")
     parser.add_argument("--most-rise", type=float, default=0.005, help="allowed rise of perplexity (0.005)")
-    parser.add_argument("--batch", type=int, default=1, help="questions answered at once (1)")
+    parser.add_argument("--together", type=int, default=1, metavar="TOKENS", help="read so many at once (one text)")
     parser.add_argument("--device", help="where to run: cpu, cuda (cpu)")
     parser.add_argument("--seed", type=int, default=0, help="seed of every draw (0)")
 
@@ -212,7 +219,7 @@ def _add_finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="how long (500)")
     parser.add_argument("--tokens", type=int, help="tokens a step and process, padding included (32768)")
     parser.add_argument("--learning-rate", type=float, help="of the weights (5e-4)")
-    parser.add_argument("--policy-rate", type=float, help="of what the policy learns (1e-2)")
+    parser.add_argument("--policy-rate", type=float, help="of what the policy learns (3e-3)")
     parser.add_argument("--lora", type=int, metavar="RANK", help="train a LoRA of this rank instead of the weights")
     parser.add_argument("--row", type=int, metavar="N", help="pack examples into rows of N tokens")
     parser.add_argument("--algorithms", nargs="+", metavar="NAME", help="of the thirty (all)")

@@ -2,65 +2,90 @@
 
 Claim (ours), to be measured: 810 numbers, fitted on lookups of at most 32 entries, take a frozen SmolLM2 to 75 % at 128
 entries and 60 % at 256, for at most 0.5 % of perplexity. Then the honest part: the same card on other wordings and
-tasks, fitted on a mixture, against the paper's rule, one global beta, b alone, and a LoRA fitted at equal cost; five
-seeds; and accuracy against perplexity as the penalty grows.
+tasks and on another kind of text, fitted on a mixture, against the paper's rule, one global beta, b alone, and a LoRA
+fitted at equal cost; five seeds; and accuracy against perplexity as more of it is allowed.
 
-Cost: on one H200 about 70 s a fit and as much a judgement; 13 fits: about half an hour in all. A killed run continues:
+Cost: not known yet; on an H200 it is one descent for all fits, in bfloat16, then a judgement of each. A killed run
+continues:
     python -m sharpmax.experiments.calibration_study --device cuda --out runs
-    python -m sharpmax.experiments.calibration_study --device cuda --out runs --only seed0 seed1     (a part of it)
+    python -m sharpmax.experiments.calibration_study --device cuda --only seed0 seed1 --out runs     (a part of it)
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sharpmax.core.cards import policy_from_json, policy_to_json
 from sharpmax.core.policies import PAPER, Constant, Policy
-from sharpmax.experiments.calibration import fitting_questions, held_out_exam
+from sharpmax.experiments.calibration import (
+    FITTED_ON,
+    fitting_questions,
+    fitting_texts,
+    held_out_exam,
+    recipe_for,
+    selection_exam,
+)
 from sharpmax.experiments.run_folder import RunFolder
-from sharpmax.experiments.splits import text_of
+from sharpmax.experiments.splits import source_of
 from sharpmax.hf.adapter import learn_lora
+from sharpmax.hf.choose import choose, shares_and_strengths
+from sharpmax.hf.descent import Recipe
 from sharpmax.hf.judge import Exam, Sheet, compare, sit
-from sharpmax.hf.learn import Recipe, learn
+from sharpmax.hf.learn import learn_side_by_side
 from sharpmax.hf.load import LoadedModel, load
-from sharpmax.report.curves import Curve, CurvesDisplay
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 
-SEEDS = range(5)
-PENALTIES = (1.0, 10.0, 20.0, 50.0, 200.0)
-CHOSEN = 20.0
-SIZES, WINDOWS = (8, 16, 32, 64, 128, 256), (256, 1024, 4096)
-TRANSFER = ("lookup:parcel", "lookup:table", "lookup:room", "needle", "copy", "maximum")
-TRANSFER_SIZES = (16, 64, 128)
-MIXTURE = ("lookup", "needle", "copy", "maximum")
-GLOBAL_BETAS = (1.03, 1.07, 1.11)
+MOST_RISE = 0.005
+FIT_SIZES, SIZES, WINDOWS = (16, 32), (8, 16, 32, 64, 128, 256), (256, 1024, 4096)
+MAIN = ("lookup",), SIZES, WINDOWS
+"""Tasks, sizes and windows of the exam."""
+RIVAL = ("lookup",), (32, 128, 256), WINDOWS
+"""Of what is compared with it."""
+TRANSFER = (
+    ("lookup:parcel", "lookup:table", "lookup:room", "needle", "copy", "maximum"),
+    (16, 64, 128),
+    (),
+)
+"""Of what was not fitted."""
+MIXTURE = ("recall", "recall:close", "recall:price", "recall:dial", "needle", "copy", "maximum")
+FITS: dict[str, dict[str, Any]] = {
+    **{f"seed{seed}": {"seed": seed} for seed in range(5)},
+    "mixture": {"tasks": MIXTURE},
+    "b-alone": {"learned": "b"},
+    "easy-names": {"tasks": ("recall",)},
+    "one-by-one": {"tasks": ("lookup", "lookup:close")},
+    **{f"allowed{allowed:g}": {"allowed": allowed} for allowed in (0.001, 0.002, 0.004, 0.01, 0.03)},
+}
+"""Every fit by name, and what sets it apart from that of seed 0."""
+CHOSEN = (*(name for name in FITS if name.startswith("seed")), "mixture", "b-alone")
+"""The fits of which the selection split chooses how much to keep; the others are judged as they are."""
+RULES: dict[str, Policy] = {"paper": PAPER, **{f"beta{beta:g}": Constant(beta) for beta in (1.03, 1.07, 1.11)}}
+LORA_RATE = 2e-3
 
 
 def run(
-    out: str | Path = "runs", *, model: str = "smollm2", device: str = "cuda", prompts: int = 200, steps: int = 150,
-    batch: int = 8, text_tokens: int = 65536, only: tuple[str, ...] = (),
+    out: str | Path = "runs", *, model: str = "smollm2", device: str = "cuda", prompts: int = 200, steps: int = 120,
+    questions: int = 4, text_tokens: int = 65536, together: int = 65536, only: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Compute every step that is not on disk yet (or only the named ones), and gather them."""
-    config = {"seed": 0, "model": model, "prompts": prompts, "steps": steps, "text_tokens": text_tokens}
-    folder = RunFolder.open(out, "calibration-study", Path(model).name, config)
-    study = _Study(load(model, device=device), folder, prompts, steps, batch, text_tokens)
-    tasks: dict[str, Callable[[], Any]] = {}
-    for seed in SEEDS:
-        tasks[f"seed{seed}"] = partial(study.learned, f"seed{seed}", CHOSEN, seed)
-    for penalty in PENALTIES:
-        tasks[f"penalty{penalty:g}"] = partial(study.learned, f"penalty{penalty:g}", penalty, 0)
-    tasks["b-alone"] = partial(study.learned, "b-alone", CHOSEN, 0, learned="b")
-    tasks["mixture"] = partial(study.learned, "mixture", CHOSEN, 0, tasks=MIXTURE)
-    tasks["transfer"] = partial(study.transfer, ("seed0", "mixture"))
-    tasks["lora"] = partial(study.lora, CHOSEN, 0)
-    tasks["paper"] = partial(study.judged, "paper", PAPER, 0)
-    for beta in GLOBAL_BETAS:
-        tasks[f"beta{beta:g}"] = partial(study.judged, f"beta{beta:g}", Constant(beta), 0)
-    unknown = sorted(set(only) - set(tasks))
+    names = [*FITS, "transfer-seed0", "transfer-mixture", *RULES, "lora"]
+    unknown = sorted(set(only) - set(names))
     if unknown:
-        raise ValueError(f"expected steps among {', '.join(tasks)}, got {', '.join(unknown)}")
-    metrics = {name: compute() for name, compute in tasks.items() if not only or name in only}
+        raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")
+    config = {"seed": 0, "model": model, "prompts": prompts, "steps": steps, "questions": questions}
+    folder = RunFolder.open(out, "calibration-study", Path(model).name, {**config, "text_tokens": text_tokens})
+    exam = {"prompts": prompts, "text_tokens": text_tokens, "together": together}
+    study = _Study(load(model, device=device), folder, exam, steps, questions)
+    with _half(device):
+        found = {name: study.step(name) for name in names if not only or name in only}
+    # Each item's record stays in its step's file; the metrics are what is read.
+    metrics = {name: {key: value for key, value in step.items() if key != "records"} for name, step in found.items()}
     folder.finish(metrics)
     if not only:
         _trade_off(metrics).save(folder.figures, "trade-off")
@@ -68,86 +93,124 @@ def run(
 
 
 def _trade_off(metrics: dict[str, Any]) -> CurvesDisplay:
-    """Return accuracy at the largest sizes against the rise of perplexity, as the penalty grows."""
-    found = [metrics[f"penalty{penalty:g}"] for penalty in PENALTIES]
+    """Return accuracy at the largest sizes against the rise of perplexity, as more of it is allowed."""
+    found = [metrics[name] for name, fields in FITS.items() if "allowed" in fields]
     rises = [100 * max(text["perplexity_rise"] for text in step["text"].values()) for step in found]
-    curves = [
-        Curve(
-            f"{size} entries", rises, [100 * step["tasks"]["lookup"][str(size)]["accuracy"]["policy"] for step in found]
-        )
-        for size in SIZES[-2:]
-    ]
-    title = f"Penalty {PENALTIES[-1]:g} (left) to {PENALTIES[0]:g}"
-    return CurvesDisplay(curves, "rise of perplexity, %", "right answers, %", title, x_scale="linear")
+    tasks, sizes, _ = RIVAL
+    curves = []
+    for size in sizes:
+        right = [100 * step["tasks"][tasks[0]][str(size)]["accuracy"]["policy"] for step in found]
+        curves.append(Curve(f"{size} entries", rises, right, marker="o"))
+    limit = [Mark("allowed", x=100 * MOST_RISE)]
+    return CurvesDisplay(curves, "rise of perplexity, %", "right answers, %", marks=limit, x_scale="linear")
+
+
+def _half(device: str) -> AbstractContextManager[Any]:
+    """Return a block in which a GPU multiplies in bfloat16, plain and sharpened alike; a processor stays exact."""
+    torch.backends.cuda.matmul.allow_tf32 = True  # of the logits over the vocabulary, which stay float32
+    return torch.autocast(device, torch.bfloat16) if device.startswith("cuda") else nullcontext()
 
 
 class _Study:
     """One model, one folder: every fit and every judgement by name, each computed once."""
 
     def __init__(
-        self, loaded: LoadedModel, folder: RunFolder, prompts: int, steps: int, batch: int, text_tokens: int
+        self, loaded: LoadedModel, folder: RunFolder, exam: dict[str, Any], steps: int, questions: int
     ) -> None:
-        self.loaded, self.folder = loaded, folder
-        self.prompts, self.steps, self.batch, self.text_tokens = prompts, steps, batch, text_tokens
-        self._plain: dict[str, Sheet] = {}
+        self.loaded, self.folder, self.exam = loaded, folder, exam
+        self.steps, self.questions = steps, questions
 
-    def learned(
-        self, name: str, penalty: float, seed: int, *, learned: str = "abc", tasks: tuple[str, ...] = ("lookup",)
-    ) -> Any:
-        """Fit, then judge on the lookups and the text of the seed's report split."""
+    def step(self, name: str) -> Any:
+        """Return one step of the study."""
+        if name in FITS:
+            return self._learned(name)
+        if name in RULES:
+            return self._judged(name, partial(self._sit, RULES[name]), 0, RIVAL)
+        if name == "lora":
+            return self.folder.once("judge-lora", self._lora)
+        of = name.removeprefix("transfer-")
+        policy = policy_from_json(self._choice(of)["policy"])
+        return self._judged(name, partial(self._sit, policy), 0, TRANSFER)
 
-        def fit() -> Any:
-            recipe = Recipe(learned, self.steps, penalty=penalty, seed=seed)
-            result = learn(self.loaded, fitting_questions(tasks, (4, 32), seed), self._text("fit"), recipe)
-            return {"policy": policy_to_json(result.policy), "answers": result.answers, "apart": result.divergence}
+    def _learned(self, name: str) -> Any:
+        """Judge a fit, or what the selection split chose to keep of it."""
+        seed, main = FITS[name].get("seed", 0), name in CHOSEN
+        if not main:
+            return self._judged(name, partial(self._sit, self._fitted(name)), seed, RIVAL)
+        choice = self._choice(name)
+        if choice["policy"] is None:
+            return {"chosen": None}
+        policy = policy_from_json(choice["policy"])
+        return {"chosen": choice["name"], **self._judged(name, partial(self._sit, policy), seed, MAIN)}
 
-        policy = policy_from_json(self.folder.once(f"fit-{name}", fit)["policy"])
-        return self.judged(name, policy, seed)
+    def _fitted(self, name: str) -> Any:
+        """Return a fit; all are made side by side, in one descent."""
+        recipes = {name: self._recipe(name) for name in FITS}
 
-    def judged(self, name: str, policy: Policy, seed: int) -> Any:
-        """Judge a policy on lookups at every size, and on text."""
-        return self.folder.once(f"judge-{name}", lambda: self._compared(policy, seed, ("lookup",), SIZES, WINDOWS))
+        def fits() -> Any:
+            draws = [self._draw(name) for name in FITS]
+            texts, keep = fitting_texts(self.loaded), self.folder.path / "fits.safetensors"
+            found = learn_side_by_side(self.loaded, draws, texts, list(recipes.values()), keep=keep)
+            return {
+                name: {"policy": policy_to_json(fit.policy), "recipe": asdict(recipe), "course": fit.course._asdict()}
+                for (name, recipe), fit in zip(recipes.items(), found, strict=True)
+            }
 
-    def transfer(self, names: tuple[str, ...]) -> Any:
-        """Judge fitted policies on wordings and tasks that they were not fitted on."""
-        found = {}
-        for name in names:
-            policy = policy_from_json(self.folder.once(f"fit-{name}", _missing)["policy"])
-            compute = partial(self._compared, policy, 0, TRANSFER, TRANSFER_SIZES, WINDOWS[:1])
-            found[name] = self.folder.once(f"transfer-{name}", compute)
-        return found
+        return policy_from_json(self.folder.once("fits", fits)[name]["policy"])
 
-    def lora(self, penalty: float, seed: int) -> Any:
+    def _choice(self, name: str) -> Any:
+        """Return what the selection split chooses to keep of a fit."""
+
+        def chosen() -> Any:
+            tasks, seed = FITS[name].get("tasks", FITTED_ON), FITS[name].get("seed", 0)
+            exam = selection_exam(self.loaded, tasks, FIT_SIZES, seed, {**self.exam, "windows": WINDOWS})
+            choice = choose(self.loaded, shares_and_strengths(self._fitted(name)), exam, most_rise=MOST_RISE)
+            kept = None if choice.policy is None else policy_to_json(choice.policy)
+            return {"name": choice.name, "scores": choice.scores, "policy": kept}
+
+        return self.folder.once(f"choose-{name}", chosen)
+
+    def _lora(self) -> Any:
         """Fit a LoRA on the same data by the same recipe, and judge it alike."""
+        recipe = replace(self._recipe("seed0"), learning_rate=LORA_RATE)
+        rival, numbers = learn_lora(self.loaded, self._draw("seed0"), fitting_texts(self.loaded), recipe)
+        return {"numbers": numbers, **self._compared(partial(sit, rival), 0, RIVAL)}
+
+    def _recipe(self, name: str) -> Recipe:
+        fields = {key: value for key, value in FITS[name].items() if key != "tasks"}
+        recipe = recipe_for(MOST_RISE, steps=self.steps, windows=WINDOWS, text_tokens=WINDOWS[-1] // 2)
+        return replace(recipe, **fields)
+
+    def _draw(self, name: str) -> Any:
+        tasks, seed = FITS[name].get("tasks", FITTED_ON), FITS[name].get("seed", 0)
+        return fitting_questions(tasks, FIT_SIZES, seed, self.questions)
+
+    def _sit(self, policy: Policy, exam: Exam) -> Sheet:
+        return sit(self.loaded, exam, policy)
+
+    def _judged(self, name: str, take: Callable[[Exam], Sheet], seed: int, asked: Any) -> Any:
+        return self.folder.once(f"judge-{name}", lambda: self._compared(take, seed, asked))
+
+    def _compared(self, take: Callable[[Exam], Sheet], seed: int, asked: Any) -> Any:
+        """Return the judgement on questions and text, on source code, and the records of every item."""
+        plain = [Sheet.from_json(sheet) for sheet in self._plain(seed, asked)]
+        sheets = [take(exam).rounded() for exam in self._exams(seed, asked)]
+        found = [compare(before, after).to_json() for before, after in zip(plain, sheets, strict=True)]
+        return {**found[0], "source": found[1]["text"], "records": [sheet.to_json() for sheet in sheets]}
+
+    def _plain(self, seed: int, asked: Any) -> Any:
+        key = {MAIN: "main", RIVAL: "rival", TRANSFER: "transfer"}[asked]
 
         def compute() -> Any:
-            recipe = Recipe(steps=self.steps, penalty=penalty, seed=seed)
-            questions = fitting_questions(("lookup",), (4, 32), seed)
-            rival = learn_lora(self.loaded, questions, self._text("fit"), recipe)
-            exam = self._exam(seed, ("lookup",), SIZES, WINDOWS)
-            return compare(self._sit_plain(exam, f"{seed}-lookup"), sit(rival, exam)).to_json()
+            return [sit(self.loaded, exam).rounded().to_json() for exam in self._exams(seed, asked)]
 
-        return self.folder.once("judge-lora", compute)
+        return self.folder.once(f"plain-{key}-seed{seed}", compute)
 
-    def _compared(self, policy: Policy, seed: int, tasks: Any, sizes: Any, windows: Any) -> Any:
-        exam = self._exam(seed, tasks, sizes, windows)
-        return compare(self._sit_plain(exam, f"{seed}-{'-'.join(tasks)}"), sit(self.loaded, exam, policy)).to_json()
-
-    def _sit_plain(self, exam: Exam, key: str) -> Sheet:
-        if key not in self._plain:
-            self._plain[key] = sit(self.loaded, exam)
-        return self._plain[key]
-
-    def _exam(self, seed: int, tasks: Any, sizes: Any, windows: Any) -> Exam:
-        options: dict[str, Any] = {"prompts": self.prompts, "text_tokens": self.text_tokens, "batch": self.batch}
-        return held_out_exam(self.loaded, tasks=tasks, sizes=sizes, windows=windows, seed=seed, **options)
-
-    def _text(self, split: str) -> Any:
-        return self.loaded.tokens(text_of(split))[:, : self.text_tokens]
-
-
-def _missing() -> Any:
-    raise ValueError("the transfer needs fits that were not made yet; run the steps seed0 and mixture first")
+    def _exams(self, seed: int, asked: Any) -> list[Exam]:
+        tasks, sizes, windows = asked
+        exam = held_out_exam(self.loaded, tasks=tasks, sizes=sizes, windows=windows, seed=seed, **self.exam)
+        code = self.loaded.tokens(source_of("report")[: 8 * self.exam["text_tokens"]])[0, : self.exam["text_tokens"]]
+        return [exam, replace(exam, questions={}, text=self.loaded.tokenizer.decode(code))]
 
 
 def main() -> None:
@@ -157,12 +220,12 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--questions", type=int, default=4, help="a step")
     parser.add_argument("--text-tokens", type=int, default=65536)
+    parser.add_argument("--together", type=int, default=65536, help="tokens to read at once")
     parser.add_argument("--only", nargs="+", default=(), metavar="STEP")
-    options = vars(parser.parse_args())
-    run(**{**options, "only": tuple(options["only"])})
+    run(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ One forward pass over prompt and answer tells both: greedy decoding says the ans
 is the likeliest after what stands before it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import torch
@@ -13,8 +14,8 @@ from torch.nn import functional
 
 from sharpmax.hf.load import LoadedModel
 
-Question = tuple[str, str]
-"""A prompt, and the text that must follow it."""
+Question = tuple[str, ...]
+"""Text that is given and text that must follow it, by turns: a prompt and its answer, or several of them in one go."""
 
 
 class Answered(NamedTuple):
@@ -26,36 +27,45 @@ class Answered(NamedTuple):
 
 @torch.no_grad()
 def answer(loaded: LoadedModel, questions: Sequence[Question], *, batch: int = 1) -> list[Answered]:
-    """Judge the model on every question, in their order."""
+    """Judge the model on every answer that is asked for, in their order."""
     found = []
     for start in range(0, len(questions), batch):
-        for losses, right in answer_tokens(loaded, questions[start : start + batch]):
-            found.append(Answered(float(losses.mean()), bool(right.all())))
+        losses, right = answer_tokens(loaded, questions[start : start + batch])
+        found += [Answered(float(x.mean()), bool(y.all())) for x, y in zip(losses, right, strict=True)]
     return found
 
 
-def answer_loss(loaded: LoadedModel, questions: Sequence[Question]) -> Tensor:
-    """Return the mean loss of the questions' answers, differentiable."""
-    return torch.stack([losses.mean() for losses, _ in answer_tokens(loaded, questions)]).mean()
+def answer_losses(loaded: LoadedModel, questions: Sequence[Question]) -> Tensor:
+    """Return the mean loss of each question's answers, (questions,), differentiable."""
+    losses = iter(answer_tokens(loaded, questions)[0])
+    return torch.stack([torch.cat([next(losses) for _ in question[1::2]]).mean() for question in questions])
 
 
-def answer_tokens(loaded: LoadedModel, questions: Sequence[Question]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield for each question the loss of every token of its answer, and whether it is the likeliest.
+def answer_tokens(loaded: LoadedModel, questions: Sequence[Question]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Return for each answer the loss of every one of its tokens, and whether it is the likeliest.
 
     Shorter questions are padded on the right, where a causal model never looks from: no mask is needed.
     """
-    prompts = [loaded.tokens(text)[0] for text, _ in questions]
-    wholes = [loaded.tokens(text + right)[0] for text, right in questions]
-    for prompt, whole in zip(prompts, wholes, strict=True):
-        if not torch.equal(whole[: len(prompt)], prompt) or len(whole) == len(prompt):
-            raise ValueError("an answer must add tokens to its prompt and change none of them; begin it with a space")
-        if len(whole) > loaded.context:
-            raise ValueError(f"a question has {len(whole)} tokens; {loaded.name} holds {loaded.context}")
+    wholes = loaded.token_lists(["".join(question) for question in questions])
+    asked = [_asked(loaded, question, whole) for question, whole in zip(questions, wholes, strict=True)]
     longest = max(map(len, wholes))
-    ids = torch.stack([functional.pad(whole, (0, longest - len(whole))) for whole in wholes])
-    hidden = loaded.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    head = loaded.model.get_output_embeddings()
-    for row, (prompt, whole) in enumerate(zip(prompts, wholes, strict=True)):
-        logits = head(hidden[row, len(prompt) - 1 : len(whole) - 1]).float()
-        target = whole[len(prompt) :]
-        yield functional.cross_entropy(logits, target, reduction="none"), logits.argmax(-1) == target
+    device = loaded.model.device
+    ids = torch.tensor([whole + [0] * (longest - len(whole)) for whole in wholes], device=device)
+    hidden = loaded.hidden(ids)
+    lengths = [len(places) for answers in asked for places in answers]
+    places = [(row, at) for row, answers in enumerate(asked) for places in answers for at in places]
+    rows, at = torch.tensor(places, device=device).T
+    logits, target = loaded.logits(hidden[rows, at - 1]), ids[rows, at]
+    losses, right = functional.cross_entropy(logits, target, reduction="none"), logits.argmax(-1) == target
+    return torch.split(losses, lengths), torch.split(right, lengths)
+
+
+def _asked(loaded: LoadedModel, question: Question, whole: list[int]) -> list[range]:
+    """Return the places of each answer's tokens, or raise unless the parts are cut between tokens."""
+    parts = loaded.token_lists(list(question))
+    if len(parts) % 2 or not all(parts) or list(chain(*parts)) != whole:
+        raise ValueError("an answer must add tokens to its prompt and change none of them; begin it with a space")
+    if len(whole) > loaded.context:
+        raise ValueError(f"a question has {len(whole)} tokens; {loaded.name} holds {loaded.context}")
+    ends = list(accumulate(map(len, parts)))
+    return [range(start, end) for start, end in zip(ends[::2], ends[1::2], strict=True)]

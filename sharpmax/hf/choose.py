@@ -2,8 +2,9 @@
 
     log beta -> strength · log beta in the heads that it moves most, 0 in the others
 
-Candidates are judged on the selection exam; the best is the one whose answers lose least among those whose text costs
-no more than allowed. The plain model is always a candidate: nothing may be the best choice.
+Candidates are judged on the selection exam; the best is the one whose answers lose least among those that are right no
+less often than the plain model and whose text costs no more than allowed, with a margin: the text to be judged on is
+another. The plain model is always a candidate: nothing may be the best choice.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sharpmax.core.policies import Constant, LengthScaled, LogLinear, PerLayer, Policy
-from sharpmax.hf.judge import Exam, Sheet, mean_answer_loss, sit, worst_perplexity_rise
+from sharpmax.hf.judge import Exam, Sheet, mean_answer, sit, worst_perplexity_rise
 from sharpmax.hf.load import LoadedModel
 
 Candidate = tuple[str, Policy]
+
+MARGIN = 0.8
+"""The share of the allowed rise of perplexity that a choice may use."""
 
 
 class Choice(NamedTuple):
@@ -30,20 +34,19 @@ class Choice(NamedTuple):
 def choose(loaded: LoadedModel, candidates: Iterable[Candidate], exam: Exam, *, most_rise: float) -> Choice:
     """Return the best candidate on the exam, or the plain model if none is better within the allowed rise."""
     plain = sit(loaded, exam)
-    best: tuple[float, str | None, Policy | None] = (mean_answer_loss(plain), None, None)
-    scores = {"plain": {"answer_loss": best[0], "perplexity_rise": 0.0}}
+    scores = {"plain": _score(plain, plain)}
+    best: tuple[float, str | None, Policy | None] = (scores["plain"]["answer_loss"], None, None)
     for name, policy in candidates:
-        score = _score(plain, sit(loaded, exam, policy))
-        scores[name] = score
-        if score["perplexity_rise"] <= most_rise and score["answer_loss"] < best[0]:
+        score = scores[name] = _score(plain, sit(loaded, exam, policy))
+        if _admissible(score, scores["plain"], most_rise) and score["answer_loss"] < best[0]:
             best = (score["answer_loss"], name, policy)
     return Choice(best[1], best[2], scores)
 
 
 def shares_and_strengths(
-    policy: PerLayer, shares: Sequence[float] = (1.0, 0.5), strengths: Sequence[float] = (1.0, 0.7, 0.4)
+    policy: PerLayer, shares: Sequence[float] = (1.0, 0.5), strengths: Sequence[float] = (1.0, 0.7)
 ) -> list[Candidate]:
-    """Return weaker and sparser versions of a fitted policy: each share of the heads it moves most, each strength."""
+    """Return versions of a fitted policy: in each share of the heads, those it moves most, at each strength."""
     movement = np.concatenate([_movement(layer) for layer in policy.policies])
     found: list[Candidate] = []
     for share in shares:
@@ -69,21 +72,26 @@ def search(
     """
     plain = sit(loaded, exam)
     kept: list[Policy] = [Constant(1.0)] * layers
-    lowest = mean_answer_loss(plain)
-    scores = {"plain": {"answer_loss": lowest, "perplexity_rise": 0.0}}
+    scores = {"plain": _score(plain, plain)}
+    lowest = scores["plain"]["answer_loss"]
     moved = False
     for layer in range(layers):
         for value in values:
             trial = [*kept[:layer], make(value), *kept[layer + 1 :]]
             score = _score(plain, sit(loaded, exam, PerLayer(tuple(trial))))
             scores[f"layer {layer} at {value:g}"] = score
-            if score["answer_loss"] < lowest and score["perplexity_rise"] <= most_rise:
+            if score["answer_loss"] < lowest and _admissible(score, scores["plain"], most_rise):
                 kept, lowest, moved = trial, score["answer_loss"], True
     return Choice("search", PerLayer(tuple(kept)), scores) if moved else Choice(None, None, scores)
 
 
 def _score(plain: Sheet, found: Sheet) -> dict[str, float]:
-    return {"answer_loss": mean_answer_loss(found), "perplexity_rise": worst_perplexity_rise(plain, found)}
+    loss, exact = mean_answer(found)
+    return {"answer_loss": loss, "accuracy": exact, "perplexity_rise": worst_perplexity_rise(plain, found)}
+
+
+def _admissible(score: dict[str, float], plain: dict[str, float], most_rise: float) -> bool:
+    return score["perplexity_rise"] <= MARGIN * most_rise and score["accuracy"] >= plain["accuracy"]
 
 
 def _fields(policy: Policy) -> tuple[str, ...]:

@@ -1,7 +1,12 @@
 """What a policy is worth on data that no fitting step saw: answers by task and size, text by length, and its price.
 
-The verdict is strict: a policy gains if the answers' loss falls on the whole (paired, p < 0.05) and text costs at most
-a stated rise of perplexity at every length. Anything else is no gain, and saying so is a correct answer.
+The verdict is strict. A policy gains if, paired item by item,
+
+    answers are right no less often on the whole, and in no task and size surely less often,
+    answers are surely better on the whole: right more often, or with less loss,
+    text costs at most a stated rise of perplexity at every length.
+
+Surely is p < 0.05, shared among the tasks and sizes. Anything else is no gain, and saying so is a correct answer.
 """
 
 import math
@@ -23,12 +28,19 @@ SURE = 0.05
 
 @dataclass(frozen=True)
 class Exam:
-    """What to judge on: questions by task and size, one text, and the window lengths to read it in."""
+    """What to judge on: questions by task and size, one text, and the window lengths to read it in.
+
+    `together` is how many tokens, about, are read at once; a question or a window is read alone if it is longer.
+    """
 
     questions: Mapping[str, Mapping[int, Sequence[Question]]]
     text: str
     windows: Sequence[int]
-    batch: int = 1
+    together: int = 1
+
+    def at_once(self, questions: Sequence[Question]) -> int:
+        """Return how many of these questions to ask at once; a token is about four characters."""
+        return max(1, 4 * self.together // max(sum(map(len, parts)) for parts in questions))
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,32 @@ class Sheet:
     losses: dict[int, list[float]]
     seconds: float
 
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values: the exact answers of a task and size as one word of 0 and 1."""
+        answers = {
+            f"{task} {size}": {"exact": "".join(str(int(a.exact)) for a in found), "loss": [a.loss for a in found]}
+            for (task, size), found in self.answers.items()
+        }
+        return {"answers": answers, "losses": {str(w): x for w, x in self.losses.items()}, "seconds": self.seconds}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Sheet":
+        """Read back what `to_json` gave."""
+        answers = {}
+        for name, found in content["answers"].items():
+            task, size = name.rsplit(" ", 1)
+            pairs = zip(found["loss"], found["exact"], strict=True)
+            answers[task, int(size)] = [Answered(loss, exact == "1") for loss, exact in pairs]
+        return cls(answers, {int(w): x for w, x in content["losses"].items()}, content["seconds"])
+
+    def rounded(self, digits: int = 4) -> "Sheet":
+        """Return the sheet as it is worth keeping: losses to so many digits, two more for a window's mean."""
+        answers = {
+            key: [Answered(round(a.loss, digits), a.exact) for a in found] for key, found in self.answers.items()
+        }
+        losses = {window: [round(x, digits + 2) for x in found] for window, found in self.losses.items()}
+        return Sheet(answers, losses, self.seconds)
+
 
 def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:
     """Take the exam with the policy, or as the model is."""
@@ -47,11 +85,11 @@ def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:
             return sit(loaded, exam)
     began = time.perf_counter()
     answers = {
-        (task, size): answer(loaded, questions, batch=exam.batch)
+        (task, size): answer(loaded, questions, batch=exam.at_once(questions))
         for task, sizes in exam.questions.items()
         for size, questions in sizes.items()
     }
-    losses = {window: text_losses(loaded, exam.text, window=window) for window in exam.windows}
+    losses = {w: text_losses(loaded, exam.text, window=w, tokens=exam.together) for w in exam.windows}
     return Sheet(answers, losses, time.perf_counter() - began)
 
 
@@ -61,7 +99,8 @@ class Judgement:
 
     accuracy: dict[tuple[str, int], Paired]
     answer_loss: dict[tuple[str, int], Paired]
-    overall: Paired | None
+    overall: tuple[Paired, Paired] | None
+    """Accuracy and loss over all answers; None if nothing was asked."""
     text: dict[int, Paired]
     cost: float
 
@@ -75,9 +114,14 @@ class Judgement:
         return max((self.perplexity_rise(window) for window in self.text), default=0.0)
 
     def gains(self, most_rise: float) -> bool:
-        """Tell whether answers got better for sure, and text no worse than allowed."""
-        better = self.overall is not None and self.overall.difference < 0 and self.overall.p_value < SURE
-        return better and self.worst_rise <= most_rise
+        """Tell whether answers got better for sure, nowhere for sure worse, and text no worse than allowed."""
+        if self.overall is None or self.worst_rise > most_rise:
+            return False
+        right, loss = self.overall
+        share = SURE / len(self.accuracy)
+        worse = any(found.difference < 0 and found.p_value < share for found in self.accuracy.values())
+        better = (right.difference > 0 and right.p_value < SURE) or (loss.difference < 0 and loss.p_value < SURE)
+        return better and not worse and right.difference >= 0
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -85,9 +129,10 @@ class Judgement:
         for (task, size), accuracy in self.accuracy.items():
             entry = {"accuracy": accuracy.to_json(), "loss": self.answer_loss[task, size].to_json()}
             by_task.setdefault(task, {})[str(size)] = entry
+        overall = self.overall and {"accuracy": self.overall[0].to_json(), "loss": self.overall[1].to_json()}
         return {
             "tasks": by_task,
-            "answers_overall": None if self.overall is None else self.overall.to_json(),
+            "answers_overall": overall,
             "text": {str(w): {**p.to_json(), "perplexity_rise": self.perplexity_rise(w)} for w, p in self.text.items()},
             "cost_ratio": self.cost,
         }
@@ -100,15 +145,19 @@ def compare(plain: Sheet, policy: Sheet) -> Judgement:
         after = policy.answers[key]
         accuracy[key] = paired_accuracy([a.exact for a in before], [a.exact for a in after])
         losses[key] = paired([a.loss for a in before], [a.loss for a in after])
-    flat = [[a.loss for answers in sheet.answers.values() for a in answers] for sheet in (plain, policy)]
-    overall = paired(*flat) if flat[0] else None
+    all_plain, all_policy = ([a for answers in sheet.answers.values() for a in answers] for sheet in (plain, policy))
+    overall = None
+    if all_plain:
+        right = paired_accuracy([a.exact for a in all_plain], [a.exact for a in all_policy])
+        overall = right, paired([a.loss for a in all_plain], [a.loss for a in all_policy])
     text = {window: paired(plain.losses[window], policy.losses[window]) for window in plain.losses}
     return Judgement(accuracy, losses, overall, text, policy.seconds / plain.seconds)
 
 
-def mean_answer_loss(sheet: Sheet) -> float:
-    """Return the mean loss over all answers of a sheet."""
-    return fmean(a.loss for answers in sheet.answers.values() for a in answers)
+def mean_answer(sheet: Sheet) -> tuple[float, float]:
+    """Return the mean loss over all answers of a sheet, and the share of them that is exact."""
+    answers = [a for found in sheet.answers.values() for a in found]
+    return fmean(a.loss for a in answers), fmean(a.exact for a in answers)
 
 
 def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> float:

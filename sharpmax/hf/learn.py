@@ -1,108 +1,95 @@
 """Learn a temperature for every head, everything else frozen: three numbers a head.
 
     log beta = clip(a + b·log(n/n0) + c·(H - 1))            per head, from a = b = c = 0: the plain model
-    loss     = answers + penalty · KL(plain model ‖ sharpened model, on text)
 
-The gradient flows through beta into a, b, c alone. The penalty holds the model to its own predictions wherever it is
-not asked anything, so what is learned is where to look, not what to say.
+The gradient flows through beta into a, b, c alone. What text costs holds the model to its own predictions wherever it
+is not asked anything, so what is learned is where to look, not what to say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sharpmax.core.policies import LogLinear, PerLayer
-from sharpmax.hf.answers import Question, answer_loss
+from sharpmax.hf.answers import answer_losses
+from sharpmax.hf.descent import Draw, Recipe, descend, text_cost
+from sharpmax.hf.descent_state import Course
 from sharpmax.hf.layers import attention_layers, layer_count
 from sharpmax.hf.load import LoadedModel
 from sharpmax.hf.sharpen import sharpen
 
-Draw = Callable[[int], Sequence[Question]]
-"""The questions of a step."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to learn.
-
-    Attributes:
-        learned: which of a, b, c to learn; the others stay 0.
-        steps, learning_rate: Adam, falling linearly to 0.
-        penalty: the weight of the divergence from the plain model on text.
-        windows: lengths of the text of a step, taken in turn.
-        n0, limit: as in `LogLinear`.
-    """
-
-    learned: str = "abc"
-    steps: int = 150
-    learning_rate: float = 0.02
-    penalty: float = 10.0
-    windows: tuple[int, ...] = (256, 1024)
-    n0: float = 128.0
-    limit: float = 1.5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.learned or set(self.learned) - set("abc"):
-            raise ValueError(f"expected to learn some of a, b, c, got {self.learned!r}")
-        if self.steps < 1 or self.penalty < 0 or not self.windows or self.learning_rate <= 0:
-            raise ValueError(f"expected steps and windows, a positive rate and a penalty of 0 or more, got {self}")
-
 
 @dataclass(frozen=True)
 class Learned:
-    """The policy, and the two parts of the loss at every step."""
+    """The policy, and how the descent went."""
 
     policy: PerLayer
-    answers: list[float]
-    divergence: list[float]
+    course: Course
 
 
-def learn(loaded: LoadedModel, draw: Draw, text: Tensor, recipe: Recipe = Recipe()) -> Learned:  # noqa: B008
-    """Fit a `LogLinear` to every head; `text` (1, n) are ids to hold the model to itself on.
+def learn(
+    loaded: LoadedModel,
+    draw: Draw,
+    texts: Sequence[Tensor],
+    recipe: Recipe = Recipe(),  # noqa: B008
+    *,
+    keep: Path | None = None,
+) -> Learned:
+    """Fit a `LogLinear` to every head; `texts` are ids (1, n) to hold the model to itself on, taken in turn.
 
-    The model's weights are neither changed nor given gradients.
+    The model's weights are neither changed nor given gradients. A killed fit continues from the file `keep`.
     """
-    heads = query_heads(loaded)
+    return learn_side_by_side(loaded, [draw], texts, [recipe], keep=keep)[0]
+
+
+def learn_side_by_side(
+    loaded: LoadedModel,
+    draws: Sequence[Draw],
+    texts: Sequence[Tensor],
+    recipes: Sequence[Recipe],
+    *,
+    keep: Path | None = None,
+) -> list[Learned]:
+    """Fit several policies in the passes of one, each by its own recipe and on its own questions.
+
+    Recipes may differ in what they learn, penalty, allowance and seed.
+    """
     device = loaded.model.device
-    parameters = {name: [torch.zeros(h, 1, device=device) for h in heads] for name in "abc"}
-    trained = [tensor.requires_grad_() for name in recipe.learned for tensor in parameters[name]]
-    optimiser = torch.optim.Adam(trained, lr=recipe.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / recipe.steps)
-    generator = torch.Generator().manual_seed(recipe.seed)
-    answers, divergence = [], []
+    runs = len(recipes)
+    parameters = {
+        name: [torch.zeros(runs, heads, 1, device=device, requires_grad=True) for heads in query_heads(loaded)]
+        for name in "abc"
+    }
+    asked_of = {name: torch.tensor([[[float(name in r.learned)]] for r in recipes], device=device) for name in "abc"}
+
+    def policy(rows: int) -> PerLayer:
+        """One policy a run, each for as many rows of the batch."""
+        columns = {name: [(p * asked_of[name]).repeat_interleave(rows, 0) for p in parameters[name]] for name in "abc"}
+        return _per_layer(columns, recipes[0])
+
+    def answers(questions: Any) -> Tensor:
+        with sharpen(loaded.model, policy(len(questions[0]))):
+            return answer_losses(loaded, [q for of_run in questions for q in of_run]).view(runs, -1).mean(1)
+
+    def cost(ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            plain = loaded.hidden(ids.flatten(0, 1))
+        with sharpen(loaded.model, policy(ids.shape[1])):
+            sharpened = loaded.hidden(ids.flatten(0, 1))
+        return text_cost(loaded, plain, sharpened, runs)
+
     with frozen(loaded.model):
-        for step in range(recipe.steps):
-            policy = _policy(parameters, recipe)
-            window = min(recipe.windows[step % len(recipe.windows)], text.shape[1])
-            start = int(torch.randint(text.shape[1] - window + 1, (1,), generator=generator))
-            ids = text[:, start : start + window]
-            optimiser.zero_grad()
-            with sharpen(loaded.model, policy):
-                asked = answer_loss(loaded, draw(step))
-            torch.autograd.backward(asked)
-            apart = torch.zeros(())
-            if recipe.penalty:
-                apart = divergence_from_plain(loaded, ids, policy)
-                torch.autograd.backward(recipe.penalty * apart)
-            optimiser.step()
-            schedule.step()
-            answers.append(float(asked.detach()))
-            divergence.append(float(apart.detach()))
-    return Learned(_policy(parameters, recipe).freeze(), answers, divergence)
-
-
-def divergence_from_plain(loaded: LoadedModel, ids: Tensor, policy: Any) -> Tensor:
-    """Return the mean KL(plain ‖ sharpened) of the next token over ids (1, n), nats, differentiable in the policy."""
-    with torch.no_grad():
-        plain = log_probabilities(loaded, ids)
-    with sharpen(loaded.model, policy):
-        sharpened = log_probabilities(loaded, ids)
-    return functional.kl_div(sharpened, plain, log_target=True, reduction="sum") / plain[..., 0].numel()
+        trained = [tensor for name in "abc" for tensor in parameters[name]]
+        courses = descend(trained, answers, cost, draws, texts, recipes, keep)
+    found = []
+    for run, course in enumerate(courses):
+        own = {name: [(p * asked_of[name])[run] for p in parameters[name]] for name in "abc"}
+        found.append(Learned(_per_layer(own, recipes[run]).freeze(), course))
+    return found
 
 
 def query_heads(loaded: LoadedModel) -> list[int]:
@@ -113,15 +100,9 @@ def query_heads(loaded: LoadedModel) -> list[int]:
     return [seen[layer] for layer in range(layer_count(attention_layers(loaded.model)))]
 
 
-def _policy(parameters: dict[str, list[Tensor]], recipe: Recipe) -> PerLayer:
-    of_layers = zip(*(parameters[name] for name in "abc"), strict=True)
+def _per_layer(columns: dict[str, list[Tensor]], recipe: Recipe) -> PerLayer:
+    of_layers = zip(*(columns[name] for name in "abc"), strict=True)
     return PerLayer(tuple(LogLinear(a=a, b=b, c=c, n0=recipe.n0, limit=recipe.limit) for a, b, c in of_layers))
-
-
-def log_probabilities(loaded: LoadedModel, ids: Tensor) -> Tensor:
-    """Return the log-probability of every next token, (1, n, vocabulary)."""
-    hidden = loaded.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    return functional.log_softmax(loaded.model.get_output_embeddings()(hidden).float(), dim=-1)
 
 
 class frozen:  # noqa: N801 - a block, used as one

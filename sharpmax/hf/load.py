@@ -40,6 +40,22 @@ class LoadedModel:
         ids = self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids
         return torch.tensor([ids], device=self.model.device)
 
+    def token_lists(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of several texts, without markers."""
+        return list(self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids)
+
+    def hidden(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return a causal model's last hidden states, (batch, length, width)."""
+        states: torch.Tensor = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        return states
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits over the vocabulary, in float32 also under autocast: half precision would blur losses."""
+        head = self.model.get_output_embeddings()
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits: torch.Tensor = head(hidden.to(head.weight.dtype)).float()
+        return logits
+
 
 def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: str | None = None) -> LoadedModel:
     """Load a built-in model (`sharpmax models` lists them), a local folder, or a model of the hub.

@@ -29,20 +29,22 @@ def token_losses(loaded: LoadedModel, ids: Tensor, *, chunk: int = 512) -> Tenso
 
     The logits over the vocabulary are made a chunk of tokens at a time: at 8,192 tokens they would fill gigabytes.
     """
-    model = loaded.model
-    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
-    head = model.get_output_embeddings()
+    hidden = loaded.hidden(ids)[:, :-1]
     losses = []
     for start in range(0, hidden.shape[1], chunk):
-        logits = head(hidden[:, start : start + chunk]).float()
+        logits = loaded.logits(hidden[:, start : start + chunk])
         target = ids[:, 1 + start : 1 + start + logits.shape[1]]
         losses.append(functional.cross_entropy(logits.transpose(1, 2), target, reduction="none"))
     return torch.cat(losses, dim=1)
 
 
 @torch.no_grad()
-def text_losses(loaded: LoadedModel, text: str, *, window: int) -> list[float]:
-    """Return the mean loss in nats of each whole window of the text; perplexity is exp of their mean."""
+def text_losses(loaded: LoadedModel, text: str, *, window: int, tokens: int = 1) -> list[float]:
+    """Return the mean loss in nats of each whole window of the text; perplexity is exp of their mean.
+
+    Windows are read together up to that many `tokens`, and one by one where a window is longer.
+    """
     if not loaded.generates:
         raise ValueError(f"{loaded.name} is not a causal language model: it has no next-token loss")
-    return [float(token_losses(loaded, ids).mean()) for ids in windows(loaded.tokens(text), window)]
+    together = torch.split(torch.cat(list(windows(loaded.tokens(text), window))), max(1, tokens // window))
+    return [float(loss) for ids in together for loss in token_losses(loaded, ids).mean(dim=1)]

@@ -4,10 +4,12 @@
     needle     {size} sentences that say nothing, and one such line somewhere among them
     copy       {size} words, then the same words again up to one of them; what comes next?
     maximum    {size} numbers; which is the largest? (the paper's prompt)
+    recall     {size} lines of a lookup, the second half asking again for each of the first half: to fit on
 
 Each draw takes its own generator. An answer is the exact text that must follow the prompt.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,11 +19,16 @@ from sharpmax.tasks.words import ADJECTIVES, IDLE, NOUNS
 
 WORDINGS = {
     "code": "The code of the {0} is {1}.",
+    "price": "They sold the {0} for {1} coins.",
+    "dial": "To reach the {0}, dial {1}.",
     "parcel": "Parcel {0} has the number {1}.",
     "table": "{0} = {1};",
     "room": "Whoever asks for the {0} is sent to room {1}.",
 }
-"""How a lookup may be worded. `code` is the one to fit on; the others tell whether what was fitted transfers."""
+"""How a lookup may be worded. The first three are to fit on; the others tell whether what was fitted transfers."""
+
+CLOSE = "close"
+"""In place of a wording: `code`, with names of so few words that entries share them as if they were 8 times as many."""
 
 
 class Prompt(NamedTuple):
@@ -38,13 +45,37 @@ Task = Callable[[int, np.random.Generator], Prompt]
 def lookup(size: int, rng: np.random.Generator, *, wording: str = "code") -> Prompt:
     """Draw `size` entries, and ask for one of them in the same words."""
     _check_size(size, len(ADJECTIVES) * len(NOUNS))
-    if wording not in WORDINGS:
-        raise ValueError(f"expected a wording among {', '.join(WORDINGS)}, got {wording!r}")
-    names, codes = _names(size, rng), rng.integers(1000, 10000, size)
-    lines = [WORDINGS[wording].format(name, code) for name, code in zip(names, codes, strict=True)]
+    form, close = _form(wording)
+    names, codes = _names(size, rng, close=close), rng.integers(1000, 10000, size)
+    lines = [form.format(name, code) for name, code in zip(names, codes, strict=True)]
     asked = int(rng.integers(size))
-    question, _ = WORDINGS[wording].format(names[asked], "\0").split("\0")
+    question, _ = form.format(names[asked], "\0").split("\0")
     return Prompt("\n".join([*lines, question.rstrip()]), f" {codes[asked]}", size)
+
+
+def _form(wording: str) -> tuple[str, bool]:
+    """Return how a line is worded, and whether its names are close."""
+    if wording not in (*WORDINGS, CLOSE):
+        raise ValueError(f"expected a wording among {', '.join((*WORDINGS, CLOSE))}, got {wording!r}")
+    return WORDINGS["code" if wording == CLOSE else wording], wording == CLOSE
+
+
+def recall(size: int, rng: np.random.Generator, *, wording: str = "code") -> tuple[str, ...]:
+    """Draw `size` lines, the second half of them the first half in another order: each of its values is asked for.
+
+    One text holds size/2 lookups of up to `size` lines: to fit on, where every token costs. Returns what is given and
+    what is asked for, by turns.
+    """
+    _check_size(size, len(ADJECTIVES) * len(NOUNS))
+    form, close = _form(wording)
+    entries = max(1, size // 2)
+    names, codes = _names(entries, rng, close=close), rng.integers(1000, 10000, entries)
+    before, after = form.split("{1}")
+    parts = ["\n".join(form.format(name, code) for name, code in zip(names, codes, strict=True))]
+    for index in rng.permutation(entries):
+        parts[-1] += "\n" + before.format(names[index]).rstrip()
+        parts += [f" {codes[index]}", after]
+    return tuple(parts[:-1])
 
 
 def needle(size: int, rng: np.random.Generator) -> Prompt:
@@ -86,14 +117,35 @@ def draw(task: str, size: int, *, seed: int, index: int = 0) -> Prompt:
     """
     name, _, wording = task.partition(":")
     if name not in TASKS or (wording and name != "lookup"):
-        raise ValueError(f"expected a task among {', '.join(TASKS)}, or lookup:WORDING, got {task!r}")
+        raise ValueError(f"expected a task among {', '.join(TASKS)}, recall, or lookup:WORDING, got {task!r}")
     rng = np.random.default_rng([seed, list(TASKS).index(name), size, index])
     return lookup(size, rng, wording=wording) if wording else TASKS[name](size, rng)
 
 
-def _names(size: int, rng: np.random.Generator) -> list[str]:
-    chosen = rng.choice(len(ADJECTIVES) * len(NOUNS), size=size, replace=False)
-    return [f"{ADJECTIVES[i // len(NOUNS)]} {NOUNS[i % len(NOUNS)]}" for i in chosen]
+def parts(task: str, size: int, *, seed: int, index: int = 0) -> tuple[str, ...]:
+    """Return prompt number `index` as what is given and what must follow, by turns; the tasks of `draw`, and recall.
+
+    >>> len(parts("recall", 8, seed=0))
+    8
+    """
+    name, _, wording = task.partition(":")
+    if name == "recall":
+        rng = np.random.default_rng([seed, len(TASKS), size, index])
+        return recall(size, rng, wording=wording or "code")
+    prompt = draw(task, size, seed=seed, index=index)
+    return prompt.text, prompt.answer
+
+
+def _names(size: int, rng: np.random.Generator, *, close: bool = False) -> list[str]:
+    """Return different names of two words each; close ones take twice as many pairs of words as there are names."""
+    adjectives, nouns = ADJECTIVES, NOUNS
+    if close:
+        words = math.isqrt(2 * size - 1) + 1
+        adjectives, nouns = (
+            list(rng.choice(pool, min(words, len(pool)), replace=False)) for pool in (adjectives, nouns)
+        )
+    chosen = rng.choice(len(adjectives) * len(nouns), size=size, replace=False)
+    return [f"{adjectives[i // len(nouns)]} {nouns[i % len(nouns)]}" for i in chosen]
 
 
 def _check_size(size: int, most: int | None = None) -> None:

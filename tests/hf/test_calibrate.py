@@ -9,12 +9,13 @@ import torch
 
 import sharpmax
 from sharpmax.experiments import calibration
-from sharpmax.experiments.splits import SPLITS, questions, text_of
+from sharpmax.experiments.splits import SPLITS, questions, source_of, text_of
 from sharpmax.hf import sharpen
-from sharpmax.hf.answers import answer, answer_loss
+from sharpmax.hf.answers import Answered, answer, answer_losses
 from sharpmax.hf.choose import choose, search, shares_and_strengths
-from sharpmax.hf.judge import Exam, compare, sit
-from sharpmax.hf.learn import Recipe, divergence_from_plain, learn, query_heads
+from sharpmax.hf.descent import Recipe, text_cost
+from sharpmax.hf.judge import Exam, Sheet, compare, sit
+from sharpmax.hf.learn import learn, learn_side_by_side, query_heads
 from sharpmax.hf.match import match
 from sharpmax.hf.paired import paired, paired_accuracy
 from tests.hf.tiny import tiny
@@ -29,7 +30,15 @@ def loaded():
 
 
 def exam(size=1, windows=(32,)):
-    return Exam({"letters": {size: QUESTIONS}}, TEXT, windows, batch=2)
+    return Exam({"letters": {size: QUESTIONS}}, TEXT, windows, together=64)
+
+
+def cost_of(loaded, ids, policy):
+    """Return what the policy costs on windows of ids, on the whole."""
+    with torch.no_grad():
+        plain = loaded.hidden(ids)
+        with sharpen(loaded.model, policy):
+            return float(text_cost(loaded, plain, loaded.hidden(ids), 1, chunk=16))
 
 
 def test_an_answer_is_exact_if_greedy_decoding_gives_it(loaded):
@@ -56,9 +65,10 @@ def test_batches_change_nothing(loaded):
 def test_learning_moves_every_head_and_only_the_policy(loaded):
     before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
     recipe = Recipe(steps=12, learning_rate=0.05, penalty=0.0, windows=(32,), n0=8.0)
-    result = learn(loaded, lambda step: QUESTIONS, loaded.tokens(TEXT), recipe)
-    assert result.answers[-1] < result.answers[0]
-    assert result.answers[0] == pytest.approx(float(answer_loss(loaded, QUESTIONS).detach()), rel=1e-5)
+    result = learn(loaded, lambda step: QUESTIONS, [loaded.tokens(TEXT)], recipe)
+    asked = result.course.answers
+    assert asked[-1] < asked[0]
+    assert asked[0] == pytest.approx(float(answer_losses(loaded, QUESTIONS).mean().detach()), rel=1e-5)
     for layer in result.policy.policies:
         assert np.shape(layer.a) == (4, 1)
         for name in "abc":
@@ -70,7 +80,7 @@ def test_learning_moves_every_head_and_only_the_policy(loaded):
 
 def test_only_what_is_to_be_learned_is(loaded):
     recipe = Recipe(learned="b", steps=2, penalty=0.0, windows=(32,))
-    for layer in learn(loaded, lambda step: QUESTIONS, loaded.tokens(TEXT), recipe).policy.policies:
+    for layer in learn(loaded, lambda step: QUESTIONS, [loaded.tokens(TEXT)], recipe).policy.policies:
         assert not np.any(layer.a) and not np.any(layer.c) and np.all(layer.b)  # noqa: PT018
     with pytest.raises(ValueError, match="a, b, c"):
         Recipe(learned="d")
@@ -78,14 +88,92 @@ def test_only_what_is_to_be_learned_is(loaded):
 
 def test_the_penalty_holds_the_model_to_itself(loaded):
     ids = loaded.tokens(TEXT)[:, :64]
-    assert float(divergence_from_plain(loaded, ids, sharpmax.Constant(1.0)).detach()) == pytest.approx(0, abs=1e-6)
+    assert float(cost_of(loaded, ids, sharpmax.Constant(1.0))) == pytest.approx(0, abs=1e-6)
     apart = {}
     for penalty in (0.0, 100.0):
         recipe = Recipe(steps=12, learning_rate=0.05, penalty=penalty, windows=(64,), n0=8.0)
-        policy = learn(loaded, lambda step: QUESTIONS, loaded.tokens(TEXT)[:, :64], recipe).policy
+        policy = learn(loaded, lambda step: QUESTIONS, [ids], recipe).policy
         with torch.no_grad():
-            apart[penalty] = float(divergence_from_plain(loaded, ids, policy))
+            apart[penalty] = float(cost_of(loaded, ids, policy))
     assert apart[100.0] < apart[0.0] / 2
+
+
+def test_side_by_side_is_as_one_by_one(loaded):
+    """Each with its own questions, allowance and seed; one of them learns b alone."""
+    recipes = [
+        Recipe(steps=4, learning_rate=0.05, windows=(16, 32), text_tokens=64, n0=8.0, seed=1),
+        Recipe("b", 4, learning_rate=0.05, allowed=0.01, windows=(16, 32), text_tokens=64, n0=8.0, seed=2),
+    ]
+    draws = [lambda step: QUESTIONS[:2], lambda step: QUESTIONS[1:]]
+    texts = [loaded.tokens(TEXT), loaded.tokens(TEXT[::-1])]
+    for alone, together in zip(
+        (learn(loaded, d, texts, r) for d, r in zip(draws, recipes, strict=True)),
+        learn_side_by_side(loaded, draws, texts, recipes),
+        strict=True,
+    ):
+        np.testing.assert_allclose(alone.course.cost, together.course.cost, rtol=1e-3, atol=1e-6)
+        for one, other in zip(alone.policy.policies, together.policy.policies, strict=True):
+            for name in "abc":
+                np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=2e-3)
+    with pytest.raises(ValueError, match="side by side"):
+        learn_side_by_side(loaded, draws, texts, [recipes[0], Recipe(steps=9)])
+
+
+def test_a_killed_fit_continues_to_the_same_end(loaded, tmp_path):
+    recipe = Recipe(steps=12, learning_rate=0.05, allowed=0.01, windows=(16, 32), text_tokens=32, n0=8.0)
+    texts = [loaded.tokens(TEXT)]
+    whole = learn(loaded, lambda step: QUESTIONS, texts, recipe)
+
+    def killed(step):
+        if step == 8:
+            raise KeyboardInterrupt
+        return QUESTIONS
+
+    keep = tmp_path / "fit.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        learn(loaded, killed, texts, recipe, keep=keep)
+    asked = []
+    again = learn(loaded, lambda step: asked.append(step) or QUESTIONS, texts, recipe, keep=keep)
+    assert asked == list(range(5, 12))
+    assert again.course == whole.course
+    assert again.policy == whole.policy
+    with pytest.raises(ValueError, match="another fit"):
+        learn(loaded, killed, texts, Recipe(steps=12, windows=(16,)), keep=keep)
+
+
+def test_a_price_follows_what_is_allowed(loaded):
+    """Too much is allowed: the price falls. Too little: it rises, and the cost stays lower."""
+    ids, ends = loaded.tokens(TEXT)[:, :64], {}
+    for allowed in (1.0, 1e-7):
+        recipe = Recipe(steps=30, learning_rate=0.05, penalty=1.0, allowed=allowed, windows=(64,), n0=8.0)
+        course = learn(loaded, lambda step: QUESTIONS, [ids], recipe).course
+        ends[allowed] = course.price[-1], course.cost[-1]
+    assert ends[1.0][0] < 0.1 < 10 < ends[1e-7][0]
+    assert ends[1e-7][1] < ends[1.0][1]
+
+
+def test_the_cost_of_text_is_the_divergence(loaded):
+    policy = sharpmax.Constant(1.7)
+    ids = loaded.tokens(TEXT)[:, :48].reshape(2, 24)
+    with torch.no_grad():
+        plain = torch.log_softmax(loaded.model(ids).logits, -1)
+        with sharpen(loaded.model, policy):
+            sharp = torch.log_softmax(loaded.model(ids).logits, -1)
+        apart = float((plain.exp() * (plain - sharp)).sum(-1).mean())
+    assert cost_of(loaded, ids, policy) == pytest.approx(apart, rel=1e-4)
+
+
+def test_several_answers_in_one_text_are_asked_at_once(loaded):
+    """What is given and asked for by turns: each answer has the loss it has when asked alone."""
+    parts = ("The code of the bell is", " 12", ". The code of the lamp is", " 34")
+    together = answer(loaded, [parts])
+    alone = answer(loaded, [parts[:2], ("".join(parts[:3]), parts[3])])
+    assert [a.exact for a in together] == [a.exact for a in alone]
+    assert [a.loss for a in together] == pytest.approx([a.loss for a in alone], rel=1e-4)
+    mean = float(answer_losses(loaded, [parts]).detach())
+    assert mean == pytest.approx(np.mean([a.loss for a in alone]), rel=1e-4)
+    with pytest.raises(ValueError, match="begin it with a space"):
+        answer(loaded, [("only given",)])
 
 
 def test_match_leaves_short_rows_alone_and_sharpens_long_ones(loaded):
@@ -130,11 +218,52 @@ def test_search_keeps_what_lowers_the_loss(loaded):
 
 def test_a_judgement_is_paired_and_strict(loaded):
     judged = compare(sit(loaded, exam()), sit(loaded, exam(), sharpmax.Constant(1.0)))
-    assert judged.overall.difference == pytest.approx(0, abs=1e-5)
+    assert judged.overall[1].difference == pytest.approx(0, abs=1e-5)
     assert not judged.gains(most_rise=1.0)
     content = json.loads(json.dumps(judged.to_json()))
     assert content["text"]["32"]["items"] == 10
     assert content["tasks"]["letters"]["1"]["accuracy"]["items"] == 3
+
+
+def sheet(exact, loss, text=1.0):
+    return Sheet({("letters", 1): [Answered(loss + 0.01 * i, e) for i, e in enumerate(exact)]}, {32: [text] * 3}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("after", "gains"),
+    [
+        (sheet([True] * 20 + [False] * 20, 1.0), True),  # right more often, no less loss
+        (sheet([True] * 10 + [False] * 30, 0.5), True),  # less loss, right as often
+        (sheet([True] * 5 + [False] * 35, 0.5), False),  # less loss, but right less often
+        (sheet([True] * 20 + [False] * 20, 1.0, text=1.02), False),  # text costs 2 %
+        (sheet([True] * 10 + [False] * 30, 1.0), False),  # nothing
+    ],
+)
+def test_a_gain_is_in_what_a_user_cares_about(after, gains):
+    before = sheet([True] * 10 + [False] * 30, 1.0)
+    # Losses that differ by a constant have no spread; a little of it makes the paired test a test.
+    rng = np.random.default_rng(0)
+    for one in (before, after):
+        one.answers["letters", 1][:] = [
+            Answered(a.loss + 0.01 * rng.random(), a.exact) for a in one.answers["letters", 1]
+        ]
+    assert compare(before, after).gains(most_rise=0.005) == gains
+
+
+def test_a_task_that_surely_got_worse_is_no_gain():
+    def two(first, second):
+        return Sheet(
+            {("a", 1): [Answered(1.0, e) for e in first], ("b", 1): [Answered(1.0, e) for e in second]}, {}, 1.0
+        )
+
+    before, after = two([False] * 40, [True] * 20), two([True] * 40, [False] * 20)
+    assert compare(before, after).overall[0].difference > 0
+    assert not compare(before, after).gains(most_rise=0.005)
+
+
+def test_a_sheet_comes_back_from_json(loaded):
+    taken = sit(loaded, exam()).rounded()
+    assert Sheet.from_json(json.loads(json.dumps(taken.to_json()))) == taken
 
 
 def test_paired_tests_are_the_textbooks():
@@ -153,9 +282,11 @@ def test_paired_tests_are_the_textbooks():
 def test_the_splits_share_nothing():
     drawn = {split: {text for text, _ in questions("lookup", 4, 30, seed=5, split=split)} for split in SPLITS}
     texts = {split: set(text_of(split).split("\n\n")) for split in SPLITS}
+    sources = {split: set(source_of(split).split("\n\n")) for split in SPLITS}
     for one, other in (("fit", "choose"), ("fit", "report"), ("choose", "report")):
         assert not drawn[one] & drawn[other]
-        assert not texts[one] & texts[other]
+        for mine, others in ((texts, texts), (sources, sources), (texts, sources)):
+            assert not mine[one] & others[other]
 
 
 @pytest.mark.parametrize("method", ["match", "learn", "search"])

@@ -12,6 +12,8 @@ class Characters:
     eos_token_id = None
 
     def __call__(self, text, add_special_tokens=False, verbose=False):
+        if isinstance(text, list):
+            return SimpleNamespace(input_ids=[self(one).input_ids for one in text])
         ids = [5 + ord(character) % (VOCABULARY - 5) for character in text]
         return SimpleNamespace(input_ids=[*ids, 3] if add_special_tokens else ids)
 

@@ -1,0 +1,147 @@
+"""The descent that policies and their rival LoRA share: answers against what they cost on text.
+
+    loss = answers + Σ_w price_w · cost_w       cost = KL(plain ‖ changed) of the next token, on windows of length w
+
+A price is fixed, or it rises while its cost is above what is allowed and falls while it is below (dual ascent): then
+the descent ends on the edge of the allowed, at every window length.
+
+Several descents go side by side, each with its own parameters: a row of a batch may belong to any of them, and one
+pass through the model serves all. Nothing passes between them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from sharpmax.hf.answers import Question
+from sharpmax.hf.descent_state import Course, Price, restore, store
+from sharpmax.hf.load import LoadedModel
+
+Draw = Callable[[int], Sequence[Question]]
+"""The questions of a step."""
+
+KEPT_EVERY = 5
+"""Steps."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to learn.
+
+    Attributes:
+        learned: which of a, b, c to learn; the others stay 0.
+        steps, learning_rate: Adam; rising over the first tenth of the steps, then falling linearly to 0.
+        penalty: the price of text, in answers' loss a nat; only the first one where `allowed` is given.
+        allowed: the cost of text, in nats a token, that prices hold the model to.
+        windows, text_tokens: lengths of the text of a step, taken in turn, and how many tokens of it.
+        n0, limit: as in `LogLinear`.
+    """
+
+    learned: str = "abc"
+    steps: int = 60
+    learning_rate: float = 0.03
+    penalty: float = 20.0
+    allowed: float | None = None
+    windows: tuple[int, ...] = (256, 256, 256, 512)
+    text_tokens: int = 256
+    n0: float = 128.0
+    limit: float = 1.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.learned or set(self.learned) - set("abc"):
+            raise ValueError(f"expected to learn some of a, b, c, got {self.learned!r}")
+        if self.steps < 1 or self.penalty < 0 or not self.windows or self.learning_rate <= 0:
+            raise ValueError(f"expected steps and windows, a positive rate and a penalty of 0 or more, got {self}")
+        if self.allowed is not None and self.allowed <= 0:
+            raise ValueError(f"expected a positive allowance, got {self.allowed}")
+
+
+def descend(
+    trained: Sequence[Tensor],
+    answers: Callable[[list[Sequence[Question]]], Tensor],
+    cost: Callable[[Tensor], Tensor],
+    draws: Sequence[Draw],
+    texts: Sequence[Tensor],
+    recipes: Sequence[Recipe],
+    keep: Path | None = None,
+) -> list[Course]:
+    """Adam on the tensors in `trained`, in place; one course for each recipe.
+
+    Args:
+        answers: the loss (runs,) of each run's own questions.
+        cost: the cost (runs,) of ids (runs, windows, length).
+        draws, recipes: one for each run; recipes may differ in what they learn, price and seed.
+        texts: ids (1, n), taken in turn.
+        keep: a file to continue from if it is there, and to keep the state in every few steps.
+    """
+    shared = recipes[0]
+    if any(_pace(recipe) != _pace(shared) for recipe in recipes) or len(draws) != len(recipes):
+        raise ValueError("runs side by side need one draw each, and the same steps, rate, windows and tokens of text")
+    optimiser = torch.optim.Adam(trained, lr=shared.learning_rate)
+    prices = {window: [Price(recipe.penalty, recipe.allowed) for recipe in recipes] for window in shared.windows}
+    courses = [Course([], [], []) for _ in recipes]
+    begin = 0
+    if keep is not None and keep.exists():
+        begin = restore(keep, trained, optimiser, [p for of_window in prices.values() for p in of_window], courses)
+    for step in range(begin, shared.steps):
+        window = shared.windows[step % len(shared.windows)]
+        optimiser.zero_grad()
+        asked = answers([draw(step) for draw in draws])
+        torch.autograd.backward(asked.sum())
+        value = torch.tensor([price.value for price in prices[window]], device=asked.device)
+        paid = torch.zeros_like(asked)
+        if value.any():
+            # Coprime turns would leave out pairs of text and window; a text for as long as all windows take does not.
+            text = texts[step // len(shared.windows) % len(texts)]
+            paid = cost(torch.stack([_windows(text, window, shared.text_tokens, (r.seed, step)) for r in recipes]))
+            torch.autograd.backward((value * paid).sum())
+        optimiser.param_groups[0]["lr"] = shared.learning_rate * _share_of_rate(step, shared.steps)
+        optimiser.step()
+        seen = zip(courses, prices[window], asked.tolist(), paid.tolist(), strict=True)
+        for course, price, loss, spent in seen:
+            course.answers.append(loss)
+            course.cost.append(spent)
+            course.price.append(price.value)
+            price.follow(spent)
+        if keep is not None and (step + 1) % KEPT_EVERY == 0:
+            store(keep, step + 1, trained, optimiser, [p for of_window in prices.values() for p in of_window], courses)
+    return courses
+
+
+def _share_of_rate(step: int, steps: int) -> float:
+    """Rise over the first tenth, then fall linearly: Adam's first steps move every head as far as the rate allows."""
+    return min(1.0, 10 * (step + 1) / steps) * (1 - step / steps)
+
+
+def _pace(recipe: Recipe) -> tuple[object, ...]:
+    return recipe.steps, recipe.learning_rate, recipe.windows, recipe.text_tokens, recipe.n0, recipe.limit
+
+
+def _windows(text: Tensor, window: int, tokens: int, seed: tuple[int, int]) -> Tensor:
+    """Return as many windows of the text, at random places, as hold about that many tokens: at least one."""
+    window = min(window, text.shape[1])
+    starts = np.random.default_rng(seed).integers(text.shape[1] - window + 1, size=max(1, tokens // window))
+    return torch.cat([text[:, start : start + window] for start in starts.tolist()])
+
+
+def text_cost(loaded: LoadedModel, plain: Tensor, changed: Tensor, runs: int, *, chunk: int = 1024) -> Tensor:
+    """Return each run's mean KL(plain ‖ changed) of the next token, (runs,), in nats.
+
+    `plain` and `changed` are the last hidden states of the two models on text (runs · windows, length, width).
+    Distributions over the vocabulary are made for a chunk of tokens at a time, and made again on the way back: at 4,096
+    tokens they fill gigabytes.
+    """
+
+    def of(before: Tensor, after: Tensor) -> Tensor:
+        log_p, log_q = (functional.log_softmax(loaded.logits(hidden), dim=-1) for hidden in (before, after))
+        return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+    pieces = zip(*(torch.split(hidden.flatten(0, 1), chunk) for hidden in (plain, changed)), strict=True)
+    return torch.cat([checkpoint(of, *piece, use_reentrant=False) for piece in pieces]).view(runs, -1).mean(1)
