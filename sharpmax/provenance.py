@@ -10,7 +10,7 @@ from typing import Any
 
 import sharpmax
 
-FRAMEWORKS = ("jax", "torch", "transformers")
+FRAMEWORKS = ("jax", "optax", "scipy", "torch", "transformers")
 
 
 def provenance() -> dict[str, Any]:

@@ -7,13 +7,14 @@ result.save("card.json", model="my head")        # a policy card, with what it w
 
 from sharpmax.calibrate.best_temperature import CRITERIA, BestTemperatures, best_inverse_temperatures
 from sharpmax.calibrate.procedure import FORMS, Calibration, calibrate
-from sharpmax.calibrate.regression import fit_polynomial, fit_table
+from sharpmax.calibrate.regression import NothingToFitError, fit_polynomial, fit_table
 
 __all__ = [
     "CRITERIA",
     "FORMS",
     "BestTemperatures",
     "Calibration",
+    "NothingToFitError",
     "best_inverse_temperatures",
     "calibrate",
     "fit_polynomial",

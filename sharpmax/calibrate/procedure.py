@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.calibrate.best_temperature import BestTemperatures, best_inverse_temperatures, checked_rows
-from sharpmax.calibrate.regression import fit_polynomial, fit_table
+from sharpmax.calibrate.regression import NothingToFitError, fit_polynomial, fit_table
 from sharpmax.core.policies import Constant, Policy
 from sharpmax.core.softmax import sharpened_rows
 
@@ -62,7 +62,8 @@ def calibrate(
         held_out: the share of rows kept for judging, drawn by `seed`.
 
     Raises:
-        TypeError, ValueError: rows, options or too little data, said before any work where it can be.
+        TypeError, ValueError: rows or options that do not fit, said before any work where it can be.
+        NothingToFitError: too few rows, or too few that have a best temperature.
 
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(400, 64)); logits[:, 0] += 2
@@ -75,9 +76,16 @@ def calibrate(
         raise ValueError(f"expected a share of rows to hold out between 0 and 1, got {held_out!r}")
     if not rows:
         raise ValueError("expected at least one pair (logits, correct), got none")
+    if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in rows):
+        raise ValueError("expected a list of pairs (logits, correct), one a size: a single one is [(logits, correct)]")
     checked = [checked_rows(logits, correct) for logits, correct in rows]
     rng = np.random.default_rng(seed)
     held = [rng.random(len(correct)) < held_out for _, correct in checked]
+    if not any(aside.any() for aside in held):
+        rows_given = sum(map(len, held))
+        raise NothingToFitError(
+            f"expected rows enough to hold out {held_out:g} of them, got {rows_given}, and drew none"
+        )
     best = [
         best_inverse_temperatures(e[~aside], c[~aside], criterion=criterion, bounds=bounds)
         for (e, c), aside in zip(checked, held, strict=True)

@@ -14,21 +14,26 @@ import numpy as np
 from sharpmax.core.policies import Polynomial, Table
 
 
+class NothingToFitError(ValueError):
+    """Too few rows have a best temperature: of a head that ranks every row rightly, none has."""
+
+
 def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, threshold: float = 0.5) -> Polynomial:
     """Regress beta on the entropy; rows whose beta is NaN take no part.
 
     Raises:
-        ValueError: shapes that differ, a degree below 1, or fewer than degree + 1 different entropies.
+        ValueError: shapes that differ, or a degree below 1.
+        NothingToFitError: fewer than degree + 1 different entropies.
 
     >>> H = np.linspace(1, 4, 50)
     >>> fit_polynomial(H, 1 + H, degree=1).domain
     (1.0, 4.0)
     """
     x, y = _pairs(entropy, inverse_temperature)
-    if not isinstance(degree, int) or degree < 1:
+    if type(degree) is not int or degree < 1:
         raise ValueError(f"expected a degree of at least 1, got {degree!r}")
     if len(np.unique(x)) <= degree:
-        raise ValueError(
+        raise NothingToFitError(
             f"expected at least {degree + 1} different entropies to fit degree {degree}, got {len(np.unique(x))} "
             "(rows without a best temperature do not count)"
         )
@@ -44,7 +49,8 @@ def fit_table(entropy: Any, inverse_temperature: Any, *, knots: int = 8) -> Tabl
     """Fit a non-decreasing table of at most `knots` knots; rows whose beta is NaN take no part.
 
     Raises:
-        ValueError: shapes that differ, fewer than 2 knots, or fewer rows or different entropies than knots.
+        ValueError: shapes that differ, or fewer than 2 knots.
+        NothingToFitError: fewer rows or different entropies than knots.
 
     >>> H = np.linspace(0, 4, 80)
     >>> table = fit_table(H, np.maximum(1, H), knots=4)
@@ -52,10 +58,12 @@ def fit_table(entropy: Any, inverse_temperature: Any, *, knots: int = 8) -> Tabl
     4
     """
     x, y = _pairs(entropy, inverse_temperature)
-    if not isinstance(knots, int) or knots < 2:
+    if type(knots) is not int or knots < 2:
         raise ValueError(f"expected at least 2 knots, got {knots!r}")
     if len(np.unique(x)) < knots:
-        raise ValueError(f"expected at least as many different entropies as knots ({knots}), got {len(np.unique(x))}")
+        raise NothingToFitError(
+            f"expected at least as many different entropies as knots ({knots}), got {len(np.unique(x))}"
+        )
     order = np.argsort(x, kind="stable")
     bins = np.array_split(order, knots)
     entropies = np.array([x[b].mean() for b in bins])

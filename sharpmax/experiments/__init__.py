@@ -47,8 +47,8 @@ EXPERIMENTS = (
             "--seeds": {"type": int, "metavar": "N", "help": "how many heads to train"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train them"},
             "--largest": {"type": int, "metavar": "N", "help": "largest set evaluated; beyond 16384 it is streamed"},
-            "--rotated": {"action": "store_true", "help": "turn the items by a random rotation (sharp: always)"},
-            "--unrotated": {"dest": "rotated", "action": "store_false", "help": "never turn the items"},
+            "--rotated": {"action": "store_true", "help": "turn the items by a random rotation, as sharp does"},
+            "--unrotated": {"dest": "rotated", "action": "store_false", "help": "do not turn the items"},
         },
     ),
     Experiment(
@@ -87,8 +87,8 @@ def reproduce(
         ValueError: for an unknown name, a negative seed, or a run folder that holds another config.
         MissingExtraError: if an experiment needs an extra that is not installed; before any of them starts.
     """
-    if seed < 0:
-        raise ValueError(f"expected a seed of 0 or more, got {seed}")
+    if not 0 <= seed < 2**32:  # JAX's keys keep 32 bits of it
+        raise ValueError(f"expected a seed from 0 to {2**32 - 1}, got {seed}")
     chosen = [_find(name) for name in ([names] if isinstance(names, str) else names)] or EXPERIMENTS
     if options and len(chosen) != 1:
         raise ValueError(f"options of one experiment ({', '.join(options)}) need that experiment named alone")

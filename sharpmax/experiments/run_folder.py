@@ -6,7 +6,7 @@ are those of a run that was never interrupted, provided each step draws from its
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,16 +68,17 @@ class RunFolder:
             atomic.write_json(file, {"commit": commit(), "value": compute()})
         return _read_step(file)["value"]
 
-    def finish(self, metrics: Mapping[str, Any]) -> Path:
+    def finish(self, metrics: Mapping[str, Any], *, commits: Collection[str] = ()) -> Path:
         """Write `metrics.json`: the metrics with the config, seed, versions, device, commit and command.
 
-        Where steps were computed by other commits than this one, `commit` lists them all.
+        Where steps, or what `commits` tells of, were computed by other commits than this one, `commit` lists them all.
         """
         file = self.path / "metrics.json"
         origin = provenance()
-        commits = {_read_step(step)["commit"] for step in (self.path / "steps").glob("*.json")} | {origin["commit"]}
-        if len(commits) > 1:
-            origin["commit"] = sorted(str(each) for each in commits)
+        stepped = {_read_step(step)["commit"] for step in (self.path / "steps").glob("*.json")} | {origin["commit"]}
+        known = {each or "unknown" for each in stepped} | set(commits)
+        if len(known) > 1:
+            origin["commit"] = sorted(known)
         about = {"config": self.config, "seed": self.config.get("seed"), **origin}
         if taken := sorted(about.keys() & metrics.keys()):
             raise ValueError(f"metrics may not be named {', '.join(taken)}: those say where the numbers come from")

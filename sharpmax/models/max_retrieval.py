@@ -11,8 +11,8 @@ The constant is the same for every item of a set, so any rule that ignores a shi
 `max_retrieval_direct` is the form as written, and a test holds the two equal. With `encoder="linear"` psi_x is the
 identity (K and V are linear already), and g_i = x_i.
 
-The paper leaves open: the activation's form (here the tanh approximation, JAX's default), the initialisation (here
-LeCun normal, biases 0), and whether Q, K and V have biases (here none).
+The paper leaves open the activation's form, the initialisation, and whether Q, K and V have biases: `gelu`, `weights`
+and `biased` below. A bias of K adds a constant to a set's logits, so it changes nothing and is left out.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,8 @@ with extra("jax"):
 
 Params = dict[str, Any]
 ENCODERS = ("mlp", "linear")
+GELUS = ("tanh", "exact")
+WEIGHTS = ("lecun_normal", "glorot_normal", "he_normal")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Head:
         encoder: psi_x, "mlp" or "linear".
         initial_keys: scale of K at first. From 0, which is uniform attention, only what ranks the items grows; from 1
             linear keys may begin by shutting out a class, whose answer the decoder then never learns.
+        gelu: the activation's form, the "tanh" approximation (JAX's default) or "exact".
+        weights: how matrices are drawn, by the name of JAX's initialiser; biases start at 0.
+        biased: whether Q and V have biases.
         products: precision of the matrix products, "float32", "tf32" or "bfloat16".
     """
 
@@ -50,27 +55,32 @@ class Head:
     key_width: int = 128
     encoder: str = "mlp"
     initial_keys: float = 1.0
+    gelu: str = "tanh"
+    weights: str = "lecun_normal"
+    biased: bool = False
     products: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.encoder not in ENCODERS:
-            raise ValueError(f"expected an encoder of {', '.join(ENCODERS)}, got {self.encoder!r}")
-        if self.products not in MANTISSA_BITS:
-            raise ValueError(f"expected products in {', '.join(MANTISSA_BITS)}, got {self.products!r}")
+        choices = {"encoder": ENCODERS, "gelu": GELUS, "weights": WEIGHTS, "products": tuple(MANTISSA_BITS)}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"expected {name} to be one of {', '.join(known)}, got {getattr(self, name)!r}")
 
     def init(self, key: Array) -> Params:
         """Draw the parameters."""
         for_item, for_query, for_decoder, for_q, for_k, for_v = jax.random.split(key, 6)
         encoded = self.features if self.encoder == "linear" else self.width
         params = {
-            "query": _mlp(for_query, 1, self.width, self.width),
-            "decoder": _mlp(for_decoder, self.width, self.width, self.classes),
-            "Q": _matrix(for_q, self.width, self.key_width),
-            "K": self.initial_keys * _matrix(for_k, encoded, self.key_width),
-            "V": _matrix(for_v, encoded, self.width),
+            "query": self._init_mlp(for_query, 1, self.width),
+            "decoder": self._init_mlp(for_decoder, self.width, self.classes),
+            "Q": self._init_matrix(for_q, self.width, self.key_width),
+            "K": self.initial_keys * self._init_matrix(for_k, encoded, self.key_width),
+            "V": self._init_matrix(for_v, encoded, self.width),
         }
         if self.encoder == "mlp":
-            params["item"] = _mlp(for_item, self.features, self.width, self.width)
+            params["item"] = self._init_mlp(for_item, self.features, self.width)
+        if self.biased:
+            params |= {"Q_bias": jax.numpy.zeros(self.key_width), "V_bias": jax.numpy.zeros(self.width)}
         return params
 
     @property
@@ -85,14 +95,17 @@ class Head:
         sets, n, features = items.shape
         # As one flat matrix: the weight gradient is then a plain product, several times faster on a CPU.
         hidden = self._product("ij,jk->ik", items.reshape(sets * n, features), params["item"]["hidden"])
-        return jax.nn.gelu(hidden.reshape(sets, n, self.width) + params["item"]["hidden_bias"])
+        return self._gelu(hidden.reshape(sets, n, self.width) + params["item"]["hidden_bias"])
 
     def reader(self, params: Params, query: Array) -> Array:
         """Return r (sets, width), by which a set's features are read: e_i = g_i · r."""
-        r = self._product(
-            "sk,fk->sf", self._product("sf,fk->sk", self.mlp(params["query"], query), params["Q"]), params["K"]
-        )
+        r = self._product("sk,fk->sf", self.asked(params, query), params["K"])
         return r if self.encoder == "linear" else self._product("sf,gf->sg", r, params["item"]["output"])
+
+    def asked(self, params: Params, query: Array) -> Array:
+        """Return Q h_q (sets, key_width)."""
+        asked = self._product("sf,fk->sk", self.mlp(params["query"], query), params["Q"])
+        return asked + params["Q_bias"] if self.biased else asked
 
     def logits(self, features: Array, reader: Array) -> Array:
         """Return e (sets, n), up to a constant of each set."""
@@ -102,11 +115,12 @@ class Head:
         """Return the class scores (…, classes) of pooled features Σ w_i g_i (…, width)."""
         if self.encoder == "mlp":
             pooled = self._product("...f,fg->...g", pooled, params["item"]["output"]) + params["item"]["output_bias"]
-        return self.mlp(params["decoder"], self._product("...f,fg->...g", pooled, params["V"]))
+        value = self._product("...f,fg->...g", pooled, params["V"])
+        return self.mlp(params["decoder"], value + params["V_bias"] if self.biased else value)
 
     def mlp(self, layer: Params, x: Array) -> Array:
         """Apply linear - GELU - linear to the last axis."""
-        hidden = jax.nn.gelu(self._product("...i,ij->...j", x, layer["hidden"]) + layer["hidden_bias"])
+        hidden = self._gelu(self._product("...i,ij->...j", x, layer["hidden"]) + layer["hidden_bias"])
         output: Array = self._product("...i,ij->...j", hidden, layer["output"]) + layer["output_bias"]
         return output
 
@@ -122,16 +136,18 @@ class Head:
     def _product(self, subscripts: str, a: Array, b: Array) -> Array:
         return product(subscripts, a, b, self.products)
 
+    def _gelu(self, x: Array) -> Array:
+        return jax.nn.gelu(x, approximate=self.gelu == "tanh")
 
-def _matrix(key: Array, inputs: int, outputs: int) -> Array:
-    return jax.nn.initializers.lecun_normal()(key, (inputs, outputs))
+    def _init_matrix(self, key: Array, inputs: int, outputs: int) -> Array:
+        drawn: Array = getattr(jax.nn.initializers, self.weights)()(key, (inputs, outputs))
+        return drawn
 
-
-def _mlp(key: Array, inputs: int, hidden: int, outputs: int) -> Params:
-    first, second = jax.random.split(key)
-    return {
-        "hidden": _matrix(first, inputs, hidden),
-        "hidden_bias": jax.numpy.zeros(hidden),
-        "output": _matrix(second, hidden, outputs),
-        "output_bias": jax.numpy.zeros(outputs),
-    }
+    def _init_mlp(self, key: Array, inputs: int, outputs: int) -> Params:
+        first, second = jax.random.split(key)
+        return {
+            "hidden": self._init_matrix(first, inputs, self.width),
+            "hidden_bias": jax.numpy.zeros(self.width),
+            "output": self._init_matrix(second, self.width, outputs),
+            "output_bias": jax.numpy.zeros(outputs),
+        }

@@ -25,7 +25,8 @@ def direct_head(
     encoded = items if head.encoder == "linear" else head.mlp(params["item"], items)
     keys = product("snf,fk->snk", encoded, params["K"], head.products)
     values = product("snf,fv->snv", encoded, params["V"], head.products)
-    asked = product("sf,fk->sk", head.mlp(params["query"], query), params["Q"], head.products)
-    logits = product("snk,sk->sn", keys, asked, head.products)
+    if head.biased:
+        values = values + params["V_bias"]
+    logits = product("snk,sk->sn", keys, head.asked(params, query), head.products)
     weights = jax.nn.softmax(beta * logits, axis=-1, where=visible)
     return head.mlp(params["decoder"], product("sn,snv->sv", weights, values, head.products))

@@ -50,7 +50,10 @@ def test_the_same_seed_gives_the_same_fit_and_another_does_not(rows):
         ({"form": "spline"}, "polynomial, table"),
         ({"held_out": 0.0}, "between 0 and 1"),
         ({"rows": []}, "at least one pair"),
+        ({"rows": (np.zeros((4, 3)), np.zeros(4, dtype=int))}, "list of pairs"),
+        ({"rows": [(np.zeros((2, 3)), np.zeros(2, dtype=int))]}, "drew none"),
         ({"criterion": "vibes"}, "coefficient, majority"),
+        ({"degree": True}, "degree of at least 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(rows, change, says):

@@ -4,8 +4,9 @@ Claim (arXiv 2410.01104, Table 1): a head that names the class of the largest of
 items to 12.4 % at 16,384; an adaptive temperature at inference helps. Claims of ours: solving for the entropy wins back
 all that any temperature can; the rest is ranking; and a recipe that mends the ranking stays right at 131,072 items.
 
-Cost on two CPU cores: `quick` under a minute, the default under four, `full` (ten seeds) under forty; on a GPU `full`
-takes about a minute. Expected figure: `accuracy`, with the paper's points on our softmax line.
+Cost of the paper's recipe on two CPU cores: `quick` under a minute, the default under four, `full` (ten seeds) under
+forty; of either recipe on an H200, `full`: under a minute and a half. Expected figure: `accuracy`, with the paper's
+points on our softmax line.
 """
 
 import os
@@ -30,6 +31,7 @@ from sharpmax.experiments.max_retrieval.figures import draw
 from sharpmax.experiments.max_retrieval.measure import measure_size
 from sharpmax.experiments.max_retrieval.page import tell
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
+from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.experiments.max_retrieval.rules import fit_rules, rules_for
 from sharpmax.experiments.max_retrieval.statistics import losses, summarise, with_best_constant
 from sharpmax.experiments.max_retrieval.train import Trained, train_heads
@@ -44,7 +46,7 @@ def run(
     seed: int = 0,
     quick: bool = False,
     full: bool = False,
-    recipe: str = "paper",
+    recipe: str | Recipe = "paper",
     seeds: int | None = None,
     steps: int | None = None,
     largest: int | None = None,
@@ -56,7 +58,7 @@ def run(
         out: root of the run folders; a run found there is continued.
         seed: of every random draw.
         quick, full: a smaller or the whole run; neither is something between.
-        recipe: "paper" or "sharp".
+        recipe: "paper", "sharp", or one of your own (`dataclasses.replace(PAPER_RECIPE, name=…, …)`).
         seeds, steps, largest: how many heads, how long, and up to how many items, instead of the scale's.
         rotated: whether items are turned by a random rotation, instead of the recipe's choice.
 
@@ -72,13 +74,13 @@ def run(
         rules = rules_for(plan.recipe, fits)
         measured = _measure(plan, trained, rules, folder, progress)
     metrics = {
-        "recipe": recipe,
+        "recipe": plan.recipe.name,
         "scale": plan.scale,
         "final_loss": trained.losses[-1].tolist(),
         **_gather(measured),
         "fits": {name: {k: v for k, v in fit.items() if not isinstance(v, list)} for name, fit in fits.items()},
     }
-    folder.finish(metrics)
+    folder.finish(metrics, commits=trained.commits)
     maps = {n: measured[n]["maps"] for n in measured if measured[n]["maps"]}
     tell(metrics, draw(metrics, fits, maps, folder), folder)
     return metrics

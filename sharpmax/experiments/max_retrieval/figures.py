@@ -7,6 +7,7 @@ from sharpmax.core.cards import policy_from_json
 from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
 from sharpmax.experiments.max_retrieval import paper_table
+from sharpmax.experiments.max_retrieval.statistics import standard_error
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.extras import extra
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
@@ -137,9 +138,10 @@ def polynomial_fit(fit: dict[str, Any]) -> CurvesDisplay:
     rows = np.asarray(fit["entropy"]), np.asarray(fit["inverse_temperature"])
     top = 1.5 * max(float(np.max(policy(RowStats(entropy=seen)))), float(np.max(PAPER(RowStats(entropy=grid)))))
     shown = rows[1] <= top
+    above = int((~shown).sum())
     curves = [
         Curve(
-            "best β of a mis-ranked row",
+            "best β of a mis-ranked row" + (f" ({above} of {len(shown)} are above {top:.0f})" if above else ""),
             rows[0][shown].tolist(),
             rows[1][shown].tolist(),
             color="#a8b2bc",
@@ -164,8 +166,7 @@ def attention(maps: dict[int, Any], rules: tuple[str, ...]) -> HeatMapsDisplay:
 
 
 def _mean_curve(label: str, by_size: dict[str, list[float]], color: str, line: str, scale: float = 100.0) -> Curve:
-    values = [scale * np.asarray(v) for v in by_size.values()]
-    mean = [float(v.mean()) for v in values]
-    error = [float(v.std(ddof=1) / len(v) ** 0.5) if len(v) > 1 else 0.0 for v in values]
+    mean = [scale * float(np.mean(v)) for v in by_size.values()]
+    error = [scale * (standard_error(v) or 0.0) for v in by_size.values()]
     low, high = np.subtract(mean, error).tolist(), np.add(mean, error).tolist()
     return Curve(label, [int(n) for n in by_size], mean, low, high, color, line)

@@ -19,23 +19,23 @@ LEADS = {
     "paper": "One attention head learns to name the class of the largest item in sets of 5 to 16. Asked about larger "
     "sets it fails, slowly, then completely. A rule that reads each row's own entropy wins back all that "
     "temperature can.",
-    "sharp": "Trained on the same 5 to 16 items, from inputs turned by an unknown rotation, this head still names "
-    "the right class among 131,072. What failed in the paper's head was not softmax alone: it was the "
-    "ranking.",
+    "sharp": "Trained on the same 5 to 16 items, this head is made to rank them exactly, so that it still names the "
+    "right class among thousands of times as many. What failed in the paper's head was not softmax alone: it was "
+    "the ranking.",
 }
 CAPTIONS = {
     "accuracy": (
         "Share of sets answered rightly; shade: one standard error over seeds. Dots: the paper's Table 1, where "
         "sources agree.",
-        "Lines that fall with the number of items, one for each rule.",
+        "Accuracy against the number of items, one line for each rule.",
     ),
     "maps-softmax": (
         "As the paper's Figure 2. Each map: 32 sets, the weights of their 16 largest items, largest on the left.",
-        "Maps whose bright left column fades as sets grow.",
+        "Maps of weights, one for each size; what is bright is attended to.",
     ),
     "maps-rules": (
         "As the paper's Figure 5, with EntropyTarget below: the same sets under three rules.",
-        "Three rows of maps; the left column stays bright longest in the last.",
+        "Rows of maps of weights, one row for each rule, one map for each size.",
     ),
     "fit": (
         "As the paper's Figure 6: the best inverse temperature of rows whose largest logit is the wrong item, and its "
@@ -44,12 +44,12 @@ CAPTIONS = {
     ),
     "largest-weight": (
         "Mean largest weight by rule, and the band that Lemma 2.1 allows plain softmax at the largest spread seen.",
-        "Falling lines; EntropyTarget stays high.",
+        "Largest weight against the number of items, one line for each rule, and a band.",
     ),
     "entropy": ("Mean entropy of plain softmax, between its bounds.", "A rising line inside a rising band."),
     "losses": (
         "Every set is one of three: right, right with a colder softmax, or ranked wrongly.",
-        "Three stacked areas; the last grows with the number of items.",
+        "Three stacked areas against the number of items.",
     ),
     "precision": (
         "The same trained heads, with the operands of every matrix product rounded as the hardware would. A quarter of "
@@ -62,16 +62,22 @@ CAPTIONS = {
 def tell(metrics: dict[str, Any], figures: list[str], folder: RunFolder) -> Page:
     """Write the page into the run folder."""
     blocks: list[Text | PageTable | Figure] = [_how_it_was_made(metrics, folder), *_the_claim(metrics, folder)]
-    if metrics["recipe"] == "paper":
+    kind = _kind(folder)
+    if kind == "paper":
         blocks.append(beside_the_paper(metrics))
     blocks += [_figure("accuracy"), all_rules(metrics), recovered(metrics), _what_rules_do(metrics)]
     blocks += [_figure(name) for name in ("maps-softmax", "maps-rules", "fit") if name in figures]
     blocks += [_fits(metrics), _figure("largest-weight"), _figure("entropy"), _why(metrics)]
-    blocks += [_figure("losses"), _figure("precision"), _differences(metrics), redraws(metrics)]
-    blocks += [*_rotation(metrics), *_committed(metrics)]
-    page = Page(TITLES[metrics["recipe"]], LEADS[metrics["recipe"]], blocks)
+    blocks += [_figure("losses"), _precision(metrics), _figure("precision"), _differences(kind), redraws(metrics)]
+    blocks += [*_committed(metrics), *(_rotation() if kind == "sharp" else _beyond())]
+    page = Page(TITLES[kind], LEADS[kind], blocks)
     page.save(folder.path)
     return page
+
+
+def _kind(folder: RunFolder) -> str:
+    """Return which of the two stories a run tells: a recipe of one's own is like one or the other."""
+    return "sharp" if folder.config["recipe"]["sharpening"] else "paper"
 
 
 def _figure(name: str) -> Figure:
@@ -80,15 +86,17 @@ def _figure(name: str) -> Figure:
 
 def _how_it_was_made(metrics: dict[str, Any], folder: RunFolder) -> Text:
     config = folder.config
-    made = f"{metrics['seeds']} seeds, {config['recipe']['steps']:,} steps of {config['recipe']['batch']:,} sets."
-    if metrics["scale"] == "full":
-        return Text(f"This is the full run: {made}", "What you are looking at")
-    return Text(
-        f"This is a smaller run ({metrics['scale']}), made to finish soon: {made} Its numbers are rougher and lower "
-        "than those of the full run (ten seeds), which --full makes; where the checkout holds that one, it stands at "
-        "the end.",
-        "What you are looking at",
+    seeds = f"{metrics['seeds']} seed{'s' if metrics['seeds'] > 1 else ''}"
+    made = f"{seeds}, {config['recipe']['steps']:,} steps of {config['recipe']['batch']:,} sets"
+    told = {
+        "full": f"This is the full run: {made}.",
+        "changed": f"This run differs from the full one by its options: {made}.",
+    }
+    smaller = (
+        f"This is a smaller run ({metrics['scale']}), made to finish soon: {made}. Its numbers are rougher than those "
+        "of the full run (ten seeds), which --full makes; where the checkout holds that one, it stands at the end."
     )
+    return Text(told.get(metrics["scale"], smaller), "What you are looking at")
 
 
 def _the_claim(metrics: dict[str, Any], folder: RunFolder) -> list[Text]:
@@ -99,7 +107,7 @@ def _the_claim(metrics: dict[str, Any], folder: RunFolder) -> list[Text]:
         "weight, so with more items less is left for the one that matters.",
         "The task",
     )
-    if metrics["recipe"] == "paper":
+    if _kind(folder) == "paper":
         return [task]
     trained = folder.config["recipe"]
     turned = "turned by a rotation that differs from seed to seed" if trained["rotated"] else "here not rotated"
@@ -118,13 +126,14 @@ def _the_claim(metrics: dict[str, Any], folder: RunFolder) -> list[Text]:
 def _what_rules_do(metrics: dict[str, Any]) -> Text:
     beta = metrics["best_constant"]
     largest = str(metrics["sizes"][-1])
+    refit = "The refitted one has the same form, from these heads. " if "refit" in metrics["summary"] else ""
     return Text(
         "Every rule multiplies the logits of a row by β = 1/θ. The paper's polynomial reads β from the row's "
-        "entropy; it was fitted once, and above 5.945 nats it gives 1, that is, nothing. The refitted one has the "
-        "same form, from our heads. The table may only rise with the entropy. log n looks at the size alone. "
-        "EntropyTarget solves for the β that brings the entropy down to 0.5 nats, so that the largest weight is "
-        f"large whatever the size. The best constant is chosen in hindsight for each size (at {int(largest):,} items: "
-        f"β = {beta[largest]:g}). Hard takes the largest logit: where every temperature ends.",
+        f"entropy; it was fitted once, and above 5.945 nats it gives 1, that is, nothing. {refit}The table, fitted to "
+        "these heads too, may only rise with the entropy. log n looks at the size alone. EntropyTarget solves for the "
+        "β that brings the entropy down to 0.5 nats, so that the largest weight is large whatever the size. The best "
+        f"constant is the best power of 2, chosen in hindsight for each size (at {int(largest):,} items: β = "
+        f"{beta[largest]:g}). Hard takes the largest logit: where every temperature ends.",
         "What each rule does",
     )
 
@@ -137,31 +146,40 @@ def _fits(metrics: dict[str, Any]) -> Text:
             continue
         plain, fitted = fit["held_out"]["plain"], fit["held_out"]["policy"]
         told.append(
-            f"{LABELS[rule]} (criterion: {fit['criterion']}): fitted to {fit['rows_with_a_best']:,} of "
-            f"{fit['rows']:,} rows; on held-out rows the right item's mean weight goes from "
-            f"{plain['coefficient']:.3f} to {fitted['coefficient']:.3f}."
+            f"{LABELS[rule]} (a row's best β gives its right item the best {fit['criterion']}): fitted to "
+            f"{fit['rows_with_a_best']:,} of {fit['rows']:,} rows; on held-out rows the right item's mean weight goes "
+            f"from {plain['coefficient']:.3f} to {fitted['coefficient']:.3f}."
         )
     return Text(" ".join(told), "The fitted rules")
 
 
 def _why(metrics: dict[str, Any]) -> Text:
     n = str(metrics["sizes"][-1])
-    lost, low = metrics["losses"][n], metrics["products"]
-    hard = {p: 100 * sum(v["hard"][n]) / len(v["hard"][n]) for p, v in low.items()}
+    lost = metrics["losses"][n]
     return Text(
         f"At {int(n):,} items plain softmax answers {100 * lost['right']:.1f} % rightly. A colder softmax would add "
         f"{100 * lost['temperature']:.1f} points; the remaining {100 * lost['ranking']:.1f} no temperature can win, "
         "because the largest logit belongs to the wrong item. The top two of n uniform numbers are about 1/n apart, "
-        "so the ranking must be ever more exact. Rounding matters then: with hard attention, float32 products give "
-        f"{hard['float32']:.1f} %, TF32 {hard['tf32']:.1f} %, bfloat16 {hard['bfloat16']:.1f} %. Lemma 2.1 itself does "
-        f"not bind yet: these logits spread over {metrics['largest_spread'][n]:,.0f}, which allows any weight up to "
-        "astronomical sizes. A head disperses as soon as many logits crowd near the top.",
+        "so the ranking must be ever more exact. Lemma 2.1 itself does not bind yet: these logits spread over "
+        f"{metrics['largest_spread'][n]:,.0f}, which allows any weight up to astronomical sizes. A head disperses as "
+        "soon as many logits crowd near the top.",
         "Where answers are lost",
     )
 
 
-def _differences(metrics: dict[str, Any]) -> Text:
-    if metrics["recipe"] == "sharp":
+def _precision(metrics: dict[str, Any]) -> Text:
+    n = str(metrics["sizes"][-1])
+    hard = {p: 100 * sum(v["hard"][n]) / len(v["hard"][n]) for p, v in metrics["products"].items()}
+    return Text(
+        "A ranking is only as exact as the products it is computed by. With hard attention, on a quarter of the sets "
+        f"of {int(n):,} items, float32 products give {hard['float32']:.1f} %, TF32 {hard['tf32']:.1f} %, bfloat16 "
+        f"{hard['bfloat16']:.1f} %. Rounding costs nothing where the head itself errs by more.",
+        "What rounding costs",
+    )
+
+
+def _differences(kind: str) -> Text:
+    if kind == "sharp":
         return Text(
             "Same task, same training sizes, same distribution, same decoder and query as the paper's head. "
             "Different: keys and values read the items linearly, keys have width 1 and start from 0, no L2, larger "
@@ -179,16 +197,30 @@ def _differences(metrics: dict[str, Any]) -> Text:
     )
 
 
-def _rotation(metrics: dict[str, Any]) -> list[Text | PageTable]:
+def _beyond() -> list[Text | PageTable]:
+    """Return what the sharp recipe makes of the same task, by its committed run, where the checkout is at hand."""
+    sharp = _committed_run("sharp")
+    if sharp is None:
+        return []
+    accuracy, top = sharp["summary"]["entropy_target"], str(sharp["sizes"][-1])
+    text = (
+        "The ranking can be learned. Another recipe, --recipe sharp, sees the same training sets of 5 to 16 items, as "
+        f"11 anonymous numbers an item, and is right on {100 * accuracy['16384']['mean']:.2f} % of the sets of 16,384 "
+        f"items and {100 * accuracy[top]['mean']:.2f} % of those of {int(top):,} (EntropyTarget, ten seeds, committed)."
+    )
+    return [Text(text, "And beyond the paper"), all_rules(sharp)]
+
+
+def _rotation() -> list[Text | PageTable]:
     """Return what a rotation of the inputs changes, by the committed full runs, where the checkout is at hand."""
     rotated, straight = (_committed_run(name) for name in ("sharp", "sharp-unrotated"))
-    if metrics["recipe"] != "sharp" or rotated is None or straight is None:
+    if rotated is None or straight is None:
         return []
     why = (
         "Nothing tells the head which of the 11 numbers is the priority: each seed turns them by a rotation of its "
         "own. Adam as usual would notice, because it scales every coordinate by itself; with one scale for all "
-        "features of an item, training commutes with the rotation (a test holds it to 1e-9 in float64), and ten heads "
-        "trained with and ten without differ by no more than chance."
+        "features of an item, training commutes with the rotation (a test holds it to 1e-9 in float64), and the "
+        "committed full runs, ten heads trained with and ten without, differ by no more than chance."
     )
     return [Text(why, "Does it matter how the inputs are turned?"), rotated_or_not(rotated, straight, "entropy_target")]
 
@@ -199,7 +231,7 @@ def _committed(metrics: dict[str, Any]) -> list[Text | PageTable | Figure]:
     if metrics["scale"] == "full" or full is None:
         return []
     origin = f"Made by: {full['command']} on {full['device']}."
-    tables = [beside_the_paper(full)] if metrics["recipe"] == "paper" else []
+    tables = [beside_the_paper(full)] if full["recipe"] == "paper" else []
     return [Text(origin, "The full run, as committed"), *tables, all_rules(full)]
 
 

@@ -64,7 +64,7 @@ def plan_run(
     seed: int,
     quick: bool,
     full: bool,
-    recipe: str,
+    recipe: str | Recipe,
     seeds: int | None = None,
     steps: int | None = None,
     largest: int | None = None,
@@ -77,13 +77,13 @@ def plan_run(
     """
     if quick and full:
         raise ValueError("expected at most one of quick and full, got both")
-    if recipe not in RECIPES:
+    if isinstance(recipe, str) and recipe not in RECIPES:
         raise ValueError(f"unknown recipe {recipe!r}; there are: {', '.join(RECIPES)}")
     for name, value, least in (("seeds", seeds, 1), ("steps", steps, 1), ("largest", largest, SMALLEST)):
         if value is not None and value < least:
             raise ValueError(f"expected {name} to be at least {least}, got {value}")
     kind = "quick" if quick else "full" if full else "default"
-    scale, base = SCALES[kind], RECIPES[recipe]
+    scale, base = SCALES[kind], RECIPES[recipe] if isinstance(recipe, str) else recipe
     chosen = replace(
         base,
         steps=steps or round(scale.step_share * base.steps),
@@ -93,10 +93,10 @@ def plan_run(
     given = {"seeds": seeds, "steps": steps, "largest": largest}
     changes = [f"{name}{value}" for name, value in given.items() if value is not None]
     changes += [] if rotated is None else ["rotated" if rotated else "unrotated"]
-    parts = [recipe, *([] if full else [kind]), *([f"seed{seed}"] if seed else []), *changes]
+    parts = [base.name, *([] if full else [kind]), *([f"seed{seed}"] if seed else []), *changes]
     return Plan(
         name="-".join(parts),
-        scale=kind if seeds is steps is None else "changed",
+        scale="changed" if changes or base != RECIPES.get(base.name) else kind,
         recipe=chosen,
         seed=seed,
         seeds=seeds or scale.seeds,

@@ -17,7 +17,7 @@ one policy for every head, as the paper's is.
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sharpmax.calibrate import Calibration, calibrate
+from sharpmax.calibrate import Calibration, NothingToFitError, calibrate
 from sharpmax.core.cards import policy_from_json, policy_to_json
 from sharpmax.core.policies import PAPER, Constant, EntropyTarget, LengthScaled, Policy
 from sharpmax.experiments.max_retrieval.evaluate import logit_rows
@@ -64,7 +64,7 @@ def fit_rules(plan: Plan, trained: Trained, folder: RunFolder) -> dict[str, Any]
     for name, options in FITS.items():
         try:
             result = calibrate(rows, seed=plan.seed, **options)  # type: ignore[arg-type]
-        except ValueError as reason:  # a head that ranks every row rightly leaves nothing to fit
+        except NothingToFitError as reason:  # a head that ranks every row rightly leaves nothing to fit
             fits[name] = {"nothing_to_fit": str(reason)}
             continue
         data = f"max retrieval, sizes {sizes[0]} to {sizes[-1]}, {sets} sets a size and seed"

@@ -25,13 +25,13 @@ def beside_the_paper(metrics: dict[str, Any]) -> Table:
                 _known(paper_table.ADAPTIVE[i], ".1f"),
                 _with_error(ours),
                 _known(paper_table.P_VALUE[i], ".1g"),
-                _known(ours["p_value"], ".1g"),
+                "-" if ours["p_value"] is None else f"{ours['p_value']:.1g}",
             ]
         )
     header = ["n", "softmax, paper", "ours", "adaptive, paper", "ours", "p, paper", "p, ours"]
     caption = (
         f"Table 1, accuracy in %: mean ± standard error over {metrics['seeds']} seeds; p of a paired t-test, published "
-        "polynomial against softmax. ?: public sources do not agree."
+        "polynomial against softmax (-: no difference to test). ?: public sources do not agree, or do not say."
     )
     return Table(header, rows, caption)
 
@@ -54,7 +54,7 @@ def recovered(metrics: dict[str, Any]) -> Table:
         summary = {rule: metrics["summary"][rule][str(n)] for rule in (*rules, "softmax", "hard")}
         gain = 100 * (summary["hard"]["mean"] - summary["softmax"]["mean"])
         shares = ["-" if gain < 0.5 else f"{100 * summary[rule]['recovered']:.0f} %" for rule in rules]
-        rows.append([f"{n:,}", f"{gain:.1f}", *shares])
+        rows.append([f"{n:,}", f"{gain:.1f}" if abs(gain) >= 0.05 else "0.0", *shares])
     caption = (
         "Share of the ceiling recovered, (rule - softmax)/(hard - softmax), where hard is at least 0.5 points above."
     )

@@ -18,6 +18,7 @@ from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.extras import extra
 from sharpmax.models.max_retrieval import Params
 from sharpmax.models.products import UNTUNED
+from sharpmax.provenance import commit
 from sharpmax.tasks.max_retrieval import random_rotation, training_batch
 
 with extra("jax"):
@@ -51,6 +52,8 @@ class Trained(NamedTuple):
     """(seeds, features, features)"""
     losses: Array
     """(chunks, seeds), the mean of each chunk."""
+    commits: frozenset[str]
+    """Of the code that made the steps, as far as it is known."""
 
     def head(self, seed: int) -> tuple[Params, Array | None]:
         """Return the parameters and the rotation of one seed."""
@@ -88,7 +91,11 @@ def train_heads(
     chunk = min(recipe.steps, max(1, CHUNK_SETS // recipe.batch))
     losses = jnp.zeros((-(-recipe.steps // chunk), seeds))
     state = jax.vmap(lambda key: initial_state(recipe, key))(seed_keys(seed, seeds, INITIAL))
-    done, (state, losses) = load_checkpoint(folder, (state, losses)) if folder else (0, (state, losses))
+    done, commits = 0, frozenset[str]()
+    if folder:
+        done, (state, losses), commits = load_checkpoint(folder, (state, losses))
+    if done < recipe.steps:
+        commits |= {commit() or "unknown"}
     if done:
         report(done, float(losses[(done - 1) // chunk].mean()))
     saved = time.monotonic()
@@ -98,9 +105,9 @@ def train_heads(
         losses = losses.at[start // chunk].set(chunk_losses.mean(axis=0))
         report(stop, float(losses[start // chunk].mean()))
         if folder and (stop == recipe.steps or time.monotonic() - saved >= checkpoint_seconds):
-            save_checkpoint(folder, stop, (state, losses))
+            save_checkpoint(folder, stop, (state, losses), commits)
             saved = time.monotonic()
-    return Trained(finished_params(recipe, state), rotation, losses)
+    return Trained(finished_params(recipe, state), rotation, losses, commits)
 
 
 def initial_state(recipe: Recipe, key: Array) -> State:

@@ -1,12 +1,14 @@
 """The experiment from its options to its page, at a size that takes seconds."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import sharpmax
 from sharpmax.experiments.max_retrieval import run
 from sharpmax.experiments.max_retrieval.plan import plan_run
+from sharpmax.experiments.max_retrieval.recipes import PAPER_RECIPE
 from sharpmax.report import write_report
 
 SMALL = {"quick": True, "seeds": 2, "steps": 24, "largest": 64}
@@ -47,6 +49,13 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(root, tmp_pat
     assert other["accuracy"] != first["accuracy"]
 
 
+def test_a_recipe_of_ones_own_is_run_and_told(tmp_path):
+    mine = replace(PAPER_RECIPE, name="mine", head=replace(PAPER_RECIPE.head, width=16, gelu="exact", biased=True))
+    metrics = run(tmp_path, recipe=mine, **SMALL)
+    assert metrics["recipe"] == "mine"
+    assert (tmp_path / "max-retrieval" / "mine-quick-seeds2-steps24-largest64" / "page.json").exists()
+
+
 def test_the_fitted_table_is_a_card(root):
     assert isinstance(sharpmax.load_policy(folder(root) / "table-card.json"), sharpmax.Table)
 
@@ -69,6 +78,14 @@ def test_a_run_is_named_after_what_makes_it_differ_from_the_full_one():
         for options in ({"rotated": False}, {"seed": 3}, {"full": False, "seeds": 4, "largest": 2**20})
     ]
     assert names == ["sharp-unrotated", "sharp-seed3", "sharp-default-seeds4-largest1048576"]
+
+
+def test_a_run_that_is_not_the_full_one_does_not_say_it_is():
+    full = {"seed": 0, "quick": False, "full": True, "recipe": "paper"}
+    mine = replace(PAPER_RECIPE, l2=0.0)
+    changed = ({"seeds": 20}, {"largest": 32}, {"rotated": True}, {"recipe": mine})
+    assert plan_run(**full).scale == "full"
+    assert {plan_run(**{**full, **options}).scale for options in changed} == {"changed"}
 
 
 @pytest.mark.parametrize(

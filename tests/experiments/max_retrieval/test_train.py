@@ -108,13 +108,31 @@ def test_schedules_go_from_the_first_value_to_the_last():
 def test_a_checkpoint_replaces_the_older_one_and_refuses_another_tree(tmp_path):
     tree = {"a": jnp.arange(3.0), "b": [jnp.ones((2, 2), dtype=jnp.int32)]}
     for step in (5, 10):
-        save_checkpoint(tmp_path, step, tree)
-    step, restored = load_checkpoint(tmp_path, tree)
-    assert step == 10
+        save_checkpoint(tmp_path, step, tree, frozenset({"before", "after"}))
+    step, restored, commits = load_checkpoint(tmp_path, tree)
+    assert (step, commits) == (10, {"before", "after"})
     assert_same(restored, tree)
     assert steps_on_disk(tmp_path) == [10]
     with pytest.raises(ValueError, match="another training"):
         load_checkpoint(tmp_path, {"a": jnp.arange(4.0)})
+    damaged = next(tmp_path.glob("checkpoint-*"))
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    with pytest.raises(ValueError, match="delete it to train again"):
+        load_checkpoint(tmp_path, tree)
+
+
+def test_code_that_continues_a_training_is_named_beside_the_code_that_began_it(tmp_path, monkeypatch):
+    def stop_late(step, loss):
+        if step == 48:
+            raise KeyboardInterrupt
+
+    train = partial(train_heads, TINY, seed=0, seeds=2, folder=tmp_path, checkpoint_seconds=0.0)
+    monkeypatch.setattr("sharpmax.experiments.max_retrieval.train.commit", lambda: "before")
+    with pytest.raises(KeyboardInterrupt):
+        train(report=stop_late)
+    for code in ("after", "too late to do anything"):
+        monkeypatch.setattr("sharpmax.experiments.max_retrieval.train.commit", lambda code=code: code)
+        assert train().commits == {"before", "after"}
 
 
 @pytest.mark.parametrize("encoder", ["linear", "mlp"])
