@@ -16,7 +16,6 @@ from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
 from tests.torch.gluon_as_python import Tiles, run_kernel
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 POLICY = kernel_policy(PAPER)
 
 
@@ -79,6 +78,7 @@ def retrieval(length, width, *, near):
     return q, k, v
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernel itself runs: test_retrieval_on_the_gpu")
 @pytest.mark.parametrize(("near", "few", "attended"), [(0, 16, 0), (5, 2, 0), (5, 16, 1)])
 def test_the_road_taken_is_the_one_the_rows_allow(near, few, attended, monkeypatch):
     """Leaders alone; leaders and a second pass on one tile of ten; or all rows attended to, by how many are few."""
@@ -87,7 +87,7 @@ def test_the_road_taken_is_the_one_the_rows_allow(near, few, attended, monkeypat
     monkeypatch.setattr(triton_sharpened, "_worth_waiting", lambda query, key: True)
     monkeypatch.setattr(triton_sharpened, "FEW", few)
     monkeypatch.setattr(triton_sharpened, "plain_attention", lambda *a, **k: calls.append(1) or plain(*a, **k))
-    q, k, v = (x.to(DEVICE, torch.float16) for x in retrieval(300, 64, near=near))
+    q, k, v = (x.to(torch.float16) for x in retrieval(300, 64, near=near))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert len(calls) == attended
     wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
