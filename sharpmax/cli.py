@@ -121,7 +121,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run one experiment, or all of them, and gather their pages into OUT/report.html."
     _add_run_options(parser, out=Path("runs"), seed=0, quick=False, debug=False)
-    names = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", title="experiments (default: all)")
+    names = parser.add_subparsers(
+        dest="experiment", metavar="EXPERIMENT", title="experiments (default: all but clrs-text)"
+    )
     for experiment in EXPERIMENTS:
         one = names.add_parser(experiment.name, help=experiment.claim, description=experiment.claim)
         # A default here would undo the same option given before the experiment's name.
