@@ -8,7 +8,8 @@ from sharpmax.extras import extra
 with extra("jax"):
     import jax as _  # noqa: F401, said in one line when it is missing, before any module needs it
 
-from sharpmax.jax.api import IMPLEMENTATIONS, Choice, attention, row_stats, which_implementation
+from sharpmax.core.ladder import Choice
+from sharpmax.jax.api import IMPLEMENTATIONS, attention, row_stats, which_implementation
 from sharpmax.jax.drop_in_softmax import sharpened_softmax, softmax
 from sharpmax.jax.mesh import sharded_attention
 from sharpmax.jax.pytrees import register_policies

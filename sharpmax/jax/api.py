@@ -11,10 +11,11 @@ serves or raises. The choice depends on shapes, dtypes and the platform only, so
 """
 
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax import Array
 
+from sharpmax.core.ladder import Choice, choose_implementation
 from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
 from sharpmax.core.softmax import say_if_silent
@@ -32,13 +33,6 @@ LADDER: dict[str, ModuleType] = {
 """Implementations by name, fastest first."""
 
 IMPLEMENTATIONS = tuple(LADDER)
-
-
-class Choice(NamedTuple):
-    """Which implementation serves a request, and why each one before it on the ladder does not."""
-
-    implementation: str
-    refused: dict[str, str]
 
 
 def attention(
@@ -174,17 +168,4 @@ def attend(request: Request, implementation: str | None) -> tuple[Array, RowStat
 
 
 def _choose(request: Request, implementation: str | None) -> Choice:
-    if implementation is not None:
-        if implementation not in LADDER:
-            raise ValueError(f"implementation must be one of {', '.join(LADDER)} or None, got {implementation!r}")
-        reason = LADDER[implementation].refusal(request)
-        if reason is not None:
-            raise NotImplementedError(f"implementation {implementation!r} cannot serve this: {reason}")
-        return Choice(implementation, {})
-    refused: dict[str, str] = {}
-    for name, module in LADDER.items():
-        reason = module.refusal(request)
-        if reason is None:
-            return Choice(name, refused)
-        refused[name] = reason
-    raise NotImplementedError("no implementation can serve this: " + "; ".join(f"{n}: {r}" for n, r in refused.items()))
+    return choose_implementation(LADDER, request, implementation)

@@ -12,11 +12,12 @@ serves or raises. Nothing is ever dropped in silence.
 
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from sharpmax.core.ladder import Choice, choose_implementation
 from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
 from sharpmax.core.softmax import say_if_silent
@@ -35,13 +36,6 @@ KERNELS = frozenset(LADDER)
 LADDER.update(stock=stock, chunked=chunked, eager=eager)
 
 IMPLEMENTATIONS = tuple(LADDER)
-
-
-class Choice(NamedTuple):
-    """Which implementation serves a request, and why each one before it on the ladder does not."""
-
-    implementation: str
-    refused: dict[str, str]
 
 
 def attention(
@@ -172,19 +166,8 @@ def which_implementation(query: Tensor, key: Tensor, value: Tensor, **arguments:
 
 
 def _choose(request: Request, implementation: str | None) -> Choice:
-    if implementation is not None:
-        if implementation not in LADDER:
-            raise ValueError(f"implementation must be one of {', '.join(LADDER)} or None, got {implementation!r}")
-        reason = LADDER[implementation].refusal(request)
-        if reason is not None:
-            raise NotImplementedError(f"implementation {implementation!r} cannot serve this: {reason}")
-        return Choice(implementation, {})
-    refused: dict[str, str] = {}
-    for name, module in LADDER.items():
-        reason = module.refusal(request)
-        if reason is None and name in KERNELS and request.query.device.type != "cuda":
-            reason = "Triton's interpreter is for tests: it serves only when named"
-        if reason is None:
-            return Choice(name, refused)
-        refused[name] = reason
-    raise NotImplementedError("no implementation can serve this: " + "; ".join(f"{n}: {r}" for n, r in refused.items()))
+    def unasked(name: str) -> str | None:
+        interpreted = name in KERNELS and request.query.device.type != "cuda"
+        return "Triton's interpreter is for tests: it serves only when named" if interpreted else None
+
+    return choose_implementation(LADDER, request, implementation, unasked)
