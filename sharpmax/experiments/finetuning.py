@@ -39,7 +39,7 @@ def finetune_model(
     steps: int = 500,
     tokens: int = 32768,
     learning_rate: float = 5e-4,
-    policy_rate: float = 1e-2,
+    policy_rate: float = 3e-3,
     lora: int = 0,
     row: int | None = None,
     algorithms: Sequence[str] = ALGORITHMS,

@@ -40,7 +40,7 @@ class Recipe:
     Attributes:
         steps, tokens: how many steps, and tokens a step (a process), padding included.
         learning_rate: AdamW's, warmed up over the first 5 % of the steps, then falling by a cosine to 0.
-        policy_rate: the learning rate of what the policy learns.
+        policy_rate: the learning rate of what the policy learns: a few hundredths of SSMax's slope a step at most.
         row: pack examples into rows of this many tokens, instead of batches of like length.
         bf16: products in bfloat16, weights in float32; by default where the device is a GPU that can.
         save_every: steps from checkpoint to checkpoint; 0 saves none.
@@ -49,7 +49,7 @@ class Recipe:
     steps: int = 500
     tokens: int = 32768
     learning_rate: float = 5e-4
-    policy_rate: float = 1e-2
+    policy_rate: float = 3e-3
     weight_decay: float = 0.01
     row: int | None = None
     bf16: bool | None = None

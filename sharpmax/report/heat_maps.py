@@ -25,6 +25,7 @@ class HeatMapsDisplay:
 
     Attributes:
         maps: row label -> column label -> matrix; every row has the same columns.
+        x_ticks, y_ticks: names of a matrix's columns and rows, if they have any.
     """
 
     maps: Mapping[str, Mapping[str, Matrix]]
@@ -32,17 +33,22 @@ class HeatMapsDisplay:
     y_label: str
     value_label: str
     title: str = ""
+    x_ticks: Sequence[str] = ()
+    y_ticks: Sequence[str] = ()
 
     def plot(self) -> Figure:
         """Draw on a new figure and return it."""
         columns = len(next(iter(self.maps.values())))
-        figure = Figure(figsize=(max(6.4, 1.1 * columns), 0.7 + 2.3 * len(self.maps)))
+        height = max(2.3, 0.16 * len(self.y_ticks))
+        figure = Figure(figsize=(max(6.4, 1.1 * columns + 2 * bool(self.y_ticks)), 0.7 + height * len(self.maps)))
         grid = figure.subplots(len(self.maps), columns, squeeze=False, sharex=True, sharey=True)
         for axes, (row, maps) in zip(grid, self.maps.items(), strict=True):
             for ax, (column, matrix) in zip(axes, maps.items(), strict=True):
                 image = ax.imshow(matrix, vmin=0.0, vmax=1.0, cmap="viridis", aspect="auto", interpolation="nearest")
                 ax.grid(False)
-                ax.set(xticks=[], yticks=[])
+                ax.set_xticks(range(len(self.x_ticks)), self.x_ticks, fontsize=6)
+                ax.set_yticks(range(len(self.y_ticks)), self.y_ticks, fontsize=7)
+                ax.tick_params(length=0)
                 if ax in grid[0]:
                     ax.set_title(column, loc="center", fontsize=9, fontweight="normal")
             axes[0].set_ylabel(row)

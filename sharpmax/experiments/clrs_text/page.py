@@ -127,14 +127,21 @@ def _draw(metrics: dict[str, Any], folder: RunFolder) -> None:
         for arm, of in metrics["by_length"].items()
     ]
     mark = [Mark("longest trained", x=max(metrics["trained"]))]
-    CurvesDisplay(curves, "items in the input", "exact answers, %", marks=mark, y_limits=(0, 100)).save(
-        folder.figures, "length"
-    )
+    CurvesDisplay(
+        curves, "items in the input", "exact answers, %", marks=mark, x_scale="linear", y_limits=(0, 100)
+    ).save(folder.figures, "length")
     maps = {
-        LABELS[arm]: [[of[str(n)] if of[str(n)] is not None else float("nan") for n in lengths] for of in by.values()]
+        arm: [[of[str(n)] if of[str(n)] is not None else float("nan") for n in lengths] for of in by.values()]
         for arm, by in metrics["accuracy"].items()
     }
-    HeatMapsDisplay({"algorithms": maps}, "length, rising", "", "exact answers").save(folder.figures, "algorithms")
+    HeatMapsDisplay(
+        {"": maps},
+        "length of the input",
+        "",
+        "exact answers",
+        x_ticks=[str(n) for n in lengths],
+        y_ticks=metrics["algorithms"],
+    ).save(folder.figures, "algorithms")
 
 
 def _captions(metrics: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -146,7 +153,8 @@ def _captions(metrics: dict[str, Any]) -> dict[str, tuple[str, str]]:
             "Lines that fall beyond the longest trained length.",
         ),
         "algorithms": (
-            f"Each map an arm: rows are the algorithms in the order of the tables, columns the lengths {lengths}.",
+            f"Each map an arm, each row an algorithm, each column a length: {lengths}. White does not fit. "
+            f"{'; '.join(f'{arm}: {LABELS[arm]}' for arm in metrics['accuracy'])}.",
             "Maps that are bright on the left, at trained lengths, and dark on the right.",
         ),
     }

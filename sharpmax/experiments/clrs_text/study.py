@@ -66,13 +66,13 @@ SCALES = {
     "quick": Scale(
         "gemma-tiny",
         Plan(
-            ("minimum", "binary_search", "task_scheduling"),
+            ("minimum", "segments_intersect", "task_scheduling"),
             train_lengths=(4, 5, 6, 7, 8),
             test_lengths=(6, 8, 12, 16),
             train_examples=1500,
             test_samples=4,
         ),
-        Recipe(steps=100, tokens=2048, learning_rate=3e-3, save_every=0, log_every=50),
+        Recipe(steps=200, tokens=1024, learning_rate=3e-3, save_every=0, log_every=100),
         generations=6,
     ),
 }

@@ -1,8 +1,10 @@
 """What is trained on and what is asked, kept apart, and kept on disk: shards of text with their checksums.
 
 The test set is settled first, from the published validation seeds. A training example whose question is in the test set
-is drawn again: small inputs repeat (there are few graphs of four nodes), whatever the seed. Every shard draws from
-seeds of its own, so shards are made side by side, and a run that was killed makes only those that are missing.
+is drawn again: small inputs repeat (there are few graphs of four nodes), whatever the seed. A test question is asked
+once: `segments_intersect` has two segments whatever the length, so it says nothing about sizes, and stands at the
+shortest alone. Every shard draws from seeds of its own, so shards are made side by side, and a run that was killed
+makes only those that are missing.
 """
 
 import gzip
@@ -78,7 +80,10 @@ def corpus(plan: Plan, *, processes: int = 1, report: Callable[[int, int], None]
     folder = corpus_folder(plan)
     tests = {folder / f"test-{name}.jsonl.gz": partial(_test_examples, plan, name) for name in plan.algorithms}
     made = _kept(tests, processes, report)
-    asked = frozenset(example.question for examples, _, _ in made for example in examples)
+    test: dict[str, Example] = {}
+    for example in (example for examples, _, _ in made for example in examples):
+        test.setdefault(example.question, example)
+    asked = frozenset(test)
     shards = range(-(-plan.train_examples // SHARD))
     trains = {folder / f"train-{i:03}.jsonl.gz": partial(_train_examples, plan, i, asked) for i in shards}
     drawn = _kept(trains, processes, report)
@@ -88,7 +93,7 @@ def corpus(plan: Plan, *, processes: int = 1, report: Callable[[int, int], None]
     return Corpus(
         plan,
         train,
-        [example for examples, _, _ in made for example in examples],
+        list(test.values()),
         {"test": sum(left for _, left, _ in made), "train": sum(left for _, left, _ in drawn)},
         {"test": _together(made), "train": _together(drawn)},
     )

@@ -69,6 +69,13 @@ def test_no_training_example_is_a_test_example(cache):
     assert asked & {example.question for example in careless}
 
 
+def test_a_question_is_asked_once(cache):
+    """Two segments are two segments at any length."""
+    plan = Plan(("minimum", "segments_intersect"), (4,), (4, 8), train_examples=5, test_samples=2)
+    asked = [(example.algorithm, example.length) for example in corpus(plan).test]
+    assert asked == [("minimum", 4)] * 10 + [("minimum", 8)] * 10 + [("segments_intersect", 4)] * 10
+
+
 def test_a_corpus_comes_back_from_disk_the_same_and_its_missing_shard_is_made_again(cache, monkeypatch):
     first = corpus(PLAN)
     (corpus_folder(PLAN) / "test-bfs.jsonl.gz").unlink()

@@ -1,0 +1,22 @@
+"""The benchmark of fine-tuning: every policy in turn, beside plain attention, on real text."""
+
+import pytest
+
+from sharpmax.bench.finetune import measure, show
+from sharpmax.tasks.clrs_text.corpus import Plan
+
+PLAN = Plan(("minimum",), (4, 5), (4,), train_examples=200, test_samples=1)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
+def test_every_policy_is_measured_beside_plain_attention():
+    found = measure(model="gemma-tiny", steps=2, tokens=512, repeats=2, policies=("paper",), device="cpu", plan=PLAN)
+    assert found["of_plain"]["none"] == 1
+    assert set(found["tokens_per_second"]) == {"none", "paper"}
+    assert all(len(speeds) == 2 and min(speeds) > 0 for speeds in found["tokens_per_second"].values())
+    assert show(found).row_count == 2
+
+
+def test_nothing_to_measure_is_refused():
+    with pytest.raises(ValueError, match="at least 2 steps"):
+        measure(steps=1)
