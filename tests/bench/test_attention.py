@@ -13,6 +13,7 @@ from sharpmax.bench.attention_figure import display
 from sharpmax.bench.attention_inputs import KINDS, draw
 from sharpmax.bench.attention_judging import COMPUTED, entmax15, error_of
 from sharpmax.bench.attention_timing import timed
+from sharpmax.cli import main
 
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU's table")
 SMALL = {"lengths": [64], "widths": [256], "repeats": 1, "threads": 1}  # two heads
@@ -62,13 +63,15 @@ def _absent(setting):
 
 
 @on_cpu
-def test_a_wrong_result_of_ours_is_not_timed_and_fails_the_run(monkeypatch, tmp_path):
+def test_a_wrong_result_of_ours_is_not_timed_and_fails_the_command(monkeypatch, tmp_path, capsys):
     attention = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr("sharpmax.torch.attention", lambda q, k, v, **_: attention(q, k, v, is_causal=True))
-    with pytest.raises(ArithmeticError, match=r"forward, rows sharpened, 64 tokens.*not timed"):
-        bench("attention", json=tmp_path / "a.json", only=["ours"], **SMALL)
+    options = ["--only", "ours", "--lengths", "64", "--widths", "256", "--repeats", "1", "--threads", "1", "--json"]
+    assert main(["bench", "attention", *options, str(tmp_path / "a.json")]) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("sharpmax: wrong: forward, rows sharpened, 64 tokens")
     rows = json.loads((tmp_path / "a.json").read_text())["results"]
-    assert all("milliseconds" not in r for r in rows if r["case"] == "forward, rows sharpened")
+    assert all("not timed" in r["failed"] for r in rows if r["case"] == "forward, rows sharpened")
 
 
 @on_cpu
