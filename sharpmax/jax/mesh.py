@@ -1,8 +1,9 @@
 """Attention over a sequence sharded on an axis of a device mesh: the same call, the same laws, no device with all keys.
 
 Statistics and values are two functions under `shard_map`; the policy between them is plain JAX on the sharded
-statistics, so any policy works and learns. Two schedules, and a count of the bytes that each moves decides:
+statistics, so any policy works and learns. Three schedules, and a count of the bytes that each moves decides:
 
+    heads     heads are dealt out in place of lengths (`mesh_heads`)
     ring      queries and keys are sharded; keys go round (`mesh_ring`)
     reduce    keys are sharded, queries are on every device; row states are merged (`mesh_reduce`)
 """
@@ -10,24 +11,25 @@ statistics, so any policy works and learns. Two schedules, and a count of the by
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import prod
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 from jax import Array
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sharpmax.core.policies import PAPER
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
-from sharpmax.jax import mesh_reduce, mesh_ring
+from sharpmax.jax import mesh_heads, mesh_reduce, mesh_ring
 from sharpmax.jax.logits import Logits
 from sharpmax.jax.request import validated
 from sharpmax.jax.streaming_blocks import block_size
 from sharpmax.jax.three_steps import attend_in_three_steps
 
-SCHEDULES: dict[str, ModuleType] = {"ring": mesh_ring, "reduce": mesh_reduce}
+SCHEDULES: dict[str, ModuleType] = {"heads": mesh_heads, "ring": mesh_ring, "reduce": mesh_reduce}
 
 
 class Layout(NamedTuple):
@@ -47,12 +49,23 @@ class Layout(NamedTuple):
     @property
     def rows(self) -> P:
         """The spec of anything (B, H, Lq, …)."""
+        if self.schedule == "heads":
+            return P(self.batch_axis, self._heads, None)
         return P(self.batch_axis, self.head_axis, self.axis if self.schedule == "ring" else None)
 
     @property
     def keys(self) -> P:
         """The spec of anything (B, Hkv, Lk, …)."""
-        return P(self.batch_axis, self.head_axis, self.axis)
+        return self.rows if self.schedule == "heads" else P(self.batch_axis, self.head_axis, self.axis)
+
+    @property
+    def _heads(self) -> Any:
+        return self.axis if self.head_axis is None else (self.head_axis, self.axis)
+
+    def placed(self, array: Array, spec: P) -> Array:
+        """Return the array where the spec wants it: outside jit it is moved at once."""
+        placed: Array = jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
+        return placed
 
     def of_logits(self, logits: Logits) -> Logits:
         """Return the spec of each array of the logits; mask, bias and segments keep all their columns."""
@@ -63,7 +76,7 @@ class Layout(NamedTuple):
             "key": self.keys,
             "mask": None if logits.mask is None else self._of_pairs(logits.mask),
             "bias": None if logits.bias is None else self._of_pairs(logits.bias),
-            "sinks": None if logits.sinks is None else P(self.head_axis),
+            "sinks": None if logits.sinks is None else P(self.rows[1]),
             "query_segments": None if logits.query_segments is None else P(batch, queries),
             "key_segments": None if logits.key_segments is None else P(batch, None),
             "query_places": P(queries),
@@ -88,12 +101,13 @@ def sharded_attention(
     return_stats: bool = False,
     **options: Any,
 ) -> Any:
-    """Attention as `attention`, its keys sharded over `axis` of `mesh` (and its queries, by the 'ring' schedule).
+    """Attention as `attention`, its sequence shared by the devices of `axis` of `mesh`.
 
     `batch_axis` and `head_axis` name mesh axes for those, if any. `options` are mask, bias, is_causal, scale, window,
     softcap, sinks and segments, of the global sequence. Mask and bias are sharded by query and keep all their columns.
-    Nothing needs to be placed beforehand, but what is placed so already does not move. The output is sharded as the
-    queries are. `schedule` is 'ring' or 'reduce'; None takes the one that moves fewer bytes (`bytes_moved`).
+    Nothing needs to be placed beforehand, but what is placed so already does not move. `schedule` is 'heads', 'ring' or
+    'reduce'; None takes the one that can serve and moves the fewest bytes (`bytes_moved`). The output is sharded by
+    length; by 'reduce' it is on every device, and by 'heads' sharded by head if the devices do not divide the length.
 
     Raises:
         ValueError: a length, batch or head count that its mesh axis does not divide; an unknown axis or schedule; a
@@ -105,21 +119,31 @@ def sharded_attention(
         raise NotImplementedError("a sharded sequence is served without dropout and with no axis of length 0")
     layout = _layout(request.logits, value.shape[3], mesh, axis, batch_axis, head_axis, schedule)
     placed = replace(request, logits=replace(request.logits, query_places=request.logits.places))
+    if layout.schedule == "heads":  # once, before either pass needs it
+        logits = placed.logits
+        q, k, v = (layout.placed(array, layout.rows) for array in (logits.query, logits.key, request.value))
+        placed = replace(placed, logits=replace(logits, query=q, key=k), value=v)
     output, stats = attend_in_three_steps(placed, partial(_statistics, layout), partial(_weighted, layout))
     if return_stats:
         say_if_silent(policy, stats)
     output = output.swapaxes(1, 2)
+    if layout.schedule == "heads" and output.shape[1] % layout.devices == 0:
+        output = layout.placed(output, P(batch_axis, axis, head_axis))
     return (output, stats) if return_stats else output
 
 
 def bytes_moved(logits: Logits, value_width: int, devices: int, schedule: str) -> int:
     """Return what a device sends in the forward pass, in bytes, by the given schedule.
 
-    ring: K for the statistics, K and V for the values, n times each (the last exchange brings them home). reduce: the
-    queries once, a state of seven numbers a row to n - 1 others, and an all-reduce of (m, Z, O), about twice its size.
+    heads: all but an n-th of its shard of Q, K, V and of the output. ring: K for the statistics, K and V for the
+    values, n times each (the last exchange brings them home). reduce: the queries once, a state of seven numbers a row
+    to n - 1 others, and an all-reduce of (m, Z, O), about twice its size.
     """
     batch, heads, queries = logits.rows
     width, key_heads = logits.query.shape[3], logits.key.shape[1]
+    if schedule == "heads":
+        numbers = (heads * queries + key_heads * logits.key.shape[2]) * (width + value_width)
+        return batch * numbers * logits.query.dtype.itemsize * (devices - 1) // devices**2
     if schedule == "ring":
         local = logits.key.shape[2] // devices
         return batch * key_heads * local * (2 * width + value_width) * logits.query.dtype.itemsize * devices
@@ -147,21 +171,36 @@ def _layout(
         )
     if schedule is not None and schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} or None, got {schedule!r}")
-    batch, _, queries = logits.rows
     devices = int(mesh.shape[axis])
-    if schedule is None:
-        by_bytes = sorted(SCHEDULES, key=lambda name: bytes_moved(logits, value_width, devices, name))
-        schedule = "reduce" if queries % devices else by_bytes[0]
-    wanted = [("keys", logits.key.shape[2], axis), ("sequences in the batch", batch, batch_axis)]
-    wanted += [("key heads", logits.key.shape[1], head_axis)]
-    wanted += [("queries", queries, axis)] if schedule == "ring" else []
-    for what, count, name in wanted:
-        if name is not None and count % mesh.shape[name]:
-            raise ValueError(
-                f"{count} {what} cannot be shared evenly by the {mesh.shape[name]} devices of mesh axis {name!r}; "
-                "pad them, and hide the padding by a mask"
-            )
+    by_bytes = sorted(SCHEDULES, key=lambda name: bytes_moved(logits, value_width, devices, name))
+    reasons = {name: _uneven(logits, mesh, axis, batch_axis, head_axis, name) for name in by_bytes}
+    if schedule is None:  # if none can serve, the least demanding says why
+        schedule = next((name for name in by_bytes if reasons[name] is None), "reduce")
+    if (reason := reasons[schedule]) is not None:
+        raise ValueError(reason)
     return Layout(mesh, axis, batch_axis, head_axis, schedule)
+
+
+def _uneven(
+    logits: Logits, mesh: Mesh, axis: str, batch_axis: str | None, head_axis: str | None, schedule: str
+) -> str | None:
+    """Return what the mesh does not divide that the schedule needs divided, or None."""
+    batch, _, queries = logits.rows
+    heads = ("key heads", logits.key.shape[1])
+    wanted: list[tuple[str, int, tuple[str | None, ...]]] = [("sequences in the batch", batch, (batch_axis,))]
+    if schedule == "heads":
+        wanted += [(*heads, (head_axis, axis))]
+    else:
+        wanted += [("keys", logits.key.shape[2], (axis,)), (*heads, (head_axis,))]
+        wanted += [("queries", queries, (axis,))] if schedule == "ring" else []
+    for what, count, over in wanted:
+        names = [name for name in over if name is not None]
+        devices = prod(mesh.shape[name] for name in names)
+        if count % devices:
+            said = " and ".join(map(repr, names))
+            hint = "; pad them, and hide the padding by a mask" if what in ("keys", "queries") else ""
+            return f"{count} {what} cannot be shared evenly by the {devices} devices of mesh axis {said}{hint}"
+    return None
 
 
 def _statistics(layout: Layout, logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:

@@ -1,15 +1,24 @@
-"""Run in a process of its own with eight virtual devices: sharded attention against one device; prints JSON."""
+"""Run in a process of its own with eight virtual devices: sharded attention against one device; prints JSON.
+
+The budget is that of every implementation: twice what one device, densely, errs in float32 against float64, and a few
+roundings.
+"""
 
 import json
 import sys
+from statistics import median
+from time import perf_counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, PerHead
 from sharpmax.jax import attention, streaming_blocks
-from sharpmax.jax.mesh import sharded_attention
+from sharpmax.jax.mesh import bytes_moved, sharded_attention
+from sharpmax.jax.request import validated
+from tests.torch.budgets import assert_within_budget
 
 streaming_blocks.WIDEST = 16
 STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
@@ -36,25 +45,40 @@ def everything(call, arrays, options):
 
     (output, stats), pull = jax.vjp(run, arrays)
     seeds = {n: jnp.where(jnp.isfinite(s), probe(s.shape), 0) * (n != "count") for n, s in stats.items()}
-    (gradients,) = pull((probe(output.shape), seeds))
+    (gradients,) = pull(
+        (probe(output.shape).astype(output.dtype), {n: x.astype(stats[n].dtype) for n, x in seeds.items()})
+    )
     return {"output": output, **stats, **{f"gradient {i}": g for i, g in enumerate(gradients)}}
 
 
 def probe(shape):
-    return jnp.cos(jnp.arange(np.prod(shape), dtype=jnp.float32)).reshape(shape)
+    return jnp.cos(jnp.arange(np.prod(shape), dtype=float)).reshape(shape)
 
 
-def errors(arrays, *, mesh, options=None, **how):
-    """Return the worst error of each result, sharded against one device, over its largest element (at least 1)."""
+def on_one_device(arrays, options, dtype):
+    """Return what one device makes of it, densely, as float64."""
+    with jax.enable_x64(dtype == np.float64):
+        arrays = [jnp.asarray(np.asarray(array, dtype)) for array in arrays]
+        found = everything(lambda *a, **o: attention(*a, **o, implementation="xla"), arrays, options)
+        return {name: torch.from_numpy(np.array(array, np.float64)) for name, array in found.items()}
+
+
+def judged(arrays, *, mesh, options=None, **how):
+    """Assert every result within its budget; return the worst error of each over its largest element (at least 1)."""
     options = options or {}
-    one = everything(lambda *a, **o: attention(*a, **o, implementation="xla"), arrays, options)
+    exact, naive = (on_one_device(arrays, options, dtype) for dtype in (np.float64, np.float32))
     many = everything(lambda *a, **o: sharded_attention(*a, **o, mesh=mesh, **how), arrays, options)
+    logit = exact["maximum"][exact["maximum"].isfinite()].abs().max().clamp(min=1).item()
+    # dL/de is a difference of terms of the size of dO·v, and through beta and H of those times the logits.
+    of_gradients = logit * max(1.0, *(float(abs(array).max()) ** 2 for array in arrays[1:3]))
     worst = {}
-    for name, expected in one.items():
-        finite = np.isfinite(expected)
-        assert (np.isfinite(many[name]) == finite).all(), name
-        scale = max(1.0, np.abs(np.asarray(expected)[finite]).max(initial=0))
-        worst[name] = float(np.abs(np.asarray(many[name] - expected)[finite]).max(initial=0) / scale)
+    for name, expected in exact.items():
+        got = torch.from_numpy(np.array(many[name]))
+        terms = of_gradients if "gradient" in name else 0.0 if name == "output" else 4 * logit
+        assert_within_budget(name, got, expected, naive[name], terms=terms)
+        finite = expected.isfinite()
+        scale = max(1.0, expected[finite].abs().max().item())
+        worst[name] = (got.double() - expected)[finite].abs().max().item() / scale
     return worst
 
 
@@ -70,18 +94,28 @@ def agreement():
     eight = mesh_of(8)
     cube = {"mesh": mesh_of(8, ("data", "heads", "sequence"), (2, 2, 2)), "batch_axis": "data", "head_axis": "heads"}
     return {
-        "ring, window, dead rows, bias, sinks": errors(
+        "ring, window, dead rows, bias, sinks": judged(
             [*square, bias, sinks], mesh=eight, options={"window": (13, 5), "mask": ragged}, **ring
         ),
-        "ring, padding, fewer queries than keys": errors(
+        "ring, padding, fewer queries than keys": judged(
             inputs(32, 64), mesh=mesh_of(4), options={"mask": padding, **causal}, **ring
         ),
-        "ring, segments, batch and heads sharded too": errors(
+        "ring, segments, batch and heads sharded too": judged(
             square, options={"segments": segments, "policy": each, **causal}, **cube, **ring
         ),
-        "ring, entropy target": errors(square, mesh=mesh_of(2), options={"policy": EntropyTarget(1.0)}, **ring),
-        "reduce, one query": errors(inputs(1, 64), mesh=eight, options=causal, **reduce),
-        "reduce, window, bias, sinks, softcap": errors(
+        "ring, entropy target": judged(square, mesh=mesh_of(2), options={"policy": EntropyTarget(1.0)}, **ring),
+        "heads, window, dead rows, bias, sinks": judged(
+            [*square, bias, sinks],
+            mesh=mesh_of(2),
+            options={"window": (13, 5), "mask": ragged, "policy": each},
+            axis="sequence",
+            schedule="heads",
+        ),
+        "heads, a length that the devices do not divide": judged(
+            inputs(63, 63), mesh=mesh_of(2), options=causal, axis="sequence"
+        ),
+        "reduce, one query": judged(inputs(1, 64), mesh=eight, options=causal, **reduce),
+        "reduce, window, bias, sinks, softcap": judged(
             [*inputs(5, 64), bias[:, :, :5], sinks], mesh=eight, options={"softcap": 4.0, "window": 40}, **reduce
         ),
     }
@@ -108,5 +142,31 @@ def memory():
     return found
 
 
+def schedules(length=4096, heads=8, width=64, rounds=3):
+    """Return by schedule the median seconds of a causal forward and of its gradient, and the bytes a device sends."""
+    streaming_blocks.WIDEST = 128
+    mesh, found = mesh_of(8), {}
+    arrays = inputs(length, length, batch=1, heads=heads, key_heads=heads, width=width)
+    logits = validated(*arrays, policy=PAPER, is_causal=True).logits
+    for schedule in ("heads", "ring", "reduce"):
+
+        def forward(q, k, v, schedule=schedule):
+            return sharded_attention(q, k, v, mesh=mesh, axis="sequence", schedule=schedule, is_causal=True)
+
+        def gradient(q, k, v, forward=forward):
+            return jax.grad(lambda *x: (forward(*x) ** 2).sum(), (0, 1, 2))(q, k, v)
+
+        found[schedule] = {"forward bytes a device": bytes_moved(logits, width, 8, schedule)}
+        for name, call in (("forward", jax.jit(forward)), ("gradient", jax.jit(gradient))):
+            jax.block_until_ready(call(*arrays))
+            seconds = []
+            for _ in range(rounds):
+                start = perf_counter()
+                jax.block_until_ready(call(*arrays))
+                seconds.append(perf_counter() - start)
+            found[schedule][f"{name} seconds"] = round(median(seconds), 3)
+    return found
+
+
 if __name__ == "__main__":
-    print(json.dumps({"agreement": agreement, "memory": memory}[sys.argv[1]]()))
+    print(json.dumps({"agreement": agreement, "memory": memory, "schedules": schedules}[sys.argv[1]]()))

@@ -16,8 +16,6 @@ from sharpmax.jax.mesh import bytes_moved
 from sharpmax.jax.request import validated
 
 ROOT = Path(__file__).parent.parent.parent
-EPS = float(np.finfo(np.float32).eps)
-LOGIT = 12  # the largest logit here: what a weight errs by, in roundings
 
 
 def on_eight_devices(what):
@@ -34,12 +32,12 @@ def on_eight_devices(what):
 
 
 def test_eight_devices_agree_with_one():
-    for case, errors in on_eight_devices("agreement").items():
-        assert len(errors) >= 9, case
-        # EntropyTarget's root is found to 1e-4 nats by either; the rest only rounds differently.
-        budget = 1e-3 if "target" in case else 4 * LOGIT * EPS
-        for name, error in errors.items():
-            assert error <= budget, f"{case}: {name} differs by {error:.1e}, the budget is {budget:.1e}"
+    """Each result within its budget, asserted there; here, that every case ran and gave every result."""
+    found = on_eight_devices("agreement")
+    assert len(found) == 8
+    assert all(
+        {"output", "entropy", "gradient 0", "gradient 1", "gradient 2"} <= set(worst) for worst in found.values()
+    )
 
 
 def test_memory_a_device_falls_with_devices():
@@ -59,7 +57,7 @@ def one_device(names=("sequence",), kind=jax.sharding.AxisType.Auto):
 
 def test_one_device_is_a_mesh_too():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 10, 2, 8)), jnp.float32)
-    for schedule in ("ring", "reduce"):
+    for schedule in ("heads", "ring", "reduce"):
         got = sharded_attention(x, x, x, mesh=one_device(), axis="sequence", is_causal=True, schedule=schedule)
         np.testing.assert_allclose(got, attention(x, x, x, is_causal=True), atol=1e-5)
 
@@ -71,6 +69,8 @@ def test_few_queries_stay_and_many_go_round():
 
     assert moved(1, "reduce") < moved(1, "ring")
     assert moved(4096, "ring") < moved(4096, "reduce")
+    # Seven eighths of a shard of Q, K, V and the output.
+    assert moved(4096, "heads") == 7 * (4 * 512 * 8 * 64 * 4) // 8 < moved(4096, "ring")
     # K twice and V once, 512 keys of 8 heads of 64 float32, eight times.
     assert moved(4096, "ring") == 3 * 512 * 8 * 64 * 4 * 8
 
@@ -86,9 +86,10 @@ class TwoDevices:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"mesh": TwoDevices(), "axis": "sequence"}, ValueError, "11 keys cannot be shared evenly by the 2 devices"),
+        ({"mesh": TwoDevices(), "axis": "sequence", "schedule": "ring"}, ValueError, r"11 keys .* the 2 devices"),
+        ({"mesh": TwoDevices(), "axis": "heads"}, ValueError, "11 keys cannot be shared evenly by the 4 devices"),
         ({"axis": "sequence", "head_axis": "tensor"}, ValueError, "not 'tensor'"),
-        ({"axis": "sequence", "schedule": "star"}, ValueError, "schedule must be one of ring, reduce"),
+        ({"axis": "sequence", "schedule": "star"}, ValueError, "schedule must be one of heads, ring, reduce"),
         ({"axis": "sequence", "dropout": 0.1, "dropout_key": jax.random.key(0)}, NotImplementedError, "dropout"),
         (
             {"mesh": one_device(kind=jax.sharding.AxisType.Explicit), "axis": "sequence"},
