@@ -39,9 +39,8 @@ def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozen
     scale = None if row_scale is None else row_scale.detach()
     asked = ("minimum" in extra, "variance" in extra)
     found = chunked_statistics(*_logits_of(request), scale, *_options(request), *asked)
-    fields = dict(zip(RowStats._fields[:6], found, strict=True))
-    return RowStats(**{name: field for name, field in fields.items() if name not in ("minimum", "variance")}
-                    | {name: fields[name] for name in extra})  # fmt: skip
+    # What was not asked for comes as an empty tensor.
+    return RowStats(*found[:4], *(field if wanted else None for field, wanted in zip(found[4:], asked, strict=True)))
 
 
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
