@@ -33,6 +33,7 @@ def run(
     arms: tuple[str, ...] | None = None,
     seeds: int | None = None,
     steps: int | None = None,
+    tokens: int | None = None,
     parallel: int = 1,
     save_every: int | None = None,
     device: str | None = None,
@@ -45,7 +46,7 @@ def run(
         out: root of the run folders.
         seed: the first of the seeds.
         quick: a small model on few algorithms, instead of SmolLM2 on all.
-        model, arms, seeds, steps: instead of the scale's.
+        model, arms, seeds, steps, tokens: instead of the scale's; fewer tokens a step for a smaller GPU.
         parallel: how many arms to run side by side, each in a process of its own.
         save_every: steps from checkpoint to checkpoint; 0 for none.
         device: cuda or cpu; a GPU if there is one.
@@ -53,7 +54,7 @@ def run(
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.
     """
-    study = plan_study(seed=seed, quick=quick, model=model, arms=arms, seeds=seeds, steps=steps)
+    study = plan_study(seed=seed, quick=quick, model=model, arms=arms, seeds=seeds, steps=steps, tokens=tokens)
     folder = train(study, out, parallel=parallel, save_every=save_every, device=device)
     from sharpmax.experiments.clrs_text.page import tell  # brings the report extra, which training must not need
 

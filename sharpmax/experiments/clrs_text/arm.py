@@ -7,6 +7,7 @@ the experiment follows from these.
 import dataclasses
 import shutil
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from sharpmax.hf.answer_batches import Encoded, encode
 from sharpmax.hf.answer_model import generated, right_tokens
 from sharpmax.hf.finetune import finetune
 from sharpmax.hf.trained_policy import policy_named
-from sharpmax.tasks.clrs_text.corpus import corpus
-from sharpmax.tasks.clrs_text.examples import Example
+from sharpmax.tasks.clrs_text.corpus import Plan, corpus
+
+SHORT = 24
+"""Tokens of the longest answer that is also generated for real, a token at a time."""
 
 
 def run_arm(study: Study, arm: str, seed: int, out: Path, device: str, save_every: int) -> None:
@@ -34,10 +37,8 @@ def run_arm(study: Study, arm: str, seed: int, out: Path, device: str, save_ever
 def train_and_judge(study: Study, arm: str, seed: int, folder: Path, device: str, save_every: int) -> dict[str, Any]:
     """Return the record of one arm and seed; checkpoints are kept in `folder` while it trains."""
     began = time.perf_counter()
-    texts = corpus(study.corpus)
     loaded = load_by_name(study.model, seed=seed, device=device)
-    train = _encoded(loaded.tokenizer, texts.train)
-    test = _encoded(loaded.tokenizer, texts.test)
+    train, test = _encoded(study.model, study.corpus)
     recipe = dataclasses.replace(study.recipe, seed=seed, save_every=save_every)
     checkpoints = folder / "training" / f"{arm}-seed{seed}"
     policy = policy_named(ARMS[arm], loaded.model)
@@ -73,8 +74,7 @@ def train_and_judge(study: Study, arm: str, seed: int, folder: Path, device: str
 def test_set(study: Study) -> dict[str, Any]:
     """Return what was asked: each example's algorithm, length and number of answer tokens, and the data's checksums."""
     texts = corpus(study.corpus)
-    tokenizer = load_by_name(study.model, seed=0, device="cpu").tokenizer
-    encoded = _encoded(tokenizer, texts.test)
+    _, encoded = _encoded(study.model, study.corpus)
     return {
         "algorithm": [example.algorithm for example in texts.test],
         "length": [example.length for example in texts.test],
@@ -85,8 +85,15 @@ def test_set(study: Study) -> dict[str, Any]:
     }
 
 
-def _encoded(tokenizer: Any, examples: list[Example]) -> list[Encoded]:
-    return encode(tokenizer, [(example.question, example.answer) for example in examples])
+@lru_cache(maxsize=1)
+def _encoded(model: str, plan: Plan) -> tuple[list[Encoded], list[Encoded]]:
+    """Tokenise what is trained on and what is asked: once for all arms of a process."""
+    texts, tokenizer = corpus(plan), load_by_name(model, seed=0, device="cpu").tokenizer
+    train, test = (
+        encode(tokenizer, [(example.question, example.answer) for example in examples])
+        for examples in (texts.train, texts.test)
+    )
+    return train, test
 
 
 def _right(model: Any, policy: Policy | None, test: list[Encoded], device: str) -> list[int]:
@@ -98,7 +105,7 @@ def _agreement(
     model: Any, policy: Policy | None, test: list[Encoded], right: list[int], asked: int, device: str
 ) -> dict[str, int]:
     """Generate some of the answers for real: how often is it right exactly where the one pass says so?"""
-    short = [i for i, example in enumerate(test) if len(example.ids) - example.start <= 64]
+    short = [i for i, example in enumerate(test) if len(example.ids) - example.start <= SHORT]
     chosen = [short[i * len(short) // asked] for i in range(asked)] if short else []
     agree = exact = 0
     with on_policy(model, policy), autocast(device), torch.no_grad():

@@ -3,7 +3,7 @@
 A run is the *full* one, as committed under `results/`, or *quick*, for tests: a small model, few algorithms, real data.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sharpmax.hf.finetune import Recipe
@@ -40,7 +40,7 @@ class Study:
     recipe: Recipe
     arms: tuple[str, ...] = tuple(ARMS)
     seeds: tuple[int, ...] = (0, 1)
-    generations: int = 20
+    generations: int = 12
 
     @property
     def config(self) -> dict[str, Any]:
@@ -58,11 +58,12 @@ class Scale:
     model: str
     corpus: Plan = field(default_factory=Plan)
     recipe: Recipe = field(default_factory=Recipe)
-    generations: int = 20
+    generations: int = 12
 
 
 SCALES = {
-    "full": Scale("smollm2"),
+    # Steps so large keep a GPU busy while the next kernels are launched; they take about 70 GB.
+    "full": Scale("smollm2", recipe=Recipe(steps=350, tokens=49152)),
     "quick": Scale(
         "gemma-tiny",
         Plan(
@@ -86,6 +87,7 @@ def plan_study(
     arms: tuple[str, ...] | None = None,
     seeds: int | None = None,
     steps: int | None = None,
+    tokens: int | None = None,
 ) -> Study:
     """Settle a run from its options; those that are None are the scale's.
 
@@ -100,9 +102,10 @@ def plan_study(
     if seeds is not None and seeds < 1:
         raise ValueError(f"expected at least 1 seed, got {seeds}")
     scale = SCALES["quick" if quick else "full"]
-    recipe = scale.recipe if steps is None else Recipe(**{**asdict(scale.recipe), "steps": steps})
+    given = {name: value for name, value in {"steps": steps, "tokens": tokens}.items() if value is not None}
+    recipe = replace(scale.recipe, **given)  # type: ignore[arg-type]
     model = model or scale.model
-    changed = [f"steps{steps}"] if steps else []
+    changed = [f"{name}{value}" for name, value in given.items()]
     changed += [f"seed{seed}"] if seed else []
     changed += ["-".join(chosen)] if arms else []
     name = "-".join([model.replace("/", "-"), *(["quick"] if quick else []), *changed])
