@@ -17,8 +17,10 @@ with extra("hf"):
     from safetensors import safe_open
     from safetensors.torch import save
 
-FOLLOW = 0.15
-"""How far a price moves when its window comes, in log, at most; half the share of the newest cost in their mean."""
+FOLLOW = 0.05
+"""How far a price moves when its window comes, in log, at most: faster than the heads can follow, it overshoots."""
+NEWEST = 0.3
+"""The share of the newest cost in the mean that a price looks at."""
 
 
 class Course(NamedTuple):
@@ -43,7 +45,7 @@ class Price:
         if self.allowed is None:
             return
         before = self.allowed if self.mean is None else self.mean
-        self.mean = before + 2 * FOLLOW * (paid - before)
+        self.mean = before + NEWEST * (paid - before)
         self.value *= math.exp(FOLLOW * min(1.0, max(-1.0, self.mean / self.allowed - 1)))
 
 

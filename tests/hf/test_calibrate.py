@@ -119,6 +119,17 @@ def test_side_by_side_is_as_one_by_one(loaded):
         learn_side_by_side(loaded, draws, texts, [recipes[0], Recipe(steps=9)])
 
 
+def test_it_learns_under_autocast_with_logits_in_float32(loaded):
+    """What a GPU does: products in bfloat16, while losses and the cost of text keep their digits."""
+    recipe = Recipe(steps=8, learning_rate=0.05, penalty=1.0, windows=(32,), n0=8.0)
+    exact = learn(loaded, lambda step: QUESTIONS, [loaded.tokens(TEXT)], recipe).course
+    with torch.autocast("cpu", torch.bfloat16):
+        assert loaded.logits(loaded.hidden(loaded.tokens(TEXT))).dtype == torch.float32
+        half = learn(loaded, lambda step: QUESTIONS, [loaded.tokens(TEXT)], recipe).course
+    np.testing.assert_allclose(half.answers, exact.answers, rtol=0.02)
+    assert half.answers[-1] < half.answers[0]
+
+
 def test_a_killed_fit_continues_to_the_same_end(loaded, tmp_path):
     recipe = Recipe(steps=12, learning_rate=0.05, allowed=0.01, windows=(16, 32), text_tokens=32, n0=8.0)
     texts = [loaded.tokens(TEXT)]
@@ -148,7 +159,7 @@ def test_a_price_follows_what_is_allowed(loaded):
         recipe = Recipe(steps=30, learning_rate=0.05, penalty=1.0, allowed=allowed, windows=(64,), n0=8.0)
         course = learn(loaded, lambda step: QUESTIONS, [ids], recipe).course
         ends[allowed] = course.price[-1], course.cost[-1]
-    assert ends[1.0][0] < 0.1 < 10 < ends[1e-7][0]
+    assert ends[1.0][0] < 0.5 < 2 < ends[1e-7][0]
     assert ends[1e-7][1] < ends[1.0][1]
 
 
