@@ -13,7 +13,7 @@ from torch import Tensor
 from sharpmax.core.policies import Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table
 from sharpmax.core.policies.base import SMALLEST, choose
 from sharpmax.core.stats import FLOOR, RowStats, StreamState
-from sharpmax.torch.chunked_rows import Rows, Scratch, chunks, rows_of
+from sharpmax.torch.chunked_rows import Chunk, Rows, Scratch, chunks, rows_of
 from sharpmax.torch.lengths import counted_by_position, positions
 from sharpmax.torch.request import Request
 
@@ -53,7 +53,7 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
         beta = choose(request.policy, stats, stats_at)
         weights = weights_of_shifted_(shifted, beta.clamp(min=SMALLEST), maximum, scratch)
         value = chunk.keys_of(request.value).to(request.wide)
-        chunk.rows_of(output, request.groups).copy_(product(weights[..., : value.shape[0]], value))
+        chunk.rows_of(output, request.groups).copy_(product(chunk, weights[..., : value.shape[1]], value))
         for name, field in stats._replace(inverse_temperature=beta)._asdict().items():
             if field is not None:
                 if name not in kept:
@@ -118,6 +118,6 @@ def weights_of_shifted_(shifted: Tensor, beta: Tensor, maximum: Tensor, scratch:
     return weights.masked_fill_(empty.unsqueeze(-1), 0) if empty.any() else weights
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply (group, queries, n) with (n, p) as one product, not one a group."""
-    return (left.reshape(-1, left.shape[-1]) @ right).view(*left.shape[:2], right.shape[1])
+def product(chunk: Chunk, left: Tensor, right: Tensor) -> Tensor:
+    """Multiply (query heads, queries, n) with (heads, n, p): one product a key head, not one a query head."""
+    return torch.bmm(chunk.by_key_head(left), right).view(*left.shape[:2], right.shape[2])

@@ -167,7 +167,7 @@ def chunked_output(
         shifted, maximum = shift_(rows.logits, rows.masked)
         weights = weights_of_shifted_(shifted, chunk.rows_of(beta, request.groups), maximum, scratch)
         v = chunk.keys_of(value).to(request.wide)
-        chunk.rows_of(output, request.groups).copy_(product(weights[..., : v.shape[0]], v))
+        chunk.rows_of(output, request.groups).copy_(product(chunk, weights[..., : v.shape[1]], v))
     return output
 
 
@@ -205,10 +205,10 @@ def chunked_output_gradient(
         weights = weights_of_shifted_(shifted.clone(), row_beta, maximum, scratch)
         v = chunk.keys_of(value).to(request.wide)
         dO = chunk.rows_of(d_output, request.groups).to(request.wide)
-        keys = v.shape[0]
-        chunk.keys_of(d_value).add_(weights[..., :keys].flatten(0, 1).T @ dO.flatten(0, 1))
+        keys = v.shape[1]
+        chunk.keys_of(d_value).add_(chunk.by_key_head(weights[..., :keys]).mT @ chunk.by_key_head(dO))
         g = torch.zeros_like(weights)  # the sink's value is 0, hence its g
-        g[..., :keys] = product(dO, v.T)
+        g[..., :keys] = product(chunk, dO, v.mT)
         d_scaled = weights.mul_(g.sub_((weights * g).sum(-1, keepdim=True)))
         # Σ dS_j = 0, so the shift of e does not change Σ e_j dS_j, and keeps its rounding small.
         chunk.rows_of(d_beta, request.groups).copy_((shifted * d_scaled).sum(-1))

@@ -1,7 +1,7 @@
 """A few rows of logits at a time: how `chunked` makes them, and how a gradient goes back through them.
 
-A chunk is all the visible keys of some queries, for every query head that shares a key head, so any row statistic is
-one reduction and memory is O(keys), not O(queries·keys). Sizes are chosen so that a chunk stays in the cache.
+A chunk is all the visible keys of some queries, for every query head that shares a key head, of as many key heads as
+fit, so any row statistic is one reduction and memory is O(keys), not O(queries·keys).
 """
 
 from bisect import bisect_right
@@ -15,38 +15,44 @@ from torch import Tensor
 from sharpmax.torch.lengths import visible_by_position
 from sharpmax.torch.request import Request
 
-ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
-"""Logits in a chunk: 4 MB on a CPU, small enough for its cache and large enough that a product does not mostly pack its
-keys; 256 MB on an accelerator, which needs the parallelism."""
+ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
+"""Logits in a chunk: 16 MB on a CPU, so that Python and the waiting of threads for one another are little beside it;
+256 MB on an accelerator, which needs the parallelism."""
 
-CAUSAL_QUERIES = {"cpu": 256, "cuda": 2048}
-"""Queries in a chunk at most, where each sees other keys: half of a chunk's square on the diagonal is for nothing."""
+QUERIES = {"cpu": 256, "cuda": 2048}
+"""Queries in a chunk: at most, where each sees other keys, because half of the diagonal's square is for nothing; and at
+least, before a chunk takes several heads, because a product packs its keys once a chunk."""
 
 
 class Chunk(NamedTuple):
-    """Which rows and keys: batch and key head `b, h`; queries [start, stop); keys [low, high)."""
+    """Which rows and keys: batch `b`; `heads` key heads from `h`; queries [start, stop); keys [low, high)."""
 
     b: int
     h: int
+    heads: int
     start: int
     stop: int
     low: int
     high: int
 
     def query_heads(self, groups: int) -> slice:
-        """The query heads that share this key head."""
-        return slice(self.h * groups, (self.h + 1) * groups)
+        """The query heads that share these key heads."""
+        return slice(self.h * groups, (self.h + self.heads) * groups)
 
     def rows_of(self, tensor: Tensor, groups: int) -> Tensor:
-        """Return this chunk's part of a (B, H, Lq, …) tensor, as (group, queries, …)."""
+        """Return this chunk's part of a (B, H, Lq, …) tensor, as (query heads, queries, …)."""
         return tensor[self.b, self.query_heads(groups), self.start : self.stop]
 
     def keys_of(self, tensor: Tensor) -> Tensor:
-        """Return this chunk's part of a (B, Hkv, Lk, width) tensor, as (keys, width)."""
-        return tensor[self.b, self.h, self.low : self.high]
+        """Return this chunk's part of a (B, Hkv, Lk, width) tensor, as (heads, keys, width)."""
+        return tensor[self.b, self.h : self.h + self.heads, self.low : self.high]
+
+    def by_key_head(self, tensor: Tensor) -> Tensor:
+        """Return (query heads, queries, n) as (heads, rows, n): what one product of a key head multiplies."""
+        return tensor.reshape(self.heads, -1, tensor.shape[-1])
 
     def logits_of(self, tensor: Tensor, groups: int) -> Tensor:
-        """Return this chunk's part of a tensor that broadcasts to (B, H, Lq, Lk), as (1|group, 1|queries, 1|keys)."""
+        """Return this chunk's part of a tensor that broadcasts to (B, H, Lq, Lk), as (1|heads, 1|queries, 1|keys)."""
         queries, keys = slice(self.start, self.stop), slice(self.low, self.high)
         wanted = (slice(self.b, self.b + 1), self.query_heads(groups), queries, keys)
         return tensor[tuple(slice(None) if n == 1 else s for n, s in zip(tensor.shape, wanted, strict=True))][0]
@@ -54,21 +60,22 @@ class Chunk(NamedTuple):
 
 def chunks(request: Request) -> Iterator[Chunk]:
     """Cover every row once, in a fixed order, so that sums into keys are the same on every call."""
-    length = request.rows[2]
+    length, (batch, key_heads, keys) = request.rows[2], request.key.shape[:3]
     kind = "cpu" if request.query.device.type == "cpu" else "cuda"
-    elements = ELEMENTS[kind]
-    most = length if request.left is None and request.right is None else CAUSAL_QUERIES[kind]
-    for b in range(request.key.shape[0]):
-        for h in range(request.key.shape[1]):
+    most = length if request.left is None and request.right is None else QUERIES[kind]
+    at_once = max(1, ELEMENTS[kind] // (request.groups * min(length, QUERIES[kind]) * keys))
+    for b in range(batch):
+        for h in range(0, key_heads, at_once):
+            heads = min(at_once, key_heads - h)
             start = 0
             while start < length:
-                stop = start + _largest(request, start, min(most, length - start), elements)
-                yield Chunk(b, h, start, stop, *request.key_range(start, stop))
+                stop = start + _largest(request, start, min(most, length - start), ELEMENTS[kind] // heads)
+                yield Chunk(b, h, heads, start, stop, *request.key_range(start, stop))
                 start = stop
 
 
 def _largest(request: Request, start: int, most: int, elements: int) -> int:
-    """Return how many queries from `start` a chunk holds: causal rows begin short, so the first chunks hold more."""
+    """Return how many queries from `start` a chunk holds of each key head; causal rows begin short."""
 
     def size(queries: int) -> int:
         low, high = request.key_range(start, start + queries)
@@ -107,9 +114,9 @@ class Scratch:
 class Rows(NamedTuple):
     """The logits of one chunk and what a gradient needs to go back through them."""
 
-    logits: Tensor  # (group, queries, keys, one more with sinks), -inf where masked; the next chunk takes their memory
-    q: Tensor  # (group·queries, D), scaled
-    k: Tensor  # (keys, D)
+    logits: Tensor  # (query heads, queries, keys, one more with sinks), -inf where masked; the next chunk's memory
+    q: Tensor  # (heads, group·queries, D), scaled
+    k: Tensor  # (heads, keys, D)
     slope: Tensor | None  # d(softcap(x))/dx
     sink: bool
     masked: tuple[slice, ...]  # the columns in which some logit may be -inf
@@ -119,11 +126,11 @@ class Rows(NamedTuple):
 def rows_of(request: Request, chunk: Chunk, scratch: Scratch, *, slope: bool = False) -> Rows:
     """Compute the logits of a chunk; `slope` keeps what a gradient through the softcap needs."""
     q = chunk.rows_of(request.query, request.groups).to(request.wide)
-    group, queries, width = q.shape
-    q = (q * request.scale).reshape(group * queries, width)
+    group, queries, _ = q.shape
+    q = chunk.by_key_head(q * request.scale)
     k = chunk.keys_of(request.key).to(request.wide)
-    place = scratch.take("logits", (group * queries, k.shape[0]))
-    logits = torch.mm(q, k.T, out=place).view(group, queries, k.shape[0])
+    place = scratch.take("logits", (*q.shape[:2], k.shape[1]))
+    logits = torch.bmm(q, k.mT, out=place).view(group, queries, k.shape[1])
     kept = None
     if request.softcap is not None:
         bent = logits.div_(request.softcap).tanh_()
@@ -194,8 +201,8 @@ class Gradients(NamedTuple):
             part += gradient.sum_to_size(part.shape)
         if rows.slope is not None:
             gradient = gradient * rows.slope
-        flat = gradient.reshape(-1, gradient.shape[-1])
+        flat = chunk.by_key_head(gradient)
         query = chunk.rows_of(self.query, groups)
         query += (flat @ rows.k).view(query.shape) * request.scale
         key = chunk.keys_of(self.key)
-        key += flat.T @ rows.q
+        key += flat.mT @ rows.q
