@@ -34,7 +34,6 @@ def answering(model: nn.Module) -> Iterator[None]:
     It is the model's own forward that is replaced, so whatever wraps the model (DDP, FSDP, PEFT) stays around it.
     """
     causal = innermost(model)
-    _must_be_plain(causal)
     before = {name: causal.__dict__.get(name) for name in ("forward", "_original_forward")}
     causal.forward = MethodType(_loss, causal)
     try:
@@ -86,21 +85,14 @@ def generated(model: Any, example: Encoded) -> list[int]:
     return answer
 
 
-def _loss(
-    self: Any,
-    input_ids: Tensor,
-    predicted_from: Tensor,
-    targets: Tensor,
-    position_ids: Tensor | None = None,
-    **_: Any,
-) -> dict[str, Tensor]:
-    logits = answer_logits(self, input_ids, predicted_from, position_ids)
-    return {"loss": functional.cross_entropy(logits, targets)}
-
-
 @torch.no_grad()
-def _must_be_plain(causal: Any) -> None:
-    """Refuse a model whose logits are more than its head on its last hidden state."""
+def require_plain_logits(model: Any) -> None:
+    """Refuse a model whose logits are more than its head on its last hidden state.
+
+    Raises:
+        NotImplementedError: answers judged and trained by `answer_logits` would be another model's.
+    """
+    causal = innermost(model)
     was_training = causal.training
     causal.eval()
     ids = torch.arange(8, device=causal.device)[None] % causal.config.get_text_config().vocab_size
@@ -112,3 +104,15 @@ def _must_be_plain(causal: Any) -> None:
             f"{type(causal).__name__} does more to its logits than its head does; fine-tuning by answers would train "
             "another model than the one that is used"
         )
+
+
+def _loss(
+    self: Any,
+    input_ids: Tensor,
+    predicted_from: Tensor,
+    targets: Tensor,
+    position_ids: Tensor | None = None,
+    **_: Any,
+) -> dict[str, Tensor]:
+    logits = answer_logits(self, input_ids, predicted_from, position_ids)
+    return {"loss": functional.cross_entropy(logits, targets)}

@@ -19,7 +19,7 @@ from sharpmax import atomic
 from sharpmax.core.policies import Policy
 from sharpmax.extras import extra
 from sharpmax.hf.answer_batches import Encoded, Rows, collate, plan_batches
-from sharpmax.hf.answer_model import answering
+from sharpmax.hf.answer_model import answering, require_plain_logits
 from sharpmax.hf.quiet import quiet
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.trained_policy import learned_parameters, remove_policy, restore_policy, save_policy
@@ -108,6 +108,7 @@ def finetune(
         accelerator_config={"even_batches": False},
     )  # fmt: skip
     pace = _Pace(recipe, [sum(sizes[i] for row in rows for i in row) for rows in batches], processes, report)
+    require_plain_logits(model)
     sharpened = sharpen(model, policy) if policy is not None else None
     try:
         with answering(model), quiet(), warnings.catch_warnings():
@@ -179,11 +180,11 @@ class _AnswerTrainer(transformers.Trainer):
             raise NotImplementedError("a policy cannot learn under FSDP, which replaces its parameters; use DDP")
         optimiser: torch.optim.Optimizer = super().create_optimizer(*arguments)
         learned = {id(parameter) for parameter in learned_parameters(self.model)}
-        if learned and len(optimiser.param_groups) < 3:
+        if learned and not any(group.get("policy") for group in optimiser.param_groups):
             own = [p for group in optimiser.param_groups for p in group["params"] if id(p) in learned]
             for group in optimiser.param_groups:
                 group["params"] = [p for p in group["params"] if id(p) not in learned]
-            optimiser.add_param_group({"params": own, "lr": self.policy_rate, "weight_decay": 0.0})
+            optimiser.add_param_group({"params": own, "lr": self.policy_rate, "weight_decay": 0.0, "policy": True})
         return optimiser
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:

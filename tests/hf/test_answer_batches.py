@@ -7,7 +7,7 @@ import torch
 import sharpmax
 from sharpmax.hf import sharpen
 from sharpmax.hf.answer_batches import Encoded, all_once, collate, encode, plan_batches
-from sharpmax.hf.answer_model import answer_logits, answering, generated, right_tokens
+from sharpmax.hf.answer_model import answer_logits, answering, generated, require_plain_logits, right_tokens
 from sharpmax.hf.gemma import character_tokenizer, gemma
 
 LENGTHS = np.random.default_rng(0).integers(5, 300, size=500).tolist()
@@ -116,6 +116,14 @@ def test_the_loss_is_that_of_the_whole_model_on_its_answers(size):
             loss = model(**batch)["loss"]
         assert "forward" not in model.__dict__
     torch.testing.assert_close(loss, expected)
+
+
+def test_a_model_that_does_more_to_its_logits_is_refused():
+    model = gemma("gemma-tiny").model
+    require_plain_logits(model)
+    model.config.final_logit_softcapping = 0.1  # which this version of Gemma does not apply, and we would
+    with pytest.raises(NotImplementedError, match="GemmaForCausalLM does more"):
+        require_plain_logits(model)
 
 
 def test_one_pass_says_what_real_generation_says():

@@ -117,7 +117,7 @@ def measured(study: Study, test: dict[str, Any], records: list[dict[str, Any]]) 
         "beyond": beyond,
         **summarise(found, algorithms=study.corpus.algorithms, trained=trained, beyond=beyond),
         "runs": [
-            {key: record[key] for key in ("arm", "seed", "tokens_per_second", "seconds", "generation")}
+            {key: record[key] for key in ("arm", "seed", "tokens_per_second", "seconds", "generation", "origin")}
             for record in records
         ],
     }

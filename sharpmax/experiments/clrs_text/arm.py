@@ -22,6 +22,7 @@ from sharpmax.hf.answer_batches import Encoded, encode
 from sharpmax.hf.answer_model import generated, right_tokens
 from sharpmax.hf.finetune import finetune
 from sharpmax.hf.trained_policy import policy_named
+from sharpmax.provenance import provenance
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 SHORT = 24
@@ -66,6 +67,7 @@ def train_and_judge(study: Study, arm: str, seed: int, folder: Path, device: str
             "judging": round(ended - trained, 1),
         },
         "generation": agree,
+        "origin": {key: value for key, value in provenance().items() if key in ("versions", "device")},
         "policy": None if policy is None else policy_to_json(policy.freeze()),
         "right": right,
     }

@@ -108,8 +108,8 @@ def _in_full(metrics: dict[str, Any], arm: str) -> Table:
 def _how(metrics: dict[str, Any]) -> Text:
     agree, asked = (sum(run["generation"][key] for run in metrics["runs"]) for key in ("agree", "asked"))
     speed = "; ".join(
-        f"{run['arm']} seed {run['seed']} {run['tokens_per_second']:,} tokens/s, trained in "
-        f"{run['seconds']['training']:,.0f} s, judged in {run['seconds']['judging']:,.0f} s"
+        f"{run['arm']} seed {run['seed']}, on {run['origin']['device']}: {run['tokens_per_second']:,} tokens/s, "
+        f"trained in {run['seconds']['training']:,.0f} s, judged in {run['seconds']['judging']:,.0f} s"
         for run in metrics["runs"]
     )
     return Text(

@@ -28,6 +28,7 @@ def test_quick_runs_from_data_to_report(root):
     assert metrics["beyond"] == [12, 16]
     for run in metrics["runs"]:
         assert run["generation"]["agree"] == run["generation"]["asked"] == 6
+        assert run["origin"]["device"]  # of the machine that trained it, whichever draws the page
     text = report.read_text()
     assert "heapsort, MST-Kruskal and bubble sort" in text
     assert "sharpened at inference only" in text
