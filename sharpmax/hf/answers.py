@@ -63,7 +63,10 @@ def answer_tokens(loaded: LoadedModel, questions: Sequence[Question]) -> tuple[S
 def _asked(loaded: LoadedModel, question: Question, whole: list[int]) -> list[range]:
     """Return the places of each answer's tokens, or raise unless the parts are cut between tokens."""
     parts = loaded.token_lists(list(question))
-    if len(parts) % 2 or not all(parts) or list(chain(*parts)) != whole:
+    if not all(parts):
+        unwritten = next(part for part, ids in zip(question, parts, strict=True) if not ids)
+        raise ValueError(f"{loaded.name} has no tokens to write {unwritten[:40]!r} in: it cannot be asked this")
+    if len(parts) % 2 or list(chain(*parts)) != whole:
         raise ValueError("an answer must add tokens to its prompt and change none of them; begin it with a space")
     if len(whole) > loaded.context:
         raise ValueError(f"a question has {len(whole)} tokens; {loaded.name} holds {loaded.context}")

@@ -44,7 +44,7 @@ def choose(loaded: LoadedModel, candidates: Iterable[Candidate], exam: Exam, *, 
 
 
 def shares_and_strengths(
-    policy: PerLayer, shares: Sequence[float] = (1.0, 0.5), strengths: Sequence[float] = (1.0, 0.7)
+    policy: PerLayer, shares: Sequence[float] = (1.0, 0.5), strengths: Sequence[float] = (2.0, 1.4, 1.0, 0.7)
 ) -> list[Candidate]:
     """Return versions of a fitted policy: in each share of the heads, those it moves most, at each strength."""
     movement = np.concatenate([_movement(layer) for layer in policy.policies])

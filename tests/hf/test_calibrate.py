@@ -185,6 +185,8 @@ def test_several_answers_in_one_text_are_asked_at_once(loaded):
     assert mean == pytest.approx(np.mean([a.loss for a in alone]), rel=1e-4)
     with pytest.raises(ValueError, match="begin it with a space"):
         answer(loaded, [("only given",)])
+    with pytest.raises(ValueError, match="no tokens to write ''"):
+        answer(loaded, [("given", "")])
 
 
 def test_match_leaves_short_rows_alone_and_sharpens_long_ones(loaded):
