@@ -75,10 +75,18 @@ def row_stats(logits: Array, *, axis: int = -1, where: Array | None = None, extr
     >>> print(stats.count, stats.entropy.round(4))
     [3.] [1.0397]
     """
-    unknown = set(extra) - ON_REQUEST
-    if unknown:
-        raise ValueError(f"extra may name {sorted(ON_REQUEST)}, got {sorted(unknown)}")
-    return StreamState.of(logits, axis=axis, where=where, extra=extra).stats()
+    return StreamState.of(logits, axis=axis, where=where, extra=checked_extra(extra)).stats()
+
+
+def checked_extra(extra: Collection[str]) -> frozenset[str]:
+    """Return the statistics asked for beyond the usual four.
+
+    Raises:
+        ValueError: anything but a collection of names of `ON_REQUEST`.
+    """
+    if isinstance(extra, str) or not isinstance(extra, Collection) or not set(extra) <= ON_REQUEST:
+        raise ValueError(f"extra may name {sorted(ON_REQUEST)}, in a set or list, got {extra!r}")
+    return frozenset(extra)
 
 
 class StreamState(NamedTuple):

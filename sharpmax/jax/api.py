@@ -10,6 +10,7 @@ Implementations stand side by side in this folder and never import one another. 
 serves or raises. The choice depends on shapes, dtypes and the platform only, so it is made while tracing.
 """
 
+import inspect
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,7 @@ from sharpmax.core.ladder import Choice, choose_implementation
 from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
 from sharpmax.core.softmax import say_if_silent
-from sharpmax.core.stats import ON_REQUEST, RowStats
+from sharpmax.core.stats import RowStats, checked_extra
 from sharpmax.jax import chunked, pallas_attention, pallas_cudnn, stock, xla
 from sharpmax.jax.request import Request, Segments, validated
 
@@ -124,9 +125,6 @@ def row_stats(
     >>> round(float(jnp.exp(row_stats(q, k).entropy[0, 0, 0])), 4)
     5.0
     """
-    unknown = set(extra) - ON_REQUEST
-    if unknown:
-        raise ValueError(f"extra may name {sorted(ON_REQUEST)}, got {sorted(unknown)}")
     request = validated(
         query,
         key,
@@ -141,7 +139,7 @@ def row_stats(
         sinks=sinks,
         segments=segments,
         return_stats=True,
-        asked=frozenset(extra),
+        asked=checked_extra(extra),
     )
     stats: RowStats = LADDER[_choose(request, implementation).implementation].statistics(request)
     return stats
@@ -155,6 +153,7 @@ def which_implementation(query: Array, key: Array, value: Array, **arguments: An
     >>> which_implementation(x, x, x, dropout=0.1, dropout_key=jax.random.key(0)).implementation
     'xla'
     """
+    inspect.signature(attention).bind(query, key, value, **arguments)  # names what `attention` does not take
     implementation = arguments.pop("implementation", None)
     return _choose(validated(query, key, value, **{"policy": PAPER, **arguments}), implementation)
 

@@ -10,6 +10,7 @@ Implementations stand side by side in this folder and never import one another. 
 serves or raises. Nothing is ever dropped in silence.
 """
 
+import inspect
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from sharpmax.core.ladder import Choice, choose_implementation
 from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
 from sharpmax.core.softmax import say_if_silent
-from sharpmax.core.stats import ON_REQUEST, RowStats
+from sharpmax.core.stats import RowStats, checked_extra
 from sharpmax.torch import chunked, eager, stock
 from sharpmax.torch.request import Request, validated
 
@@ -125,15 +126,12 @@ def row_stats(
     >>> round(row_stats(q, k).entropy.exp().item(), 4)
     5.0
     """
-    unknown = set(extra) - ON_REQUEST
-    if unknown:
-        raise ValueError(f"extra may name {sorted(ON_REQUEST)}, got {sorted(unknown)}")
     request = validated(
         query,
         key,
         key,
         policy=Constant(1.0),
-        asked=frozenset(extra),
+        asked=checked_extra(extra),
         mask=mask,
         bias=bias,
         is_causal=is_causal,
@@ -161,6 +159,7 @@ def which_implementation(query: Tensor, key: Tensor, value: Tensor, **arguments:
         **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),
         **{"policy": PAPER, "is_causal": False, "dropout": 0.0, "return_stats": False},
     }
+    inspect.signature(attention).bind(query, key, value, **arguments)  # names what `attention` does not take
     implementation = arguments.pop("implementation", None)
     return _choose(validated(query, key, value, **{**given, **arguments}), implementation)
 

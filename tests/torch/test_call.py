@@ -273,8 +273,11 @@ def test_statistics_alone(implementation):
         torch.testing.assert_close(getattr(alone, name), getattr(beside, name))
     e = (q[0, 3] @ k[0, 1].T / 4).masked_fill(~torch.ones(24, 24, dtype=torch.bool).tril(), torch.inf)
     torch.testing.assert_close(alone.minimum[0, 3], e.amin(-1))
-    with pytest.raises(ValueError, match="extra may name"):
-        row_stats(q, k, extra=frozenset({"kurtosis"}))
+    for unknown in (frozenset({"kurtosis"}), "variance", 3):
+        with pytest.raises(ValueError, match="extra may name"):
+            row_stats(q, k, extra=unknown)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
+        which_implementation(q, k, k, foo=1)
 
 
 def test_a_silent_policy_says_so_once_statistics_are_known():
