@@ -104,10 +104,11 @@ def sharded_attention(
     """Attention as `attention`, its sequence shared by the devices of `axis` of `mesh`.
 
     `batch_axis` and `head_axis` name mesh axes for those, if any. `options` are mask, bias, is_causal, scale, window,
-    softcap, sinks and segments, of the global sequence. Mask and bias are sharded by query and keep all their columns.
-    Nothing needs to be placed beforehand, but what is placed so already does not move. `schedule` is 'heads', 'ring' or
-    'reduce'; None takes the one that can serve and moves the fewest bytes (`bytes_moved`). The output is sharded by
-    length; by 'reduce' it is on every device, and by 'heads' sharded by head if the devices do not divide the length.
+    softcap, sinks and segments, of the global sequence. Mask and bias keep all their columns, and by 'heads' all their
+    rows, which are else sharded with the queries. Nothing needs to be placed beforehand, but what is placed so already
+    does not move. `schedule` is 'heads', 'ring' or 'reduce'; None takes the one that can serve and moves the fewest
+    bytes (`bytes_moved`). The output is sharded by length; by 'reduce' it is on every device, and by 'heads' sharded by
+    head if the devices do not divide the length.
 
     Raises:
         ValueError: a length, batch or head count that its mesh axis does not divide; an unknown axis or schedule; a
@@ -135,15 +136,18 @@ def sharded_attention(
 def bytes_moved(logits: Logits, value_width: int, devices: int, schedule: str) -> int:
     """Return what a device sends in the forward pass, in bytes, by the given schedule.
 
-    heads: all but an n-th of its shard of Q, K, V and of the output. ring: K for the statistics, K and V for the
+    heads: all but an n-th of its shard of Q, K, V and of the output, and of a mask or bias, which without heads of its
+    own every device needs whole. ring: K for the statistics, K and V for the
     values, n times each (the last exchange brings them home). reduce: the queries once, a state of seven numbers a row
     to n - 1 others, and an all-reduce of (m, Z, O), about twice its size.
     """
     batch, heads, queries = logits.rows
     width, key_heads = logits.query.shape[3], logits.key.shape[1]
     if schedule == "heads":
-        numbers = (heads * queries + key_heads * logits.key.shape[2]) * (width + value_width)
-        return batch * numbers * logits.query.dtype.itemsize * (devices - 1) // devices**2
+        numbers = batch * (heads * queries + key_heads * logits.key.shape[2]) * (width + value_width)
+        pairs = [array for array in (logits.mask, logits.bias) if array is not None]
+        shards = sum(array.nbytes * (devices if array.shape[1] == 1 else 1) for array in pairs)
+        return (numbers * logits.query.dtype.itemsize + shards) * (devices - 1) // devices**2
     if schedule == "ring":
         local = logits.key.shape[2] // devices
         return batch * key_heads * local * (2 * width + value_width) * logits.query.dtype.itemsize * devices

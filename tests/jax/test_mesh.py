@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -73,6 +74,15 @@ def test_few_queries_stay_and_many_go_round():
     assert moved(4096, "heads") == 7 * (4 * 512 * 8 * 64 * 4) // 8 < moved(4096, "ring")
     # K twice and V once, 512 keys of 8 heads of 64 float32, eight times.
     assert moved(4096, "ring") == 3 * 512 * 8 * 64 * 4 * 8
+
+
+def test_a_mask_for_every_pair_stays_where_its_queries_are():
+    q = jnp.zeros((1, 4096, 8, 16))
+    bare = validated(q, q, q, policy=lambda stats: 1.0).logits
+    masked = replace(bare, mask=jnp.ones((1, 1, 4096, 4096), bool))
+    assert bytes_moved(bare, 16, 8, "heads") < bytes_moved(bare, 16, 8, "ring")
+    assert bytes_moved(masked, 16, 8, "heads") == bytes_moved(bare, 16, 8, "heads") + 4096 * 4096 * 7 // 8
+    assert bytes_moved(masked, 16, 8, "heads") > bytes_moved(masked, 16, 8, "ring")
 
 
 class TwoDevices:

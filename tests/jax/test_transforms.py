@@ -1,5 +1,11 @@
 """Pure under JAX's transformations, and O(n) in memory where it says so."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,6 +103,16 @@ def test_memory_is_linear(gradient):
     assert long <= 8 * short
     assert long < 2**31  # a 131,072-token call needs less than 2 GiB above its inputs
     assert long < 131_072**2  # one byte a logit would already be 16 GiB
+
+
+@pytest.mark.parametrize(("what", "size", "whole"), [("tokens", 16_384, 131_072), ("rows", 65_536, 1 << 20)])
+def test_a_call_takes_its_share_of_2_gib_above_its_inputs(what, size, whole):
+    """Measured by the kernel, on an eighth and a sixteenth; the whole is peak_memory.py's to run, and linear."""
+    program = Path(__file__).parent / "peak_memory.py"
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(program.parent.parent.parent)}
+    command = [sys.executable, program, what, str(size)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["bytes"] < 2**31 * size // whole
 
 
 def test_a_million_rows_fit():
