@@ -62,7 +62,7 @@ EXPERIMENTS = (
             "--arms": {"nargs": "+", "metavar": "ARM", "help": "of plain, paper, ssmax, learn (all)"},
             "--seeds": {"type": int, "metavar": "N", "help": "how many orders of the data an arm (2)"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train"},
-            "--tokens": {"type": int, "metavar": "N", "help": "a step; 49152 take about 70 GB"},
+            "--tokens": {"type": int, "metavar": "N", "help": "a step (49152, about 60 GB of GPU memory)"},
             "--parallel": {"type": int, "metavar": "N", "help": "arms trained side by side (1)"},
             "--save-every": {"type": int, "metavar": "N", "help": "steps from checkpoint to checkpoint; 0: none"},
             "--device": {"metavar": "NAME", "help": "cuda or cpu (a GPU if there is one)"},

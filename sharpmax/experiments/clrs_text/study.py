@@ -62,7 +62,7 @@ class Scale:
 
 
 SCALES = {
-    # Steps so large keep a GPU busy while the next kernels are launched; they take about 70 GB.
+    # Steps so large keep a GPU busy while the next kernels are launched; by count they take about 60 GB.
     "full": Scale("smollm2", recipe=Recipe(steps=350, tokens=49152)),
     "quick": Scale(
         "gemma-tiny",
