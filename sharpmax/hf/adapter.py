@@ -33,7 +33,6 @@ def learn_lora(
     rival = LoadedModel(f"{loaded.name}+lora{rank}", adapted.get_base_model(), loaded.tokenizer)
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
 
-
     def cost(ids: Tensor) -> Tensor:
         with torch.no_grad():
             plain = loaded.hidden(ids[0])
