@@ -9,8 +9,8 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 
-def test_there_are_five():
-    assert len(EXAMPLES) == 5
+def test_there_are_six():
+    assert len(EXAMPLES) == 6
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"example{i}" for i in range(1, len(EXAMPLES) + 1)])
