@@ -36,7 +36,7 @@ ALLOWED = 0.8
 """The share of the allowed rise of perplexity that learn may use on the text it is fitted to; other text costs more."""
 SOURCE = 200_000
 """Characters of source code to fit on: about twice the reference."""
-WINDOWS = (256, 1024)
+WINDOWS = (256, 1024, 4096)
 BETAS = (1.05, 1.1, 1.2)
 """What search tries in each layer."""
 
@@ -87,7 +87,8 @@ def calibrate(
         curves: dict[str, list[float]] = {}
     else:
         recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, seed=seed)
-        recipe = replace(recipe, learning_rate=learning_rate)
+        # Held to itself at every length it is judged at: what n does beyond them is anybody's guess.
+        recipe = replace(recipe, learning_rate=learning_rate, windows=tuple(exam.get("windows", WINDOWS)))
         draw_step = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step)
         fitted, curves = _fit(loaded, method, draw_step, recipe, exam, folder.path / "fit.safetensors")
         choice = choose(loaded, shares_and_strengths(fitted), selection, most_rise=most_rise)

@@ -48,7 +48,7 @@ class Recipe:
     learning_rate: float = 0.03
     penalty: float = 20.0
     allowed: float | None = None
-    windows: tuple[int, ...] = (256, 256, 256, 512)
+    windows: tuple[int, ...] = (256, 1024, 4096)
     text_tokens: int = 256
     n0: float = 128.0
     limit: float = 1.5
