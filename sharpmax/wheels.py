@@ -13,7 +13,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from pathlib import Path
 
 
@@ -78,7 +78,8 @@ def _download(wheel: Wheel, target: Path, folder: Path) -> Path:
 
 
 def _pip() -> list[str]:
-    if find_spec("pip"):
+    # By its metadata: setuptools watches for an import of pip, and warns where distutils was imported before.
+    if any(found.name == "pip" for found in distributions(name="pip")):
         return [sys.executable, "-m", "pip"]
     program = shutil.which("pip") or shutil.which("pip3")
     if program is None:

@@ -70,6 +70,17 @@ BENCHMARKS = (
             "--frameworks": {"nargs": "+", "metavar": "NAME", "help": "of numpy, torch, jax (those installed)"},
         },
     ),
+    Benchmark(
+        "training-step",
+        "sharpmax.bench.training_step",
+        "how much faster the folded max-retrieval head trains than the form as the paper writes it",
+        {
+            "--seeds": {"type": int, "metavar": "N", "help": "heads trained side by side (10)"},
+            "--batch": {"type": int, "metavar": "N", "help": "sets a step and seed (128)"},
+            "--steps": {"type": int, "metavar": "N", "help": "in each turn (20)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "timed turns of each, interleaved (9)"},
+        },
+    ),
 )
 
 
