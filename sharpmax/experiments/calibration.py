@@ -173,7 +173,9 @@ def print_judgement(metrics: dict[str, Any]) -> None:
     if metrics["gains"]:
         print(f"it gains; card: {metrics['card']}")
     else:
-        print("it does not gain within the allowed rise of perplexity; no card was written")
+        card = metrics["card"]
+        what_follows = "no card was written" if card is None else f"better without {card}"
+        print(f"it does not gain within the allowed rise of perplexity; {what_follows}")
 
 
 def fitting_questions(tasks: Sequence[str], sizes: Sequence[int], seed: int, count: int) -> Draw:
