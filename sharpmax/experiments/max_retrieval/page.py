@@ -57,6 +57,10 @@ CAPTIONS = {
         "Pairs of lines by precision.",
     ),
 }
+CRITERIA = {
+    "coefficient": "a mis-ranked row's best β gives its right item the most weight, other rows have none",
+    "majority": "the same, and a row ranked rightly wants the least β that gives its right item half the weight",
+}
 
 
 def tell(metrics: dict[str, Any], figures: list[str], folder: RunFolder) -> Page:
@@ -146,7 +150,7 @@ def _fits(metrics: dict[str, Any]) -> Text:
             continue
         plain, fitted = fit["held_out"]["plain"], fit["held_out"]["policy"]
         told.append(
-            f"{LABELS[rule]} (a row's best β gives its right item the best {fit['criterion']}): fitted to "
+            f"{LABELS[rule]} (criterion {fit['criterion']}: {CRITERIA[fit['criterion']]}): fitted to "
             f"{fit['rows_with_a_best']:,} of {fit['rows']:,} rows; on held-out rows the right item's mean weight goes "
             f"from {plain['coefficient']:.3f} to {fitted['coefficient']:.3f}."
         )
