@@ -6,7 +6,7 @@ Expected: lookup accuracy up severalfold at 2 to 8 times the fitted size, perple
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ def calibrate(
     """
     if method not in METHODS:
         raise ValueError(f"expected a method among {', '.join(METHODS)}, got {method!r}")
+    _check_counts({"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}, exam)
     loaded = _loaded(model, accept_license, device)
     most_rise = exam.get("most_rise", 0.005)
     config = {"seed": seed, "model": loaded.name, "method": method, "fit_tasks": list(fit_tasks)}
@@ -122,6 +123,7 @@ def evaluate(
     **exam: Any,
 ) -> dict[str, Any]:
     """Judge a card on a model again, on data that no fitting step of the same seed saw; returns the metrics."""
+    _check_counts({}, exam)
     loaded = _loaded(model, accept_license, device)
     found = load_card(card_file(card))
     config = {"seed": seed, "model": loaded.name, "card": str(card)}
@@ -133,6 +135,17 @@ def evaluate(
     metrics |= _judged(loaded, choice, held_out_exam(loaded, seed=seed, **exam), most_rise)
     folder.finish(metrics)
     return metrics
+
+
+def _check_counts(fitting: Mapping[str, Sequence[int]], exam: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number below 1, or a text that is not there, before any work."""
+    asked = {name: exam[name] for name in ("sizes", "windows") if name in exam}
+    asked |= {name: [exam[name]] for name in ("prompts", "text_tokens") if name in exam}
+    for name, values in {**fitting, **asked}.items():
+        if not values or min(values) < 1:
+            raise ValueError(f"expected {name} of at least 1, got {', '.join(map(str, values)) or 'none'}")
+    if exam.get("text") is not None and not Path(exam["text"]).is_file():
+        raise FileNotFoundError(f"there is no text file {exam['text']}")
 
 
 def held_out_exam(

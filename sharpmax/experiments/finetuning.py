@@ -77,12 +77,12 @@ def finetune_model(
     config = {"seed": seed, "model": model, "task": task, "policy": policy, "lora": lora, "corpus": asdict(plan)}
     config |= {"recipe": {name: value for name, value in asdict(recipe).items() if name not in ("save_every", "seed")}}
     name = f"{Path(model).name}-{task}-{Path(policy).stem}" + (f"-lora{lora}" if lora else "") + f"-seed{seed}"
-    folder = RunFolder.open(out, "finetune", name, config)
     loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
     if not loaded.generates:
         raise ValueError(f"{model} is not a causal language model: it cannot be asked to continue a text")
-    texts = corpus(plan)
     chosen = policy_named(policy, loaded.model)
+    folder = RunFolder.open(out, "finetune", name, config)
+    texts = corpus(plan)
     trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
     done = finetune(
         trained,

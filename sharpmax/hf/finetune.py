@@ -58,8 +58,11 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.tokens < 64 or self.learning_rate <= 0 or self.save_every < 0 or self.log_every < 1:
-            raise ValueError(f"expected steps, at least 64 tokens a step and a positive rate, got {self}")
+        for name, least in (("steps", 1), ("tokens", 64), ("save_every", 0), ("log_every", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"expected {name} to be at least {least}, got {getattr(self, name)}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"expected a learning_rate above 0, got {self.learning_rate}")
 
 
 @dataclass(frozen=True)

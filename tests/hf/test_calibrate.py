@@ -332,3 +332,21 @@ def test_a_card_is_judged_again_and_the_exit_code_tells(loaded, tmp_path, monkey
 def test_an_encoder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not a causal language model"):
         calibration.calibrate(tiny("bert"), out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sizes": [0]}, "sizes of at least 1, got 0"),
+        ({"fit_sizes": []}, "fit_sizes of at least 1, got none"),
+        ({"steps": 0}, "steps of at least 1"),
+        ({"windows": [256, -1]}, "windows of at least 1, got 256, -1"),
+        ({"prompts": 0}, "prompts of at least 1"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        calibration.calibrate("no model is loaded", out=tmp_path, **options)
+    with pytest.raises(FileNotFoundError, match=r"no text file .*missing"):
+        calibration.evaluate("no model is loaded", "card.json", out=tmp_path, text=tmp_path / "missing")
+    assert not list(tmp_path.iterdir())
