@@ -3,28 +3,37 @@
 Plain attention is `jax.nn.dot_product_attention`, by cuDNN on a GPU; ratios are to that, forward to forward and
 gradients to gradients, row statistics to forward. The shapes and the spread of the logits are those of the PyTorch
 table. Output, entropy and the query's gradient are compared with float64 first, on the last rows of one head; what errs
-by more than twice what attention as people write it errs, and a rounding, is not timed.
+by more than twice what attention as people write it errs, and a rounding, is not timed, and its row says so.
+
+Memory is what the compiler sets aside for a call beside its inputs and results; the last rows have it for one sequence
+of growing length.
 """
 
 import os
 import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from sharpmax import PAPER, Constant
 from sharpmax.bench.attention_inputs import SPREAD
+from sharpmax.bench.attention_timing import attempt
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
 
 TOKENS, FEATURES = 16384, 2048
-CALLS = 5  # in a timed round, waited for once: what a call costs beyond the device's work is hidden behind the next
+LENGTHS, LENGTHS_OF_MEMORY = (2048, 4096, 8192, 16384), (16384, 32768, 65536, 131072)
+CPU_FEATURES, CPU_LENGTHS, CPU_LENGTHS_OF_MEMORY = 128, (1024,), (1024, 4096)
+ROUND, CALLS = 0.02, 20  # seconds and most calls of a timed round, waited for once: a call's own cost hides behind them
 DENSE = 4096  # tokens up to which the dense implementation's matrix is worth holding
 ROWS = 64  # that are judged
 FORWARD, TRAINED, STATISTICS = "forward, rows sharpened", "forward + backward", "row_stats"
+MEMORY = "memory of one sequence"
 
+Shape = tuple[int, int, int, int]
 Calls = dict[tuple[str, str], Callable[..., Any]]
 
 
@@ -34,27 +43,36 @@ def measure(
     """Check, then time, every case; returns milliseconds, the ratio to plain attention, memory, and what refused.
 
     Args:
-        lengths: tokens in a sequence; none named: 2048, 4096, 16384 on a GPU, 1024 on a CPU.
-        widths: of a head; the features stay the same, so a narrower head means more of them.
+        lengths: tokens in a sequence; none named: 2048, 4096, 8192, 16384 on a GPU, 1024 on a CPU.
+        widths: of a head; the features stay the same, so a narrower head means more of them. Memory takes the first.
         repeats: timed rounds of each contestant, in turns.
         seed: of the inputs.
 
     Raises:
         ValueError: for a length, width or number of repeats below 1.
-        ArithmeticError: if a result is further from float64 than the budget; nothing was timed.
     """
     if min([1, *lengths, *widths, repeats]) < 1:
         raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}")
     with extra("jax"):
         import jax
     on_gpu = jax.default_backend() == "gpu"
-    tokens, features = (TOKENS, FEATURES) if on_gpu else (1, 128)  # a CPU measures one sequence
-    results: list[dict[str, Any]] = []
+    tokens, features = (TOKENS, FEATURES) if on_gpu else (1, CPU_FEATURES)  # a CPU measures one sequence
+    shapes = [
+        (max(1, tokens // length), length, max(1, features // width), width)
+        for length in lengths or (LENGTHS if on_gpu else CPU_LENGTHS)
+        for width in widths
+    ]
     refused: dict[str, str] = {}
-    for length in lengths or ((2048, 4096, 16384) if on_gpu else (1024,)):
-        for width in widths:
-            shape = (max(1, tokens // length), length, max(1, features // width), width)
-            results += _at(shape, repeats, seed, refused)
+    inputs = {shape: _drawn(shape, seed) for shape in shapes}
+    calls = {shape: _contestants(inputs[shape], refused) for shape in shapes}
+    alone = [
+        (1, length, max(1, features // widths[0]), widths[0])
+        for length in (LENGTHS_OF_MEMORY if on_gpu else CPU_LENGTHS_OF_MEMORY)
+    ]
+    calls |= {shape: _of_the_ladder() | calls.get(shape, {}) for shape in alone}
+    programs = _compiled(calls)
+    results = [row for shape in shapes for row in _timed(shape, programs[shape], inputs.pop(shape), repeats)]
+    results += [row for shape in alone for row in _memory(shape, programs[shape])]
     versions = {"jax": jax.__version__, "python": platform.python_version()}
     return {
         "framework": "jax",
@@ -73,14 +91,18 @@ def show(figures: dict[str, Any]) -> Any:
 
     columns = ("case", "length", "width", "implementation", "ms", "ratio to plain", "error", "temporary MB")
     table = Table(*columns, title=f"jax {figures['versions']['jax']}, {figures['device']}")
+    formats = (("milliseconds", ".3f"), ("ratio", ".2f"), ("error", ".1e"), ("megabytes", ".1f"))
     for r in figures["results"]:
-        numbers = (f"{r['milliseconds']:.3f}", f"{r['ratio']:.2f}", f"{r['error']:.1e}", f"{r['megabytes']:.0f}")
-        table.add_row(r["case"], str(r["length"]), str(r["width"]), r["implementation"], *numbers)
+        first = (r["case"], str(r["length"]), str(r["width"]), r["implementation"])
+        if "failed" in r:
+            table.add_row(*first, f"[dim]{r['failed']}[/]")
+            continue
+        table.add_row(*first, *(f"{r[name]:{form}}" if name in r else "" for name, form in formats))
     return table
 
 
-def _at(shape: tuple[int, int, int, int], repeats: int, seed: int, refused: dict[str, str]) -> list[dict[str, Any]]:
-    """Time every contestant of one shape (B, T, N, H)."""
+def _drawn(shape: Shape, seed: int) -> tuple[Any, ...]:
+    """Draw query, key, value and the output's gradient, (B, T, N, H)."""
     import jax
     import jax.numpy as jnp
 
@@ -89,43 +111,114 @@ def _at(shape: tuple[int, int, int, int], repeats: int, seed: int, refused: dict
         q, k, v, d = (jax.random.normal(part, shape) for part in jax.random.split(key, 4))
         return tuple(x.astype(jnp.bfloat16) for x in (q * SPREAD.get(shape[1], 2.4), k, v, d))
 
-    inputs = drawn(jax.random.key(seed))
+    inputs: tuple[Any, ...] = drawn(jax.random.key(seed))
+    return inputs
 
-    def compiled(item: tuple[tuple[str, str], Callable[..., Any]]) -> tuple[Any, Any]:
-        (case, _), call = item
-        given = inputs if case == TRAINED else inputs[:3]
-        return jax.jit(call).lower(*given).compile(), given
 
-    contestants = _contestants(inputs, refused)
+def _compiled(calls: dict[Shape, Calls]) -> dict[Shape, dict[tuple[str, str], dict[str, Any]]]:
+    """Compile all of them side by side, before any is timed; each gives its `program`, or why it `failed`."""
+    import jax
+    import jax.numpy as jnp
+
+    def compiled(item: tuple[Shape, tuple[str, str], Callable[..., Any]]) -> dict[str, Any]:
+        shape, (case, _), call = item
+        given = [jax.ShapeDtypeStruct(shape, jnp.bfloat16)] * (4 if TRAINED in case else 3)
+        return attempt(lambda: {"program": jax.jit(call).lower(*given).compile()})
+
+    items = [(shape, key, call) for shape, of_shape in calls.items() for key, call in of_shape.items()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        programs = dict(zip(contestants, pool.map(compiled, contestants.items()), strict=True))
-    errors = {key: _judged(*key, program(*given), inputs) for key, (program, given) in programs.items()}
+        found = list(pool.map(compiled, items))
+    programs: dict[Shape, dict[tuple[str, str], dict[str, Any]]] = {shape: {} for shape in calls}
+    for (shape, key, _), program in zip(items, found, strict=True):
+        programs[shape][key] = program
+    return programs
 
-    def rounds(program: Any, given: Any) -> Callable[[], Any]:
-        def run() -> Any:
-            for _ in range(CALLS):
+
+def _timed(
+    shape: Shape, programs: dict[tuple[str, str], dict[str, Any]], inputs: tuple[Any, ...], repeats: int
+) -> list[dict[str, Any]]:
+    """Judge every contestant of one shape, time those that pass, in turns, and return a row for each."""
+    import jax
+
+    exact = _Exact(inputs)
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    rounds: dict[str, Callable[[], Any]] = {}
+    calls: dict[str, int] = {}
+    for (case, name), found in programs.items():
+        if case.startswith(MEMORY):
+            continue
+        given = inputs if case == TRAINED else inputs[:3]
+        row = rows[case, name] = {"case": case, "length": shape[1], "width": shape[3], "implementation": name}
+        if "failed" in found:
+            row |= found
+            continue
+        program = found["program"]
+
+        def judged(case: str = case, name: str = name, program: Any = program, given: Any = given) -> dict[str, Any]:
+            result = jax.block_until_ready(program(*given))
+            return {"error": exact.error(case, name, result), "megabytes": _megabytes(program)}
+
+        row |= attempt(judged)
+        if "failed" in row:
+            continue
+        start = perf_counter()
+        jax.block_until_ready(program(*given))
+        key = f"{case}|{name}"
+        calls[key] = min(CALLS, max(1, round(ROUND / (perf_counter() - start))))
+
+        def run(program: Any = program, given: Any = given, times: int = calls[key]) -> Any:
+            for _ in range(times):
                 result = program(*given)
             return jax.block_until_ready(result)  # the device runs them in order
 
-        return run
+        rounds[key] = run
+    seconds = {key: s / calls[key] for key, s in interleaved_medians(rounds, repeats=repeats).items()}
+    for (case, name), row in rows.items():
+        if f"{case}|{name}" in seconds:
+            row["milliseconds"] = 1e3 * seconds[f"{case}|{name}"]
+            plain = seconds.get(f"{FORWARD if case == STATISTICS else case}|plain")
+            row |= {} if plain is None else {"ratio": seconds[f"{case}|{name}"] / plain}
+    return list(rows.values())
 
-    medians = interleaved_medians({f"{c}|{n}": rounds(*p) for (c, n), p in programs.items()}, repeats=repeats)
-    results = []
-    for (case, name), (program, _) in programs.items():
-        plain = medians[f"{FORWARD if case == STATISTICS else case}|plain"]
-        results.append(
-            {
-                "case": case,
-                "length": shape[1],
-                "width": shape[3],
-                "implementation": name,
-                "milliseconds": 1e3 * medians[f"{case}|{name}"] / CALLS,
-                "ratio": medians[f"{case}|{name}"] / plain,
-                "megabytes": program.memory_analysis().temp_size_in_bytes / 1e6,
-                "error": errors[case, name],
-            }
-        )
-    return results
+
+def _of_the_ladder() -> Calls:
+    """Return what `attention` itself does where no implementation is named, to have its memory."""
+    from sharpmax.jax import attention
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v, policy=PAPER, is_causal=True)
+
+    return {(f"{MEMORY}, forward", ""): forward, (f"{MEMORY}, {TRAINED}", ""): _with_gradients(forward)}
+
+
+def _memory(shape: Shape, programs: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
+    import jax.numpy as jnp
+
+    from sharpmax.jax import which_implementation
+
+    x = jnp.zeros(shape, jnp.bfloat16)
+    name = which_implementation(x, x, x, is_causal=True).implementation
+    sizes = {"length": shape[1], "width": shape[3], "implementation": name}
+    of_memory = {case: found for (case, _), found in programs.items() if case.startswith(MEMORY)}
+    return [
+        {"case": case, **sizes, **(found if "failed" in found else {"megabytes": _megabytes(found["program"])})}
+        for case, found in of_memory.items()
+    ]
+
+
+def _megabytes(program: Any) -> float:
+    megabytes: float = program.memory_analysis().temp_size_in_bytes / 1e6
+    return megabytes
+
+
+def _with_gradients(forward: Callable[..., Any]) -> Callable[..., Any]:
+    import jax
+
+    def run(q: Any, k: Any, v: Any, d: Any) -> Any:
+        output, pull = jax.vjp(forward, q, k, v)
+        return output, pull(d)
+
+    return run
 
 
 def _contestants(inputs: tuple[Any, ...], refused: dict[str, str]) -> Calls:
@@ -139,14 +232,7 @@ def _contestants(inputs: tuple[Any, ...], refused: dict[str, str]) -> Calls:
     def plain(q: Any, k: Any, v: Any) -> Any:
         return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn" if on_gpu else "xla")
 
-    def trained(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def run(q: Any, k: Any, v: Any, d: Any) -> Any:
-            output, pull = jax.vjp(forward, q, k, v)
-            return output, pull(d)
-
-        return run
-
-    timed: Calls = {(FORWARD, "plain"): plain, (TRAINED, "plain"): trained(plain)}
+    timed: Calls = {(FORWARD, "plain"): plain, (TRAINED, "plain"): _with_gradients(plain)}
     for name in IMPLEMENTATIONS:
         if name == "xla" and inputs[0].shape[1] > DENSE:
             refused[name] = f"beyond {DENSE} tokens the dense implementation is not worth its memory"
@@ -166,29 +252,43 @@ def _contestants(inputs: tuple[Any, ...], refused: dict[str, str]) -> Calls:
         def statistics(q: Any, k: Any, v: Any, name: str = name) -> Any:
             return row_stats(q, k, is_causal=True, implementation=name)
 
-        timed |= {(FORWARD, name): forward, (TRAINED, name): trained(forward)}
+        timed |= {(FORWARD, name): forward, (TRAINED, name): _with_gradients(forward)}
         if not (name == "pallas" and (STATISTICS, "pallas_cudnn") in timed):  # whose statistics are the same
             timed[STATISTICS, name] = statistics
     return timed
 
 
-def _judged(case: str, name: str, result: Any, inputs: tuple[Any, ...]) -> float:
-    """Return the error in norm of the last rows of a head: output, entropy, or gradient of the query."""
-    import jax.numpy as jnp
+class _Exact:
+    """The last rows of the first head in float64, exact and as people write it, once a policy."""
 
-    q, k, v, d = (np.asarray(x[0, -ROWS:, 0] if i in (0, 3) else x[0, :, 0], np.float64) for i, x in enumerate(inputs))
-    policy = Constant(1.0) if name == "plain" else PAPER
-    exact, low = (_dense(q, k, v, d, policy, rounded) for rounded in (lambda x: x, _in_bfloat16))
-    which = {FORWARD: "output", TRAINED: "gradient", STATISTICS: "entropy"}[case]
-    found = result.entropy[0, 0] if case == STATISTICS else (result[1][0] if case == TRAINED else result)[0, :, 0]
-    found = np.asarray(found[-ROWS:].astype(jnp.float32), np.float64)
-    error, spent = (float(np.linalg.norm(x - exact[which]) / np.linalg.norm(exact[which])) for x in (found, low[which]))
-    allowed = 2 * spent + 2.0**-8
-    if not error <= allowed:
-        raise ArithmeticError(
-            f"{case} by {name} errs by {error:.1e}, at most {allowed:.1e} is allowed; nothing was timed"
-        )
-    return error
+    def __init__(self, inputs: tuple[Any, ...]) -> None:
+        last, whole = ((0, slice(-ROWS, None), 0), (0, slice(None), 0))
+        self.given = [np.asarray(x[last if i in (0, 3) else whole], np.float64) for i, x in enumerate(inputs)]
+        self.found: dict[bool, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def error(self, case: str, name: str, result: Any) -> float:
+        """Return the error in norm: of the output, the entropy, or the gradient of the query.
+
+        Raises:
+            ArithmeticError: if it is more than twice what attention as people write it errs, and a rounding.
+        """
+        import jax.numpy as jnp
+
+        if (plain := name == "plain") not in self.found:
+            self.found[plain] = self._both(Constant(1.0) if plain else PAPER)
+        which = {FORWARD: "output", TRAINED: "gradient", STATISTICS: "entropy"}[case]
+        exact, low = (found[which] for found in self.found[plain])
+        found = result.entropy[0, 0] if case == STATISTICS else (result[1][0] if case == TRAINED else result)[0, :, 0]
+        found = np.asarray(found[-ROWS:].astype(jnp.float32), np.float64)
+        error, spent = (float(np.linalg.norm(x - exact) / np.linalg.norm(exact)) for x in (found, low))
+        allowed = 2 * spent + 2.0**-8
+        if not error <= allowed:
+            raise ArithmeticError(f"errs by {error:.1e}, at most {allowed:.1e} is allowed; not timed")
+        return error
+
+    def _both(self, policy: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        q, k, v, d = self.given
+        return _dense(q, k, v, d, policy, lambda x: x), _dense(q, k, v, d, policy, _in_bfloat16)
 
 
 def _in_bfloat16(x: Any) -> Any:

@@ -5,6 +5,7 @@ threads wait for one another, the wall's. A contestant that takes long takes few
 """
 
 import gc
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -59,9 +60,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _empty_cache() -> None:
-    import torch
-
-    if torch.cuda.is_available():
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 

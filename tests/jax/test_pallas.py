@@ -97,13 +97,17 @@ def test_off_the_gpu_they_are_refused(implementation):
         attention(x, x, x, policy=Constant(2.0), implementation=implementation)
 
 
-def test_mosaic_statistics_and_gradients_keep_the_contract(monkeypatch):
-    if ON_GPU:
-        if jax.devices()[0].compute_capability != "9.0":
-            pytest.skip("they are made for Hopper")
-        monkeypatch.setattr(pallas_passes, "LOWERING", "mosaic")
-        on_a_hopper.judge(on_a_hopper.CASE)
-        return
+@pytest.mark.skipif(not ON_GPU, reason="long ones by the interpreter take minutes")
+@pytest.mark.parametrize("case", [on_a_hopper.CASE, *on_a_hopper.LONGER], ids=lambda case: case.name)
+def test_mosaic_statistics_and_gradients_on_a_hopper(case, monkeypatch):
+    if jax.devices()[0].compute_capability != "9.0":
+        pytest.skip("they are made for Hopper")
+    monkeypatch.setattr(pallas_passes, "LOWERING", "mosaic")
+    on_a_hopper.judge(case)
+
+
+@pytest.mark.skipif(ON_GPU, reason="here they are compiled")
+def test_mosaic_statistics_and_gradients_by_the_interpreter():
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     root = Path(__file__).parent.parent.parent
     done = subprocess.run(
