@@ -46,7 +46,7 @@ def measure(
     loaded = gemma(model, device=device) if model in SIZES else load(model, device=device)
     texts = corpus(plan or Plan()).train[: 50 * steps * max(1, tokens // 1024)]
     examples = encode(loaded.tokenizer, [(example.question, example.answer) for example in texts])
-    recipe = Recipe(steps, tokens, learning_rate=1e-5, policy_rate=1e-5, save_every=0, log_every=steps)
+    recipe = Recipe(steps, tokens, learning_rate=1e-5, policy_rate=1e-5, save_every=0, log_every=steps // 2)
     speeds: dict[str, list[float]] = {name: [] for name in dict.fromkeys(("none", *policies))}
     for turn in range(repeats + 1):
         for name, found in speeds.items():

@@ -67,13 +67,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Finetuned:
-    """What came of it: the loss at logged steps, the seconds of every step, and tokens a second, not counting padding.
-
-    `step_seconds` are of this process: steps before a resume are not among them.
-    """
+    """What came of it: the loss at logged steps, and tokens a second of this process, not counting padding."""
 
     losses: list[tuple[int, float]]
-    step_seconds: list[float]
     tokens_per_second: float
 
 
@@ -107,7 +103,8 @@ def finetune(
         seed=recipe.seed, use_cpu=device.type == "cpu", dataloader_num_workers=0,
         dataloader_pin_memory=device.type == "cuda", remove_unused_columns=False, disable_tqdm=True,
         save_strategy="steps" if recipe.save_every else "no", save_steps=recipe.save_every or 500, save_total_limit=2,
-        logging_steps=min(recipe.log_every, recipe.steps), report_to=["tensorboard"] if tensorboard else [],
+        logging_steps=min(recipe.log_every, recipe.steps), logging_nan_inf_filter=False,  # it waits for every loss
+        report_to=["tensorboard"] if tensorboard else [],
         accelerator_config={"even_batches": False},
     )  # fmt: skip
     pace = _Pace(recipe, [sum(sizes[i] for row in rows for i in row) for rows in batches], processes, report)
@@ -131,7 +128,7 @@ def finetune(
             sharpened.restore()
         remove_policy(model)
     losses = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
-    return Finetuned(losses, pace.seconds, pace.speed)
+    return Finetuned(losses, pace.speed)
 
 
 def newest_whole(folder: Path) -> str | None:
@@ -205,38 +202,38 @@ class _AnswerTrainer(transformers.Trainer):
 
 
 class _Pace(transformers.TrainerCallback):
-    """Times the steps, and says how it goes."""
+    """Times the steps from log to log, where the host has just waited for the loss, and says how it goes.
+
+    Waiting at every step would be simpler, and leave the device idle while the next batch is made.
+    """
 
     def __init__(self, recipe: Recipe, tokens: list[int], processes: int, report: Callable[[str], None] | None) -> None:
         self.recipe, self.tokens, self.processes = recipe, tokens, processes
         self.report = report or (lambda line: print(line, file=sys.stderr, flush=True))
-        self.seconds: list[float] = []
-        self.seen: list[int] = []
-        self._began = 0.0
+        self.marks: list[tuple[int, float]] = []  # (steps done, when)
 
     @property
     def speed(self) -> float:
-        """Tokens a second over the second half of the steps: the first ones compile and warm up."""
-        half = len(self.seconds) // 2
-        return sum(self.seen[half:]) / sum(self.seconds[half:]) if self.seconds else 0.0
+        """Tokens a second from the middle of the run on: the first steps compile and warm up."""
+        if len(self.marks) < 2:
+            return 0.0
+        last, ended = self.marks[-1]
+        earlier = self.marks[:-1]
+        first, began = next((mark for mark in earlier if 2 * mark[0] >= self.marks[0][0] + last), earlier[-1])
+        return sum(self.tokens[first * self.processes : last * self.processes]) / (ended - began)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._began = self._began or time.perf_counter()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        now = time.perf_counter()
-        self.seconds.append(now - self._began)  # from step to step: what fetches the data counts too
-        self._began = now
-        first = (state.global_step - 1) * self.processes
-        self.seen.append(sum(self.tokens[first : first + self.processes]))
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.marks = [(state.global_step, time.perf_counter())]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if not state.is_world_process_zero or "loss" not in (logs or {}):
+        if "loss" not in (logs or {}):
             return
-        left = (self.recipe.steps - state.global_step) * sum(self.seconds[-20:]) / max(1, len(self.seconds[-20:]))
+        self.marks.append((state.global_step, time.perf_counter()))
+        if not state.is_world_process_zero:
+            return
+        (before, then), (step, now) = self.marks[-2:]
+        left = (self.recipe.steps - step) * (now - then) / (step - before)
         self.report(
-            f"step {state.global_step:,} of {self.recipe.steps:,}, loss {float(logs['loss']):.4f}, "
+            f"step {step:,} of {self.recipe.steps:,}, loss {float(logs['loss']):.4f}, "
             f"{self.speed:,.0f} tokens/s, {left // 60:.0f}:{left % 60:02.0f} left"
         )

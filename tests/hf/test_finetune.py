@@ -40,7 +40,6 @@ def test_it_learns_with_every_policy_and_says_how_it_goes(policy, tmp_path):
     lines = []
     model, chosen, done = run(tmp_path, policy, report=lines.append)
     assert done.losses[-1][1] < done.losses[0][1]
-    assert len(done.step_seconds) == 6
     assert done.tokens_per_second > 0
     assert "step 6 of 6" in lines[-1]
     assert "left" in lines[-1]

@@ -40,7 +40,7 @@ class Study:
     recipe: Recipe
     arms: tuple[str, ...] = tuple(ARMS)
     seeds: tuple[int, ...] = (0, 1)
-    generations: int = 12
+    generations: int = 6
 
     @property
     def config(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Scale:
     model: str
     corpus: Plan = field(default_factory=Plan)
     recipe: Recipe = field(default_factory=Recipe)
-    generations: int = 12
+    generations: int = 6
 
 
 SCALES = {
@@ -74,7 +74,6 @@ SCALES = {
             test_samples=4,
         ),
         Recipe(steps=200, tokens=1024, learning_rate=3e-3, save_every=0, log_every=100),
-        generations=6,
     ),
 }
 

@@ -45,7 +45,7 @@ class Plan:
     test_lengths: tuple[int, ...] = (8, 12, 16, 20, 24, 32, 64)
     train_examples: int = 20 * SHARD
     train_seed: int = 1000
-    test_samples: int = 8
+    test_samples: int = 4
     most_characters: int = 8192
     hints: bool = False
 
