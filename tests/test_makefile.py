@@ -4,9 +4,14 @@ import os
 import shutil
 import subprocess
 import time
+import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 
@@ -46,8 +51,36 @@ def test_installs_once_and_again_when_a_pin_changes(make, tmp_path):
         assert "pip install" in make("--dry-run", command).stdout
 
 
+def pinned() -> list[str]:
+    return [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+
+
+def needed() -> set[str]:
+    """Return everything that the project with all its extras leads to, as `pip freeze` would say it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    waiting = [Requirement(line) for lines in (project["dependencies"], *extras) for line in lines]
+    waiting = [requirement for requirement in waiting if requirement.name != "sharpmax"]  # an extra of extras
+    found, done = set(), set()
+    while waiting:
+        requirement = waiting.pop()
+        package = distribution(requirement.name)
+        found.add(f"{canonicalize_name(requirement.name)}=={Version(package.version).public}")
+        for extra in {"", *requirement.extras}:
+            if (package.name, extra) not in done:
+                done.add((package.name, extra))
+                further = map(Requirement, package.requires or ())
+                waiting += [one for one in further if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return {pin for pin in found if not pin.startswith("setuptools==")}  # which pip freeze leaves out, too
+
+
+def test_the_pins_are_what_is_installed():
+    """What is not pinned would be another version tomorrow; what nothing needs would be pinned for nothing."""
+    assert needed() == set(pinned())
+
+
 def test_every_pin_is_exact():
-    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = pinned()
     assert pins
     for pin in pins:
         name, _, version = pin.partition("==")

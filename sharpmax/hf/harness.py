@@ -2,7 +2,7 @@
 
     lm_eval.simple_evaluate(model=harness_model(load("smollm2"), "card.json"), tasks=["lambada_openai"])
 
-The harness is not part of any extra of ours: `pip install lm-eval`.
+The harness comes by itself: `pip install lm-eval`.
 """
 
 from os import PathLike

@@ -1,4 +1,6 @@
-"""The wrapper for lm-evaluation-harness, where that is installed: the harness's own scores, sharpened."""
+"""The wrapper for lm-evaluation-harness: the harness's own scores, sharpened."""
+
+import sys
 
 import pytest
 import torch
@@ -9,8 +11,6 @@ from sharpmax.hf.harness import harness_model
 
 
 def test_a_missing_harness_is_named(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "lm_eval.models.huggingface", None)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(ImportError, match="pip install lm-eval"):
@@ -19,7 +19,6 @@ def test_a_missing_harness_is_named(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_harness_scores_the_sharpened_model():
-    pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance
 
     loaded = load("smollm2")

@@ -257,7 +257,8 @@ def test_gradients_reach_the_policy_and_checkpointing_changes_nothing():
 
 
 def test_beside_peft():
-    peft = pytest.importorskip("peft")
+    import peft
+
     model, ids = build("llama"), tokens()
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)).eval()
     plain = output(adapted, input_ids=ids)

@@ -4,7 +4,7 @@
     lm_eval.simple_evaluate(model=harness_model(load("smollm2"), "card.json"), tasks=[task])
 
 The questions are the published validation set's, the answer is what the model writes until an empty line, and only
-white space is forgiven. The harness is not part of any extra of ours: `pip install lm-eval`.
+white space is forgiven. The harness comes by itself: `pip install lm-eval`.
 """
 
 from collections.abc import Sequence
