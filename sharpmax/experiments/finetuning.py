@@ -19,6 +19,7 @@ from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.hf.answer_batches import Encoded, encode
 from sharpmax.hf.answer_model import innermost, right_tokens
+from sharpmax.hf.builtin import BUILTIN
 from sharpmax.hf.finetune import Recipe, finetune, is_first_process
 from sharpmax.hf.gemma import SIZES, gemma
 from sharpmax.hf.load import LoadedModel, load
@@ -127,7 +128,12 @@ def load_by_name(name: str, *, seed: int, device: str, accept_license: bool = Fa
     """Load a model to train: a Gemma of random weights by its size, or anything that `sharpmax.hf.load` knows."""
     if name in SIZES:
         return gemma(name, seed=seed, device=device)
-    return load(name, device=device, accept_license=accept_license)
+    try:
+        return load(name, device=device, accept_license=accept_license)
+    except ValueError as error:
+        if name in BUILTIN:
+            raise
+        raise ValueError(f"{error}; of random weights there are {', '.join(SIZES)}") from error
 
 
 @contextmanager

@@ -87,7 +87,12 @@ def finetune(
 
     `policy` is on in every attention layer while it trains, and off again afterwards: `sharpen(model, policy)` to use
     it. `report` gets a line every `log_every` steps: step, loss, speed, time left.
+
+    Raises:
+        NotImplementedError: a policy that learns, under FSDP.
     """
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and learned_parameters(model):
+        raise NotImplementedError("a policy cannot learn under FSDP, which replaces its parameters; use DDP")
     folder = Path(folder)
     sizes = [len(example.ids) for example in examples]
     device = innermost_device(model)
@@ -176,8 +181,6 @@ class _AnswerTrainer(transformers.Trainer):
         return loss
 
     def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
-        if self.is_fsdp_enabled and learned_parameters(self.model):
-            raise NotImplementedError("a policy cannot learn under FSDP, which replaces its parameters; use DDP")
         optimiser: torch.optim.Optimizer = super().create_optimizer(*arguments)
         learned = {id(parameter) for parameter in learned_parameters(self.model)}
         if learned and not any(group.get("policy") for group in optimiser.param_groups):

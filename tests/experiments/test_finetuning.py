@@ -73,6 +73,7 @@ def test_lora_and_packing(changes, tmp_path):
         (["gemma-tiny", "--task", "chess"], "chess"),
         (["gemma-tiny", "--policy", "sharper"], "sharper"),
         (["minilm"], "not a causal"),
+        (["no such model"], "gemma-tiny, gemma-small, gemma2-tiny"),
         (["--steps", "0", "gemma-tiny"], "steps"),
     ],
 )

@@ -58,6 +58,14 @@ def test_policies_are_in_the_training_not_only_beside_it(tmp_path):
     assert not all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.parametrize("policy", ["ssmax", "learn"])
+def test_a_policy_that_learns_is_refused_under_fsdp_before_any_work(policy, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as `accelerate launch --use_fsdp` does
+    with pytest.raises(NotImplementedError, match="FSDP"):
+        run(tmp_path / "training", policy)
+    assert not (tmp_path / "training").exists()
+
+
 def test_a_card_is_a_policy_too_and_nonsense_is_refused(tmp_path):
     _, learned, _ = run(tmp_path / "first", "learn")
     card = tmp_path / "first" / "checkpoint-6" / "sharpmax.json"
