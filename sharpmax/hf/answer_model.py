@@ -19,6 +19,10 @@ with extra("hf"):
     from torch.nn import functional
 
 
+LEFT_BEHIND = ("forward", "_original_forward", "_is_accelerate_prepared")
+"""What accelerate leaves on a model. It wraps forward in autocast, once: a model that it finds marked trains without."""
+
+
 def answer_logits(model: Any, input_ids: Tensor, predicted_from: Tensor, position_ids: Tensor | None = None) -> Tensor:
     """Return the logits over the vocabulary (answer tokens, vocabulary) from which each answer token is predicted."""
     hidden = model.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False).last_hidden_state
@@ -34,15 +38,15 @@ def answering(model: nn.Module) -> Iterator[None]:
     It is the model's own forward that is replaced, so whatever wraps the model (DDP, FSDP, PEFT) stays around it.
     """
     causal = innermost(model)
-    before = {name: causal.__dict__.get(name) for name in ("forward", "_original_forward")}
+    before = [(module, name, module.__dict__.get(name)) for module in {model, causal} for name in LEFT_BEHIND]
     causal.forward = MethodType(_loss, causal)
     try:
         yield
-    finally:  # accelerate leaves its own wrapping of forward behind
-        for name, value in before.items():
-            causal.__dict__.pop(name, None)
+    finally:
+        for module, name, value in before:
+            module.__dict__.pop(name, None)
             if value is not None:
-                causal.__dict__[name] = value
+                module.__dict__[name] = value
 
 
 def innermost(model: Any) -> Any:

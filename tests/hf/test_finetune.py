@@ -66,6 +66,22 @@ def test_a_policy_that_learns_is_refused_under_fsdp_before_any_work(policy, tmp_
     assert not (tmp_path / "training").exists()
 
 
+@pytest.mark.parametrize("lora", [0, 2])
+@pytest.mark.parametrize("policy", NAMES)
+def test_half_precision_is_on_every_time_a_model_is_trained(policy, lora, tmp_path):
+    inner = gemma("gemma-tiny").model
+    model = with_lora(inner, lora, seed=0) if lora else inner
+    recipe = Recipe(steps=1, tokens=1024, bf16=True, save_every=0)
+    seen = []
+    inner.model.layers[0].mlp.register_forward_hook(
+        lambda *_: seen.append(torch.is_autocast_enabled("cpu")) if torch.is_grad_enabled() else None
+    )
+    for turn in ("first", "second"):
+        chosen = policy_named(policy, inner)
+        finetune(model, learnable(20), recipe, policy=chosen, folder=tmp_path / turn, report=lambda _: None)
+    assert seen == [True, True]
+
+
 def test_a_card_is_a_policy_too_and_nonsense_is_refused(tmp_path):
     _, learned, _ = run(tmp_path / "first", "learn")
     card = tmp_path / "first" / "checkpoint-6" / "sharpmax.json"
