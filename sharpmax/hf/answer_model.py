@@ -20,7 +20,7 @@ with extra("hf"):
 
 
 LEFT_BEHIND = ("forward", "_original_forward", "_is_accelerate_prepared")
-"""What accelerate leaves on a model. It wraps forward in autocast, once: a model that it finds marked trains without."""
+"""What accelerate leaves on a model. It wraps forward in autocast, once: a model it finds marked trains without."""
 
 
 def answer_logits(model: Any, input_ids: Tensor, predicted_from: Tensor, position_ids: Tensor | None = None) -> Tensor:
