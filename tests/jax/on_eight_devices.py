@@ -6,6 +6,7 @@ roundings.
 
 import json
 import sys
+from itertools import product
 from statistics import median
 from time import perf_counter
 
@@ -111,6 +112,13 @@ def agreement():
             axis="sequence",
             schedule="heads",
         ),
+        "heads, every device one, window, dead rows, bias, sinks": judged(
+            [*inputs(64, 64, heads=8, key_heads=8), jnp.tile(bias, (1, 2, 1, 1)), jnp.tile(sinks, 2)],
+            mesh=eight,
+            options={"window": (13, 5), "mask": ragged},
+            axis="sequence",
+            schedule="heads",
+        ),
         "heads, a length that the devices do not divide": judged(
             inputs(63, 63), mesh=mesh_of(2), options=causal, axis="sequence"
         ),
@@ -122,22 +130,23 @@ def agreement():
 
 
 def memory():
-    """Return the bytes a device needs beside inputs and outputs, by devices, for one long sequence and its gradient."""
+    """Return by schedule and devices the bytes a device needs for the gradient of one long sequence."""
     streaming_blocks.WIDEST = 128
-    length, found = 32_768, {}
-    for devices in (2, 4, 8):
+    found = {}
+    for (schedule, length, heads), devices in product((("heads", 4096, 8), ("ring", 32_768, 1)), (2, 4, 8)):
         mesh = mesh_of(devices)
         spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sequence"))
-        x = jax.ShapeDtypeStruct((1, length, 1, 64), jnp.float32, sharding=spec)
+        x = jax.ShapeDtypeStruct((1, length, heads, 64), jnp.float32, sharding=spec)
 
-        def loss(q, k, v, mesh=mesh):
-            return (sharded_attention(q, k, v, mesh=mesh, axis="sequence", schedule="ring", is_causal=True) ** 2).sum()
+        def loss(q, k, v, mesh=mesh, schedule=schedule):
+            options = {"mesh": mesh, "axis": "sequence", "schedule": schedule, "is_causal": True}
+            return (sharded_attention(q, k, v, **options) ** 2).sum()
 
         analysis = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile().memory_analysis()
-        found[devices] = {
+        found.setdefault(schedule, {})[devices] = {
             "temporary": analysis.temp_size_in_bytes,
             "arguments": analysis.argument_size_in_bytes,
-            "all keys and values": 2 * length * 64 * 4,
+            "all keys and values": 2 * length * heads * 64 * 4,
         }
     return found
 

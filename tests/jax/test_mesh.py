@@ -35,21 +35,22 @@ def on_eight_devices(what):
 def test_eight_devices_agree_with_one():
     """Each result within its budget, asserted there; here, that every case ran and gave every result."""
     found = on_eight_devices("agreement")
-    assert len(found) == 8
+    assert len(found) == 9
     assert all(
         {"output", "entropy", "gradient 0", "gradient 1", "gradient 2"} <= set(worst) for worst in found.values()
     )
 
 
 def test_memory_a_device_falls_with_devices():
-    found = {int(devices): figures for devices, figures in on_eight_devices("memory").items()}
-    temporary = {devices: figures["temporary"] for devices, figures in found.items()}
-    # Blocks and loop state stay; what grows with the sequence halves: a little less than a factor of 2 a doubling.
-    assert temporary[4] < 0.6 * temporary[2]
-    assert temporary[8] < 0.6 * temporary[4]
-    # With the blocks, the states and every gradient in flight, still less than all keys and values.
-    assert temporary[8] < found[8]["all keys and values"]
-    assert found[8]["arguments"] == found[2]["arguments"] // 4
+    for schedule, by_devices in on_eight_devices("memory").items():
+        found = {int(devices): figures for devices, figures in by_devices.items()}
+        temporary = {devices: figures["temporary"] for devices, figures in found.items()}
+        # Blocks and loop state stay; what grows with the sequence halves: a little less than a factor of 2 a doubling.
+        assert temporary[4] < 0.6 * temporary[2], schedule
+        assert temporary[8] < 0.6 * temporary[4], schedule
+        # With the blocks, the states and every gradient in flight, still less than all keys and values.
+        assert temporary[8] < found[8]["all keys and values"], schedule
+        assert found[8]["arguments"] == found[2]["arguments"] // 4, schedule
 
 
 def one_device(names=("sequence",), kind=jax.sharding.AxisType.Auto):
