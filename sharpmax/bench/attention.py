@@ -42,7 +42,7 @@ def measure(
         lengths: tokens in a sequence; none named: 2048, 4096, 16384 on a GPU, 4096 on a CPU.
         widths: of a head; the features stay the same, so a narrower head means more of them. Others take the first.
         repeats: timed calls of each contestant, in turns; fewer of one that takes long.
-        only: which of `PARTS`; none named: all.
+        only: which of `PARTS` (of jax: ours, memory); none named: all.
         threads: of PyTorch, where there is no GPU.
         seed: of the inputs.
         framework: torch, or jax (`attention_jax`).
@@ -53,9 +53,7 @@ def measure(
     if min([1, *lengths, *widths, repeats, threads]) < 1:
         raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}, {threads}")
     if framework == "jax":
-        if only:
-            raise ValueError("only selects parts of the benchmark of torch, not of jax")
-        return attention_jax.measure(lengths=lengths, widths=widths, repeats=repeats, seed=seed)
+        return attention_jax.measure(lengths=lengths, widths=widths, repeats=repeats, only=only, seed=seed)
     if framework != "torch":
         raise ValueError(f"framework must be torch or jax, got {framework!r}")
     if unknown := sorted(set(only) - set(PARTS)):

@@ -24,6 +24,7 @@ from sharpmax.bench.attention_timing import attempt
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
 
+PARTS = ("ours", "memory")
 TOKENS, FEATURES = 16384, 2048
 LENGTHS, LENGTHS_OF_MEMORY = (2048, 4096, 8192, 16384), (16384, 32768, 65536, 131072)
 CPU_FEATURES, CPU_LENGTHS, CPU_LENGTHS_OF_MEMORY = 128, (1024,), (1024, 4096)
@@ -38,7 +39,12 @@ Calls = dict[tuple[str, str], Callable[..., Any]]
 
 
 def measure(
-    *, lengths: Sequence[int] = (), widths: Sequence[int] = (128, 64), repeats: int = 15, seed: int = 0
+    *,
+    lengths: Sequence[int] = (),
+    widths: Sequence[int] = (128, 64),
+    repeats: int = 15,
+    only: Sequence[str] = (),
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Check, then time, every case; returns milliseconds, the ratio to plain attention, memory, and what refused.
 
@@ -46,33 +52,30 @@ def measure(
         lengths: tokens in a sequence; none named: 2048, 4096, 8192, 16384 on a GPU, 1024 on a CPU.
         widths: of a head; the features stay the same, so a narrower head means more of them. Memory takes the first.
         repeats: timed rounds of each contestant, in turns.
+        only: which of `PARTS`; none named: both.
         seed: of the inputs.
 
     Raises:
-        ValueError: for a length, width or number of repeats below 1.
+        ValueError: for a length, width or number of repeats below 1, or an unknown part.
     """
     if min([1, *lengths, *widths, repeats]) < 1:
         raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}")
+    if unknown := sorted(set(only) - set(PARTS)):
+        raise ValueError(f"of jax, only may name {' and '.join(PARTS)}, got {', '.join(unknown)}")
     with extra("jax"):
         import jax
     on_gpu = jax.default_backend() == "gpu"
     tokens, features = (TOKENS, FEATURES) if on_gpu else (1, CPU_FEATURES)  # a CPU measures one sequence
-    shapes = [
-        (max(1, tokens // length), length, max(1, features // width), width)
-        for length in lengths or (LENGTHS if on_gpu else CPU_LENGTHS)
-        for width in widths
-    ]
     refused: dict[str, str] = {}
-    inputs = {shape: _drawn(shape, seed) for shape in shapes}
-    calls = {shape: _contestants(inputs[shape], refused) for shape in shapes}
-    alone = [
-        (1, length, max(1, features // widths[0]), widths[0])
-        for length in (LENGTHS_OF_MEMORY if on_gpu else CPU_LENGTHS_OF_MEMORY)
-    ]
-    calls |= {shape: _of_the_ladder() | calls.get(shape, {}) for shape in alone}
-    programs = _compiled(calls)
-    results = [row for shape in shapes for row in _timed(shape, programs[shape], inputs.pop(shape), repeats)]
-    results += [row for shape in alone for row in _memory(shape, programs[shape])]
+    results: list[dict[str, Any]] = []
+    if "ours" in (only or PARTS):
+        for length in lengths or (LENGTHS if on_gpu else CPU_LENGTHS):
+            for width in widths:
+                shape = (max(1, tokens // length), length, max(1, features // width), width)
+                results += _timed(shape, repeats, seed, refused)
+    if "memory" in (only or PARTS):
+        for length in LENGTHS_OF_MEMORY if on_gpu else CPU_LENGTHS_OF_MEMORY:
+            results += _memory((1, length, max(1, features // widths[0]), widths[0]))
     versions = {"jax": jax.__version__, "python": platform.python_version()}
     return {
         "framework": "jax",
@@ -115,29 +118,30 @@ def _drawn(shape: Shape, seed: int) -> tuple[Any, ...]:
     return inputs
 
 
-def _compiled(calls: dict[Shape, Calls]) -> dict[Shape, dict[tuple[str, str], dict[str, Any]]]:
-    """Compile all of them side by side, before any is timed; each gives its `program`, or why it `failed`."""
+def _compiled(shape: Shape, calls: Calls) -> dict[tuple[str, str], dict[str, Any]]:
+    """Compile calls side by side; each gives its `program`, or why it `failed`."""
     import jax
     import jax.numpy as jnp
 
-    def compiled(item: tuple[Shape, tuple[str, str], Callable[..., Any]]) -> dict[str, Any]:
-        shape, (case, _), call = item
+    def compiled(item: tuple[tuple[str, str], Callable[..., Any]]) -> dict[str, Any]:
+        (case, _), call = item
         given = [jax.ShapeDtypeStruct(shape, jnp.bfloat16)] * (4 if TRAINED in case else 3)
         return attempt(lambda: {"program": jax.jit(call).lower(*given).compile()})
 
-    items = [(shape, key, call) for shape, of_shape in calls.items() for key, call in of_shape.items()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(compiled, items))
-    programs: dict[Shape, dict[tuple[str, str], dict[str, Any]]] = {shape: {} for shape in calls}
-    for (shape, key, _), program in zip(items, found, strict=True):
-        programs[shape][key] = program
-    return programs
+        return dict(zip(calls, pool.map(compiled, calls.items()), strict=True))
 
 
-def _timed(
+def _timed(shape: Shape, repeats: int, seed: int, refused: dict[str, str]) -> list[dict[str, Any]]:
+    """Draw, compile, judge and time one shape; returns a row for each contestant."""
+    inputs = _drawn(shape, seed)
+    return _in_turns(shape, _compiled(shape, _contestants(inputs, refused)), inputs, repeats)
+
+
+def _in_turns(
     shape: Shape, programs: dict[tuple[str, str], dict[str, Any]], inputs: tuple[Any, ...], repeats: int
 ) -> list[dict[str, Any]]:
-    """Judge every contestant of one shape, time those that pass, in turns, and return a row for each."""
+    """Judge every program, time those that pass, in turns, and return a row for each."""
     import jax
 
     exact = _Exact(inputs)
@@ -145,8 +149,6 @@ def _timed(
     rounds: dict[str, Callable[[], Any]] = {}
     calls: dict[str, int] = {}
     for (case, name), found in programs.items():
-        if case.startswith(MEMORY):
-            continue
         given = inputs if case == TRAINED else inputs[:3]
         row = rows[case, name] = {"case": case, "length": shape[1], "width": shape[3], "implementation": name}
         if "failed" in found:
@@ -181,28 +183,22 @@ def _timed(
     return list(rows.values())
 
 
-def _of_the_ladder() -> Calls:
-    """Return what `attention` itself does where no implementation is named, to have its memory."""
-    from sharpmax.jax import attention
+def _memory(shape: Shape) -> list[dict[str, Any]]:
+    """Return what the compiler sets aside for `attention` itself, where no implementation is named."""
+    import jax.numpy as jnp
+
+    from sharpmax.jax import attention, which_implementation
 
     def forward(q: Any, k: Any, v: Any) -> Any:
         return attention(q, k, v, policy=PAPER, is_causal=True)
 
-    return {(f"{MEMORY}, forward", ""): forward, (f"{MEMORY}, {TRAINED}", ""): _with_gradients(forward)}
-
-
-def _memory(shape: Shape, programs: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
-    import jax.numpy as jnp
-
-    from sharpmax.jax import which_implementation
-
     x = jnp.zeros(shape, jnp.bfloat16)
     name = which_implementation(x, x, x, is_causal=True).implementation
-    sizes = {"length": shape[1], "width": shape[3], "implementation": name}
-    of_memory = {case: found for (case, _), found in programs.items() if case.startswith(MEMORY)}
+    calls = {(f"{MEMORY}, forward", name): forward, (f"{MEMORY}, {TRAINED}", name): _with_gradients(forward)}
     return [
-        {"case": case, **sizes, **(found if "failed" in found else {"megabytes": _megabytes(found["program"])})}
-        for case, found in of_memory.items()
+        {"case": case, "length": shape[1], "width": shape[3], "implementation": name}
+        | (found if "failed" in found else {"megabytes": _megabytes(found["program"])})
+        for (case, _), found in _compiled(shape, calls).items()
     ]
 
 
