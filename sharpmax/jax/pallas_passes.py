@@ -27,12 +27,8 @@ from sharpmax.jax.request import Request
 INTERPRET = False
 """Run the kernels by Pallas's interpreters, on any device: for checking them, not for using them."""
 
-LOWERING: str | None = "triton"
-"""Which kernels make the statistics: "triton", "mosaic", or None for Mosaic's on a Hopper GPU, else Triton's.
-
-Not None, though Mosaic's are faster: in the form that stands here they have been interpreted and compiled, and have not
-yet run on a GPU.
-"""
+LOWERING: str | None = None
+"""Which kernels make the statistics: "triton", "mosaic", or None for Mosaic's on a Hopper GPU, else Triton's."""
 
 BLOCK_Q, BLOCK_K = 64, 64  # of Triton's kernels, with 4 warps and 3 stages: on an H200 the best of three for statistics
 WIDTHS = (16, 32, 64, 128, 256)
