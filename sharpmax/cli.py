@@ -180,14 +180,16 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.description = "Fit a temperature to every head and judge it; exit 3, and no card, if nothing gains."
     _add_model_options(parser)
     parser.add_argument("--method", choices=("match", "learn", "search"), default="learn", help="how to fit (learn)")
-    fit_on, sizes = ("recall", "recall:close"), (16, 32)
-    parser.add_argument("--fit-tasks", nargs="+", default=fit_on, metavar="TASK", help="what to fit on (recall …)")
-    parser.add_argument("--fit-sizes", type=int, nargs=2, default=sizes, metavar=("LOW", "HIGH"), help="sizes (16 32)")
+    fit_on, sizes = ("lookup", "lookup:close"), (8, 32)
+    parser.add_argument("--fit-tasks", nargs="+", default=fit_on, metavar="TASK", help="what to fit on (lookup …)")
+    parser.add_argument("--fit-sizes", type=int, nargs=2, default=sizes, metavar=("LOW", "HIGH"), help="sizes (8 32)")
+    parser.add_argument("--text-before", type=int, default=12000, metavar="N", help="of learn: characters (12000)")
     parser.add_argument("--steps", type=int, default=60, help="of learn (60)")
-    parser.add_argument("--questions-a-step", type=int, default=1, metavar="N", help="of learn (1)")
+    parser.add_argument("--questions-a-step", type=int, default=2, metavar="N", help="of learn (2)")
     parser.add_argument("--learning-rate", type=float, default=0.03, metavar="RATE", help="of learn (0.03)")
     parser.add_argument("--penalty", type=float, help="of learn: a fixed price of text (follows --most-rise)")
     parser.add_argument("--learned", default="abc", help="of learn: which of a, b, c (abc)")
+    parser.add_argument("--truth", type=float, default=0.5, help="of learn: weight of text's own loss, 0 to 1 (0.5)")
     _add_exam_options(parser)
 
 

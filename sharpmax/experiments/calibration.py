@@ -30,10 +30,14 @@ from sharpmax.hf.sidecar import card_file
 from sharpmax.tasks.prompts import parts
 
 METHODS = ("match", "learn", "search")
-FITTED_ON = ("recall", "recall:close")
-"""What learn asks, unless told otherwise."""
+FITTED_ON, FITTED_SIZES, TEXT_BEFORE = ("lookup", "lookup:close"), (8, 32), 12_000
+"""What learn asks unless told otherwise: tasks, sizes from low to high, and the most characters of text before."""
+TRUTH = 0.5
+"""The share of text's cost that is the rise of its own loss: what predicts text better is no cost."""
 ALLOWED = 0.8
 """The share of the allowed rise of perplexity that learn may use on the text it is fitted to; other text costs more."""
+SHORTEST, ENTRIES = 200, 1400
+"""Characters: of the shortest piece of text before a question, and of a question's own entries, about."""
 SOURCE = 200_000
 """Characters of source code to fit on: about twice the reference."""
 WINDOWS = (256, 1024, 4096)
@@ -46,12 +50,14 @@ def calibrate(
     *,
     method: str = "learn",
     fit_tasks: Sequence[str] = FITTED_ON,
-    fit_sizes: Sequence[int] = (16, 32),
+    fit_sizes: Sequence[int] = FITTED_SIZES,
+    text_before: int = TEXT_BEFORE,
     steps: int = 60,
-    questions_a_step: int = 1,
+    questions_a_step: int = 2,
     penalty: float | None = None,
     learning_rate: float = 0.03,
     learned: str = "abc",
+    truth: float = TRUTH,
     out: str | Path = "runs",
     seed: int = 0,
     accept_license: bool = False,
@@ -64,7 +70,8 @@ def calibrate(
         model: a built-in name, a local folder, a hub name, or a loaded model.
         method: match (no labels), learn (gradient through beta) or search (layer by layer).
         fit_tasks, fit_sizes: what to fit and choose on; sizes from low to high.
-        steps, questions_a_step, learning_rate, learned: of `learn`; a recall counts as one question.
+        text_before: the most characters of text that a question of `learn` stands behind.
+        steps, questions_a_step, learning_rate, learned, truth: of `learn`, as in `Recipe`; a recall is one question.
         penalty: a fixed price of text for `learn`; None lets prices follow the allowed rise of perplexity.
         exam: what to judge on, as in `held_out_exam`.
 
@@ -74,23 +81,27 @@ def calibrate(
     if method not in METHODS:
         raise ValueError(f"expected a method among {', '.join(METHODS)}, got {method!r}")
     _check_counts({"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}, exam)
+    if text_before < 0:
+        raise ValueError(f"expected text_before of at least 0 characters, got {text_before}")
     loaded = _loaded(model, accept_license, device)
     most_rise = exam.get("most_rise", 0.005)
     config = {"seed": seed, "model": loaded.name, "method": method, "fit_tasks": list(fit_tasks)}
     config |= {"fit_sizes": list(fit_sizes), "steps": steps, "questions_a_step": questions_a_step}
-    config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned}
+    config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned, "truth": truth}
+    config["text_before"] = text_before
     config |= {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
     folder = RunFolder.open(out, "calibrate", f"{Path(loaded.name).name}-{method}-seed{seed}", config)
     began = time.perf_counter()
-    selection = selection_exam(loaded, fit_tasks, fit_sizes, seed, exam)
+    selection = selection_exam(loaded, fit_tasks, fit_sizes[-1], seed, exam)
     if method == "search":
         choice = search(loaded, layer_count(attention_layers(loaded.model)), BETAS, selection, most_rise=most_rise)
         curves: dict[str, list[float]] = {}
     else:
-        recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, seed=seed)
+        recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, truth=truth, seed=seed)
         # Held to itself at every length it is judged at: what n does beyond them is anybody's guess.
         recipe = replace(recipe, learning_rate=learning_rate, windows=tuple(exam.get("windows", WINDOWS)))
-        draw_step = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step)
+        before = text_of("fit", exam.get("text"))
+        draw_step = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step, before=before, most=text_before)
         fitted, curves = _fit(loaded, method, draw_step, recipe, exam, folder.path / "fit.safetensors")
         choice = choose(loaded, shares_and_strengths(fitted), selection, most_rise=most_rise)
     fitting = time.perf_counter() - began
@@ -163,7 +174,7 @@ def held_out_exam(
 ) -> Exam:
     """Return the exam of the report split: `prompts` questions a task and size, and text in windows."""
     asked = {t: {n: questions(t, n, prompts, seed=seed, split="report") for n in sizes} for t in tasks}
-    return Exam(asked, _cut(loaded, text_of("report", text), text_tokens), windows, together)
+    return Exam(asked, loaded.tokens(_cut(loaded, text_of("report", text), text_tokens)), windows, together)
 
 
 def print_judgement(metrics: dict[str, Any]) -> None:
@@ -191,15 +202,27 @@ def print_judgement(metrics: dict[str, Any]) -> None:
         print(f"it does not gain within the allowed rise of perplexity; {what_follows}")
 
 
-def fitting_questions(tasks: Sequence[str], sizes: Sequence[int], seed: int, count: int) -> Draw:
-    """Return what a step of learning asks: `count` questions, tasks in turn, of one size from the range."""
+def fitting_questions(
+    tasks: Sequence[str], sizes: Sequence[int], seed: int, count: int, *, before: str = "", most: int = 0
+) -> Draw:
+    """Return what a step of learning asks: `count` questions, tasks in turn, of one size from the range.
+
+    With `most`, each stands behind a piece of the text `before`, of up to so many characters: there is more to look
+    through, and no more entries. The longer the piece, the fewer questions.
+    """
 
     def of_step(step: int) -> list[Question]:
-        # One size a step: questions of one length make a batch without padding.
-        size = int(np.random.default_rng(step).integers(sizes[0], sizes[-1] + 1))
+        # One size and one length of text a step: questions of one length make a batch without padding.
+        rng = np.random.default_rng(step)
+        size = int(rng.integers(sizes[0], sizes[-1] + 1))
+        length = int(np.exp(rng.uniform(np.log(min(SHORTEST, most)), np.log(most)))) if most else 0
+        places = np.random.default_rng((seed, step)).integers(max(1, len(before) - length), size=count)
         found = []
-        for index in range(step * count, (step + 1) * count):
-            found.append(parts(tasks[index % len(tasks)], size, seed=seed_of(seed, "fit"), index=index))
+        for index in range(max(min(2, count), count * ENTRIES // (ENTRIES + length))):
+            task = tasks[(step + index) % len(tasks)]
+            given, *rest = parts(task, size, seed=seed_of(seed, "fit"), index=step * count + index)
+            piece = before[places[index] :][:length].strip()
+            found.append((f"{piece}\n\n{given}" if piece else given, *rest))
         return found
 
     return of_step
@@ -224,14 +247,12 @@ def _fit(
     return result.policy, result.course._asdict()
 
 
-def selection_exam(
-    loaded: LoadedModel, tasks: Sequence[str], sizes: Sequence[int], seed: int, exam: dict[str, Any]
-) -> Exam:
-    """Return the selection exam: the fitted tasks at the largest fitted size and twice that, on text of its own."""
-    count, both = max(4, exam.get("prompts", 40) // 4), (sizes[-1], 2 * sizes[-1])
-    asked = {t: {n: questions(t, n, count, seed=seed, split="choose") for n in both} for t in tasks}
+def selection_exam(loaded: LoadedModel, tasks: Sequence[str], size: int, seed: int, exam: dict[str, Any]) -> Exam:
+    """Return the selection exam: the fitted tasks at the largest fitted size, on text of its own."""
+    count = max(8, exam.get("prompts", 40) // 4)
+    asked = {t: {size: questions(t, size, count, seed=seed, split="choose")} for t in tasks}
     text = _cut(loaded, text_of("choose", exam.get("text")), exam.get("text_tokens", 8192))
-    return Exam(asked, text, exam.get("windows", WINDOWS), exam.get("together", 1))
+    return Exam(asked, loaded.tokens(text), exam.get("windows", WINDOWS), exam.get("together", 1))
 
 
 def _judged(loaded: LoadedModel, choice: Choice, exam: Exam, most_rise: float) -> dict[str, Any]:

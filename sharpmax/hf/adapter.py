@@ -36,7 +36,7 @@ def learn_lora(
     def cost(ids: Tensor) -> Tensor:
         with torch.no_grad():
             plain = loaded.hidden(ids[0])
-        return text_cost(loaded, plain, rival.hidden(ids[0]), 1)
+        return text_cost(loaded, plain, rival.hidden(ids[0]), ids, [recipe])
 
     def answers(questions: Any) -> Tensor:
         return answer_losses(rival, questions[0]).mean()[None]

@@ -22,6 +22,9 @@ Candidate = tuple[str, Policy]
 MARGIN = 0.8
 """The share of the allowed rise of perplexity that a choice may use."""
 
+KEPT = (1.0, 1.3), (1.0, 1.15), (1.0, 1.0), (1.0, 0.8), (0.5, 1.15), (0.5, 1.0)
+"""The shares of the heads, and strengths, that are tried."""
+
 
 class Choice(NamedTuple):
     """The chosen policy and its name (None: the plain model), and what every candidate scored."""
@@ -43,17 +46,14 @@ def choose(loaded: LoadedModel, candidates: Iterable[Candidate], exam: Exam, *, 
     return Choice(best[1], best[2], scores)
 
 
-def shares_and_strengths(
-    policy: PerLayer, shares: Sequence[float] = (1.0, 0.5), strengths: Sequence[float] = (2.0, 1.4, 1.0, 0.7)
-) -> list[Candidate]:
-    """Return versions of a fitted policy: in each share of the heads, those it moves most, at each strength."""
+def shares_and_strengths(policy: PerLayer, pairs: Sequence[tuple[float, float]] = KEPT) -> list[Candidate]:
+    """Return a version of a fitted policy for each share of the heads, those it moves most, and strength."""
     movement = np.concatenate([_movement(layer) for layer in policy.policies])
     found: list[Candidate] = []
-    for share in shares:
+    for share, strength in pairs:
         least = np.quantile(movement, 1 - share) if share < 1 else -np.inf
-        for strength in strengths:
-            layers = tuple(_weakened(layer, least, strength) for layer in policy.policies)
-            found.append((f"{share:.0%} of heads at strength {strength:g}", PerLayer(layers)))
+        layers = tuple(_weakened(layer, least, strength) for layer in policy.policies)
+        found.append((f"{share:.0%} of heads at strength {strength:g}", PerLayer(layers)))
     return found
 
 

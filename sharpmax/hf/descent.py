@@ -39,6 +39,7 @@ class Recipe:
         steps, learning_rate: Adam; rising over the first tenth of the steps, then falling linearly to 0.
         penalty: the price of text, in answers' loss a nat; only the first one where `allowed` is given.
         allowed: the cost of text, in nats a token, that prices hold the model to.
+        truth: the share of that cost that is the rise of the text's own loss, not the divergence from the plain model.
         windows, text_tokens: lengths of the text of a step, taken in turn, and how many tokens of it.
         n0, limit: as in `LogLinear`.
     """
@@ -48,6 +49,7 @@ class Recipe:
     learning_rate: float = 0.03
     penalty: float = 20.0
     allowed: float | None = None
+    truth: float = 0.0
     windows: tuple[int, ...] = (256, 1024, 4096)
     text_tokens: int = 256
     n0: float = 128.0
@@ -61,6 +63,8 @@ class Recipe:
             raise ValueError(f"expected steps and windows, a positive rate and a penalty of 0 or more, got {self}")
         if self.allowed is not None and self.allowed <= 0:
             raise ValueError(f"expected a positive allowance, got {self.allowed}")
+        if not 0 <= self.truth <= 1:
+            raise ValueError(f"expected a share of truth from 0 to 1, got {self.truth}")
 
 
 def descend(
@@ -131,17 +135,24 @@ def _windows(text: Tensor, window: int, tokens: int, seed: tuple[int, int]) -> T
     return torch.cat([text[:, start : start + window] for start in starts.tolist()])
 
 
-def text_cost(loaded: LoadedModel, plain: Tensor, changed: Tensor, runs: int, *, chunk: int = 1024) -> Tensor:
-    """Return each run's mean KL(plain ‖ changed) of the next token, (runs,), in nats.
+def text_cost(
+    loaded: LoadedModel, plain: Tensor, changed: Tensor, ids: Tensor, recipes: Sequence[Recipe], *, chunk: int = 1024
+) -> Tensor:
+    """Return each run's cost of text, (runs,), in nats: mean KL(plain ‖ changed) of the next token, or by its `truth`.
 
-    `plain` and `changed` are the last hidden states of the two models on text (runs · windows, length, width).
+    `plain` and `changed` are the last hidden states of the two models on `ids` (runs, windows, length).
     Distributions over the vocabulary are made for a chunk of tokens at a time, and made again on the way back: at 4,096
     tokens they fill gigabytes.
     """
 
-    def of(before: Tensor, after: Tensor) -> Tensor:
+    def of(before: Tensor, after: Tensor, following: Tensor) -> Tensor:
         log_p, log_q = (functional.log_softmax(loaded.logits(hidden), dim=-1) for hidden in (before, after))
-        return (log_p.exp() * (log_p - log_q)).sum(-1)
+        difference = log_p - log_q
+        return torch.stack([(log_p.exp() * difference).sum(-1), difference.gather(-1, following[:, None])[:, 0]])
 
-    pieces = zip(*(torch.split(hidden.flatten(0, 1), chunk) for hidden in (plain, changed)), strict=True)
-    return torch.cat([checkpoint(of, *piece, use_reentrant=False) for piece in pieces]).view(runs, -1).mean(1)
+    following = ids.roll(-1, -1).flatten()  # the last of a window has none: left out below
+    whole = (*(hidden.flatten(0, 1) for hidden in (plain, changed)), following)
+    pieces = zip(*(torch.split(tensor, chunk) for tensor in whole), strict=True)
+    found = torch.cat([checkpoint(of, *piece, use_reentrant=False) for piece in pieces], dim=1).view(2, *ids.shape)
+    truth = torch.tensor([recipe.truth for recipe in recipes], device=ids.device)
+    return (1 - truth) * found[0].mean((1, 2)) + truth * found[1, ..., :-1].mean((1, 2))

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from torch import Tensor
+
 from sharpmax.core.policies import Policy
 from sharpmax.hf.answers import Answered, Question, answer
 from sharpmax.hf.load import LoadedModel
@@ -28,13 +30,13 @@ SURE = 0.05
 
 @dataclass(frozen=True)
 class Exam:
-    """What to judge on: questions by task and size, one text, and the window lengths to read it in.
+    """What to judge on: questions by task and size, the ids (1, n) of one text, and the windows to read it in.
 
     `together` is how many tokens, about, are read at once; a question or a window is read alone if it is longer.
     """
 
     questions: Mapping[str, Mapping[int, Sequence[Question]]]
-    text: str
+    text: Tensor
     windows: Sequence[int]
     together: int = 1
 

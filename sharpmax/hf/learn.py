@@ -80,7 +80,7 @@ def learn_side_by_side(
             plain = loaded.hidden(ids.flatten(0, 1))
         with sharpen(loaded.model, policy(ids.shape[1])):
             sharpened = loaded.hidden(ids.flatten(0, 1))
-        return text_cost(loaded, plain, sharpened, runs)
+        return text_cost(loaded, plain, sharpened, ids, recipes)
 
     with frozen(loaded.model):
         trained = [tensor for name in "abc" for tensor in parameters[name]]

@@ -40,10 +40,6 @@ class LoadedModel:
         ids = self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids
         return torch.tensor([ids], device=self.model.device)
 
-    def token_lists(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of several texts, without markers."""
-        return list(self.tokenizer(texts, add_special_tokens=False, verbose=False).input_ids)
-
     def hidden(self, ids: torch.Tensor) -> torch.Tensor:
         """Return a causal model's last hidden states, (batch, length, width)."""
         states: torch.Tensor = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state

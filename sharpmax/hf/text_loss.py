@@ -34,17 +34,20 @@ def token_losses(loaded: LoadedModel, ids: Tensor, *, chunk: int = 512) -> Tenso
     for start in range(0, hidden.shape[1], chunk):
         logits = loaded.logits(hidden[:, start : start + chunk])
         target = ids[:, 1 + start : 1 + start + logits.shape[1]]
-        losses.append(functional.cross_entropy(logits.transpose(1, 2), target, reduction="none"))
+        of_tokens = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+        losses.append(of_tokens.view(target.shape))
     return torch.cat(losses, dim=1)
 
 
 @torch.no_grad()
-def text_losses(loaded: LoadedModel, text: str, *, window: int, tokens: int = 1) -> list[float]:
+def text_losses(loaded: LoadedModel, text: str | Tensor, *, window: int, tokens: int = 1) -> list[float]:
     """Return the mean loss in nats of each whole window of the text; perplexity is exp of their mean.
 
-    Windows are read together up to that many `tokens`, and one by one where a window is longer.
+    The text may come as its ids, (1, n). Windows are read together up to that many `tokens`, and one by one where a
+    window is longer.
     """
     if not loaded.generates:
         raise ValueError(f"{loaded.name} is not a causal language model: it has no next-token loss")
-    together = torch.split(torch.cat(list(windows(loaded.tokens(text), window))), max(1, tokens // window))
-    return [float(loss) for ids in together for loss in token_losses(loaded, ids).mean(dim=1)]
+    ids = loaded.tokens(text) if isinstance(text, str) else text
+    together = torch.split(torch.cat(list(windows(ids, window))), max(1, tokens // window))
+    return [loss for part in together for loss in token_losses(loaded, part).mean(dim=1).tolist()]

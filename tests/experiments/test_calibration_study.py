@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from sharpmax.core.cards import load_card
 from sharpmax.experiments import calibration_study
+from sharpmax.hf.choose import choose
 from tests.hf.tiny import tiny
 
 
@@ -13,7 +15,8 @@ def small(monkeypatch):
     model = tiny("llama", max_position_embeddings=2048)
     monkeypatch.setattr(calibration_study, "load", lambda name, device: model)
     asked = (("lookup",), (2,), (32,))
-    fits = {"seed0": {"seed": 0}, "mixture": {"tasks": ("recall", "copy")}, "allowed0.01": {"allowed": 0.01}}
+    fits = {"seed0": {"seed": 0}, "seed1": {"seed": 1}, "mixture": {"tasks": ("recall", "copy")}}
+    fits |= {"no-text-before": {"before": ""}, "penalty3": {"penalty": 3.0, "allowed": None}}
     changes = {
         "MAIN": asked,
         "RIVAL": (("lookup",), (2, 3), (32,)),
@@ -21,10 +24,17 @@ def small(monkeypatch):
         "WINDOWS": (32, 64),
         "FITS": fits,
     }
-    changes |= {"CHOSEN": ("seed0", "mixture"), "FIT_SIZES": (2, 4), "MOST_RISE": 10.0}
-    changes |= {"RULES": {"paper": calibration_study.PAPER}}
+    changes |= {"CHOSEN": ("seed0", "seed1", "mixture"), "FITTED_SIZES": (2, 4), "MOST_RISE": 10.0}
+    changes |= {"RULES": {"paper": calibration_study.PAPER}, "TEXT_BEFORE": 300}
     for name, value in changes.items():
         monkeypatch.setattr(calibration_study, name, value)
+
+    def keep_a_half(loaded, candidates, exam, **options):
+        """Choose as ever, and then keep the last candidate whatever it scored: random weights gain nothing."""
+        name, policy = candidates[-1]
+        return choose(loaded, candidates, exam, **options)._replace(name=name, policy=policy)
+
+    monkeypatch.setattr(calibration_study, "choose", keep_a_half)
     return {"model": "tiny", "device": "cpu", "prompts": 2, "steps": 1, "questions": 2, "text_tokens": 96}
 
 
@@ -39,12 +49,19 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch):
     for name in ("sit", "learn_side_by_side", "choose"):
         monkeypatch.setattr(calibration_study, name, again)
     assert calibration_study.run(tmp_path, **small) == whole
-    assert set(whole) == {"seed0", "mixture", "allowed0.01", "paper", "lora", "transfer-seed0", "transfer-mixture"}
+    steps = {"seed0", "seed1", "mixture", "no-text-before", "penalty3", "paper", "lora", "lora-slow"}
+    assert set(whole) == steps | {"transfer-seed0", "transfer-mixture", "seeds"}
     assert whole["seed0"] == part["seed0"]
     stored = json.loads((tmp_path / "calibration-study" / "tiny" / "metrics.json").read_text())
     assert stored["lora"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
     assert stored["transfer-mixture"]["tasks"]["copy"]["2"]["accuracy"]["items"] == 2
     assert stored["paper"]["source"]["32"]["items"] == 3
+    assert stored["seeds"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 4
+    card = load_card(tmp_path / "calibration-study" / "tiny" / "card.json")
+    assert "50% of heads" in card.notes
+    assert card.held_out["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
+    figures = tmp_path / "calibration-study" / "tiny" / "figures"
+    assert {file.name for file in figures.glob("*.png")} == {"accuracy.png", "trade-off.png"}
 
 
 def test_an_unknown_step_is_refused(small, tmp_path):

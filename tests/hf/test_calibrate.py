@@ -18,7 +18,8 @@ from sharpmax.hf.judge import Exam, Sheet, compare, sit
 from sharpmax.hf.learn import learn, learn_side_by_side, query_heads
 from sharpmax.hf.match import match
 from sharpmax.hf.paired import paired, paired_accuracy
-from tests.hf.tiny import tiny
+from sharpmax.hf.text_loss import token_losses
+from tests.hf.tiny import Characters, tiny
 
 QUESTIONS = [("abcabcab", "c"), ("xyxyxyx", "yx"), ("hello", " there")]
 TEXT = "Attention that stays sharp at any size, whatever the length of the text it reads. " * 4
@@ -30,15 +31,15 @@ def loaded():
 
 
 def exam(size=1, windows=(32,)):
-    return Exam({"letters": {size: QUESTIONS}}, TEXT, windows, together=64)
+    return Exam({"letters": {size: QUESTIONS}}, torch.tensor([Characters()(TEXT).input_ids]), windows, together=64)
 
 
-def cost_of(loaded, ids, policy):
+def cost_of(loaded, ids, policy, truth=0.0):
     """Return what the policy costs on windows of ids, on the whole."""
     with torch.no_grad():
         plain = loaded.hidden(ids)
         with sharpen(loaded.model, policy):
-            return float(text_cost(loaded, plain, loaded.hidden(ids), 1, chunk=16))
+            return float(text_cost(loaded, plain, loaded.hidden(ids), ids[None], [Recipe(truth=truth)], chunk=16)[0])
 
 
 def test_an_answer_is_exact_if_greedy_decoding_gives_it(loaded):
@@ -174,6 +175,40 @@ def test_the_cost_of_text_is_the_divergence(loaded):
     assert cost_of(loaded, ids, policy) == pytest.approx(apart, rel=1e-4)
 
 
+def test_truth_counts_the_loss_of_the_text_itself(loaded):
+    """Text that the policy predicts better is no cost: with truth 1 the cost is the rise of its loss, signed."""
+    ids = loaded.tokens(TEXT)[:, :48].reshape(2, 24)
+    for beta in (0.6, 1.7):
+        policy = sharpmax.Constant(beta)
+        with torch.no_grad():
+            before = token_losses(loaded, ids).mean()
+            with sharpen(loaded.model, policy):
+                rise = float(token_losses(loaded, ids).mean() - before)
+        assert cost_of(loaded, ids, policy, truth=1.0) == pytest.approx(rise, rel=1e-3)
+        mean = (cost_of(loaded, ids, policy) + rise) / 2
+        assert cost_of(loaded, ids, policy, truth=0.5) == pytest.approx(mean, rel=1e-3)
+    with pytest.raises(ValueError, match="truth from 0 to 1, got 2"):
+        Recipe(truth=2.0)
+
+
+def test_text_before_a_question_adds_length_and_no_entries():
+    before = "Nothing to find here. " * 200
+    plain, behind = (
+        calibration.fitting_questions(("lookup",), (4, 4), 0, 8, before=text, most=4000) for text in ("", before)
+    )
+    lengths = set()
+    for step in range(12):
+        assert len(plain(step)) == len(behind(step))
+        for (short, answer_of_short), (long, answer_of_long) in zip(plain(step), behind(step), strict=True):
+            assert long.endswith(short)
+            assert answer_of_long == answer_of_short
+            assert long.count("The code") == 5
+            assert len(long) - len(short) <= 4002
+            lengths.add(len(long) - len(short))
+    assert max(lengths) > 8 * min(lengths)
+    assert len(behind(0)) <= 8 == len(calibration.fitting_questions(("lookup",), (4, 4), 0, 8)(0))
+
+
 def test_several_answers_in_one_text_are_asked_at_once(loaded):
     """What is given and asked for by turns: each answer has the loss it has when asked alone."""
     parts = ("The code of the bell is", " 12", ". The code of the lamp is", " 34")
@@ -210,7 +245,7 @@ def test_match_leaves_short_rows_alone_and_sharpens_long_ones(loaded):
 
 def test_what_is_kept_is_weaker_and_sparser(loaded):
     layer = sharpmax.LogLinear(a=((0.1,), (0.2,), (0.3,), (0.4,)), b=((0.0,),) * 4, c=((0.0,),) * 4)
-    whole = dict(shares_and_strengths(sharpmax.PerLayer((layer, layer)), shares=(1.0, 0.5), strengths=(0.5,)))
+    whole = dict(shares_and_strengths(sharpmax.PerLayer((layer, layer)), [(1.0, 0.5), (0.5, 0.5)]))
     assert whole["100% of heads at strength 0.5"].policies[0].a == ((0.05,), (0.1,), (0.15,), (0.2,))
     assert whole["50% of heads at strength 0.5"].policies[0].a == ((0.0,), (0.0,), (0.15,), (0.2,))
 
@@ -307,6 +342,7 @@ def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, loaded, tmp_p
     """Random weights have nothing to gain on lookups; whichever way the verdict goes, card and words agree with it."""
     big = tiny("llama", max_position_embeddings=2048)
     options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
+    options["text_before"] = 300
     found = calibration.calibrate(big, method=method, out=tmp_path, **options)
     calibration.print_judgement(found)
     said = capsys.readouterr().out
@@ -324,7 +360,7 @@ def test_a_card_is_judged_again_and_the_exit_code_tells(loaded, tmp_path, monkey
     common = ["--sizes", "2", "--prompts", "4", "--windows", "32", "--text-tokens", "512", "--out", str(tmp_path)]
     assert cli.main(["evaluate", "tiny", "--card", str(tmp_path / "card.json"), *common]) == 0
     monkeypatch.setattr(calibration, "choose", lambda *_, **__: calibration.Choice(None, None, {}))
-    fit = ["--fit-sizes", "1", "2", "--steps", "1"]
+    fit = ["--fit-sizes", "1", "2", "--steps", "1", "--text-before", "300"]
     assert cli.main(["calibrate", "tiny", *fit, *common]) == 3
     assert not list((tmp_path / "calibrate").rglob("card.json"))
 
@@ -340,6 +376,7 @@ def test_an_encoder_is_refused(tmp_path):
         ({"sizes": [0]}, "sizes of at least 1, got 0"),
         ({"fit_sizes": []}, "fit_sizes of at least 1, got none"),
         ({"steps": 0}, "steps of at least 1"),
+        ({"text_before": -1}, "text_before of at least 0 characters, got -1"),
         ({"windows": [256, -1]}, "windows of at least 1, got 256, -1"),
         ({"prompts": 0}, "prompts of at least 1"),
     ],

@@ -1,0 +1,49 @@
+"""Two figures of the calibration study: accuracy by size, and what accuracy costs on text."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+
+RIVALS = {"b-alone": "b alone", "lora": "LoRA of equal cost", "paper": "the paper's rule"}
+ALLOWED, FITTED = 0.5, 32
+"""The allowed rise of perplexity in %, and the most entries that were fitted."""
+
+
+def save_figures(metrics: Mapping[str, Any], folder: Path) -> None:
+    """Draw both from the study's metrics, each as PNG and SVG."""
+    if metrics["seeds"]["chosen"]:
+        accuracy_by_size(metrics).save(folder, "accuracy")
+    trade_off(metrics).save(folder, "trade-off")
+
+
+def accuracy_by_size(metrics: Mapping[str, Any]) -> CurvesDisplay:
+    """Return right answers against entries: plain, learned (the range over seeds shaded), and the rivals."""
+    pooled = metrics["seeds"]["tasks"]["lookup"]
+    sizes = sorted(map(int, pooled))
+    by_seed = [[_right(metrics[name], size) for size in sizes] for name in metrics["seeds"]["chosen"]]
+    low, high = ([pick(column) for column in zip(*by_seed, strict=True)] for pick in (min, max))
+    curves = [
+        Curve("learned, five seeds", sizes, [_right(metrics["seeds"], n) for n in sizes], low, high, marker="o"),
+        Curve("plain model", sizes, [_right(metrics["seeds"], n, "plain") for n in sizes], marker="o"),
+    ]
+    for name, label in RIVALS.items():
+        if metrics.get(name, {}).get("tasks"):
+            own = sorted(map(int, metrics[name]["tasks"]["lookup"]))
+            curves.append(Curve(label, own, [_right(metrics[name], n) for n in own], line="--", marker="o"))
+    return CurvesDisplay(curves, "entries", "right answers, %", marks=[Mark("most fitted", x=FITTED)])
+
+
+def trade_off(metrics: Mapping[str, Any]) -> CurvesDisplay:
+    """Return accuracy against the rise of perplexity at its worst length, as the price of text grows."""
+    found = [step for name, step in metrics.items() if name.startswith("penalty")]
+    rises = [100 * max(text["perplexity_rise"] for text in step["text"].values()) for step in found]
+    sizes = sorted(map(int, found[0]["tasks"]["lookup"]))
+    curves = [Curve(f"{n} entries", rises, [_right(step, n) for step in found], marker="o") for n in sizes]
+    limit = [Mark("allowed", x=ALLOWED)]
+    return CurvesDisplay(curves, "rise of perplexity, %", "right answers, %", marks=limit, x_scale="linear")
+
+
+def _right(step: Mapping[str, Any], size: int, whose: str = "policy") -> float:
+    return 100 * float(step["tasks"]["lookup"][str(size)]["accuracy"][whose])
