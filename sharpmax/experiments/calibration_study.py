@@ -65,7 +65,7 @@ FITS: dict[str, dict[str, Any]] = {
 CHOSEN = (*SEEDS, "mixture", "b-alone")
 """The fits of which the selection split chooses how much to keep; the others are judged as they are."""
 RULES: dict[str, Policy] = {"paper": PAPER, **{f"beta{beta:g}": Constant(beta) for beta in (1.05, 1.1)}}
-LORAS = {"lora": 5e-3, "lora-slow": 1.5e-3}
+LORAS = {"lora": 5e-3}
 """Their learning rates."""
 
 
@@ -74,7 +74,9 @@ def run(
     questions: int = 8, text_tokens: int = 32768, together: int = 65536, only: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Compute every step that is not on disk yet (or only the named ones), and gather them."""
-    names = [*FITS, *RULES, "transfer-seed0", "transfer-mixture", *LORAS]
+    # In the order of what is asked first: a run may be cut short.
+    others = [name for name in FITS if name not in SEEDS]
+    names = [*(name for name in FITS if name in SEEDS), "transfer-seed0", *RULES, *LORAS, *others, "transfer-mixture"]
     unknown = sorted(set(only) - set(names))
     if unknown:
         raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")

@@ -49,7 +49,7 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch):
     for name in ("sit", "learn_side_by_side", "choose"):
         monkeypatch.setattr(calibration_study, name, again)
     assert calibration_study.run(tmp_path, **small) == whole
-    steps = {"seed0", "seed1", "mixture", "no-text-before", "penalty3", "paper", "lora", "lora-slow"}
+    steps = {"seed0", "seed1", "mixture", "no-text-before", "penalty3", "paper", "lora"}
     assert set(whole) == steps | {"transfer-seed0", "transfer-mixture", "seeds"}
     assert whole["seed0"] == part["seed0"]
     stored = json.loads((tmp_path / "calibration-study" / "tiny" / "metrics.json").read_text())
