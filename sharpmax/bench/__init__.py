@@ -120,6 +120,8 @@ def bench(
                 module.draw_figure(figures, Path(json).parent, Path(json).stem)
             except MissingExtraError as missing:  # what was measured is written; a figure can be drawn later
                 console.print(f"no figure: {missing}; then: sharpmax bench {name} --draw {json}")
+            except ValueError as nothing_to_draw:  # memory alone, or nothing that could be timed
+                console.print(f"no figure: {nothing_to_draw}")
     if hasattr(module, "wrong") and (failures := module.wrong(figures)):
         raise ArithmeticError("; ".join(failures))
     return figures

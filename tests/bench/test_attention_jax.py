@@ -22,10 +22,13 @@ def test_the_cpu_table():
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
-def test_it_is_the_attention_benchmark_s_other_framework(capsys):
+def test_it_is_the_attention_benchmark_s_other_framework(capsys, monkeypatch, tmp_path):
     command = "bench attention --framework jax --only ours --lengths 32 --widths 16 --repeats 1"
     assert main(command.split()) == 0
     assert "chunked" in capsys.readouterr().out
+    monkeypatch.setattr(benchmark, "CPU_LENGTHS_OF_MEMORY", (32,))
+    assert main(f"bench attention --framework jax --only memory --widths 16 --json {tmp_path}/memory.json".split()) == 0
+    assert "nothing to draw" in capsys.readouterr().out
     with pytest.raises(ValueError, match="torch or jax"):
         attention.measure(framework="numpy")
 
