@@ -55,11 +55,11 @@ SEEDS = tuple(f"seed{seed}" for seed in range(5))
 PENALTIES = (1.0, 5.0, 100.0, 500.0)
 FITS: dict[str, dict[str, Any]] = {
     **{name: {"seed": seed} for seed, name in enumerate(SEEDS)},
-    "mixture": {"tasks": MIXTURE},
+    **{f"penalty{penalty:g}": {"penalty": penalty, "allowed": None} for penalty in PENALTIES},
     "b-alone": {"learned": "b"},
+    "mixture": {"tasks": MIXTURE},
     "divergence-alone": {"truth": 0.0},
     "no-text-before": {"before": ""},
-    **{f"penalty{penalty:g}": {"penalty": penalty, "allowed": None} for penalty in PENALTIES},
 }
 """Every fit by name, and what sets it apart from that of seed 0."""
 CHOSEN = (*SEEDS, "mixture", "b-alone")

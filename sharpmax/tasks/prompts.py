@@ -3,6 +3,7 @@
     lookup     {size} lines `The code of the {word word} is {4 digits}.`, one of them asked again
     needle     {size} sentences that say nothing, and one such line somewhere among them
     copy       {size} words, then the same words again up to one of them; what comes next?
+    residues   the same of amino acids, one letter each: for models that read proteins and no words
     maximum    {size} numbers; which is the largest? (the paper's prompt)
     recall     {size} lines of a lookup, the second half asking again for each of the first half: to fit on
 
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sharpmax.tasks.words import ADJECTIVES, IDLE, NOUNS
+from sharpmax.tasks.words import ADJECTIVES, AMINO_ACIDS, IDLE, NOUNS
 
 WORDINGS = {
     "code": "The code of the {0} is {1}.",
@@ -97,6 +98,14 @@ def copy(size: int, rng: np.random.Generator) -> Prompt:
     return Prompt(" ".join(words) + ".\n" + " ".join(words[start:stop]), f" {words[stop]}", size)
 
 
+def residues(size: int, rng: np.random.Generator) -> Prompt:
+    """Say `size` amino acids twice, stopping the second time before one of them."""
+    _check_size(size)
+    chain = "".join(rng.choice(list(AMINO_ACIDS), size=size))
+    stop = int(rng.integers(min(4, size - 1), size))
+    return Prompt(chain + chain[:stop], chain[stop], size)
+
+
 def maximum(size: int, rng: np.random.Generator) -> Prompt:
     """Ask for the largest of `size` distinct numbers below 1,000, in the paper's words."""
     _check_size(size, 900)
@@ -106,7 +115,7 @@ def maximum(size: int, rng: np.random.Generator) -> Prompt:
     return Prompt(text, f" {numbers.max()}", size)
 
 
-TASKS: dict[str, Task] = {"lookup": lookup, "needle": needle, "copy": copy, "maximum": maximum}
+TASKS: dict[str, Task] = {"lookup": lookup, "needle": needle, "copy": copy, "maximum": maximum, "residues": residues}
 
 
 def draw(task: str, size: int, *, seed: int, index: int = 0) -> Prompt:

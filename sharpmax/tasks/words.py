@@ -1,4 +1,4 @@
-"""Everyday words and sentences that the prompts are made of."""
+"""Everyday words and sentences that the prompts are made of, and the letters of proteins."""
 
 _ADJECTIVES = """
 amber ancient bitter blue bold brave bright broken calm clever cold crimson curious distant eager early faint
@@ -15,6 +15,8 @@ piano pillow planet pocket river rope saddle ship shovel spoon statue stone tabl
 """
 
 ADJECTIVES, NOUNS = _ADJECTIVES.split(), _NOUNS.split()
+
+AMINO_ACIDS = "ACDEFGHIKLMNPQRSTVWY"
 
 IDLE = (
     "The grass is green and the sky is blue.",
