@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax.bench import attention_jax
-from sharpmax.bench.attention_contestants import OTHERS, Contestant, Setting, ours, ours_detached, plain
+from sharpmax.bench.attention_contestants import OTHERS, Contestant, Setting, named, ours, ours_detached, plain
 from sharpmax.bench.attention_inputs import draw
 from sharpmax.bench.attention_judging import error_of
 from sharpmax.bench.attention_timing import attempt, timed
 from sharpmax.extras import extra
 
-PARTS = ("ours", *OTHERS, "decode", "memory")
+PARTS = ("ours", "float32", *OTHERS, "decode", "memory")
 TOKENS, FEATURES = 16384, 2048
 CPU_FEATURES = 512
+FLOAT32_LENGTH = 4096
 CPU_LENGTHS_OF_MEMORY = (1024, 2048, 4096, 8192, 16384)
 
 
@@ -136,6 +137,9 @@ def _results(
                 results += _turns(_trained(shape), shape.setting, repeats)
             if others and width == widths[0]:
                 results += _of_others(shape, others, repeats)
+    if "float32" in parts and device == "cuda":
+        for width in widths:
+            results += _float32(_Shape(device, FLOAT32_LENGTH, width, seed, "float32"), repeats)
     if "decode" in parts and device == "cuda":
         results += _decode(others, repeats, seed)
     if "memory" in parts:
@@ -146,8 +150,9 @@ def _results(
 class _Shape:
     """One length and width: the setting and the inputs of each kind."""
 
-    def __init__(self, device: str, length: int, width: int, seed: int) -> None:
+    def __init__(self, device: str, length: int, width: int, seed: int, dtype: str = "") -> None:
         self.device, self.length, self.width, self.seed = device, length, width, seed
+        self.dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
         self.setting = Setting(length, length, is_causal=True, device=device)
 
     def inputs(self, kind: str) -> Any:
@@ -160,7 +165,7 @@ class _Shape:
             width=self.width,
             tokens=TOKENS if on_gpu else self.length,
             features=FEATURES if on_gpu else max(CPU_FEATURES, self.width),
-            dtype=torch.bfloat16 if on_gpu else torch.float32,
+            dtype=getattr(torch, self.dtype),
             device=self.device,
             seed=self.seed,
         )
@@ -177,7 +182,11 @@ class _Shape:
 def _forward(shape: _Shape) -> list[_Entry]:
     sharpened = shape.inputs("sharpened")
     entries = [_Entry("plain", c, sharpened) for c in plain(shape.device)]
-    cases = {"forward, rows sharpened": sharpened, "forward, no row sharpened": shape.inputs("peaked")}
+    cases = {
+        "forward, rows sharpened": sharpened,
+        "forward, one row in eight sharpened": shape.inputs("peaked"),
+        "forward, no row sharpened": shape.inputs("paired"),
+    }
     if shape.length >= 16384:
         cases["forward, retrieval"] = shape.inputs("retrieval")
     entries += [_Entry(case, c, tensors) for case, tensors in cases.items() for c in ours(shape.device)]
@@ -196,6 +205,18 @@ def _trained(shape: _Shape) -> list[_Entry]:
     entrants += [("forward + backward", c) for c in ours(shape.device)]
     entrants += [("forward + backward, detached", c) for c in ours_detached(shape.device)]
     return [_Entry(case, c, tensors, gradient) for case, c in entrants]
+
+
+def _float32(shape: _Shape, repeats: int) -> list[dict[str, Any]]:
+    """Each rung that serves float32 on a GPU, and first the one that the ladder takes: whether that is the fastest."""
+    forward, (learning, gradient) = shape.inputs("sharpened"), shape.learning()
+    rungs = [*ours("cuda"), *named("triton", "stock", "chunked")]
+    results = []
+    for case, tensors, of in (("forward", forward, None), ("forward + backward", learning, gradient)):
+        entries = [_Entry(f"plain, {case}, float32", plain("cuda")[-1], tensors, of)]
+        entries += [_Entry(f"{case}, float32", c, tensors, of) for c in rungs]
+        results += _turns(entries, shape.setting, repeats)
+    return results
 
 
 def _of_others(shape: _Shape, others: Sequence[Contestant], repeats: int) -> list[dict[str, Any]]:

@@ -41,6 +41,11 @@ def plain(device: str) -> list[Contestant]:
     return [_stock(name) for name in names]
 
 
+def named(*implementations: str) -> list[Contestant]:
+    """Sharpened attention by the rungs that are named."""
+    return [_sharpmax(PAPER, "sharpened", name) for name in implementations]
+
+
 def ours(device: str) -> list[Contestant]:
     """Sharpened attention: what the ladder takes on a GPU; on a CPU each rung that streams."""
     return [_sharpmax(PAPER, "sharpened", name) for name in ((None,) if device == "cuda" else ("stock", "chunked"))]

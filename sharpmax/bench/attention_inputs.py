@@ -1,13 +1,14 @@
-"""Inputs for the attention benchmark: the same amount of work, three kinds of rows.
+"""Inputs for the attention benchmark: the same amount of work, four kinds of rows.
 
 sharpened   logits spread so that PAPER sharpens nearly every row (0.849 < H < 5.945 nats)
-peaked      one key takes nearly all of each row: no row is sharpened
+peaked      logits spread so far that most rows are a few keys' (H < 0.849): PAPER sharpens one row in eight
+paired      keys come in twos that are equal, and each query matches one such: H is about log 2, no row is sharpened
 retrieval   each query matches one earlier key, 28 nats above the rest: few keys hold the mass
 """
 
 from typing import Any
 
-KINDS = ("sharpened", "peaked", "retrieval")
+KINDS = ("sharpened", "peaked", "paired", "retrieval")
 SPREAD = {2048: 2.4, 4096: 2.6, 8192: 2.8, 16384: 3.0, 32768: 3.2}
 
 
@@ -22,8 +23,10 @@ def draw(kind: str, *, length: int, width: int, tokens: int, features: int, dtyp
         q = q * SPREAD.get(length, 2.4)
     elif kind == "peaked":
         q = q * 20
-    elif kind == "retrieval":
+    elif kind in ("paired", "retrieval"):
         k = k / k.norm(dim=-1, keepdim=True) * width**0.5
+        if kind == "paired":
+            k[:, :, 1::2] = k[:, :, : length - 1 : 2]
         uniform = torch.rand(shape[:3], generator=generator, device=device)
         match = (uniform * torch.arange(1, length + 1, device=device)).long()
         q = torch.gather(k, 2, match[..., None].expand(shape)) * (28 / width**0.5) + 0.3 * q

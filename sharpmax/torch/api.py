@@ -166,7 +166,11 @@ def which_implementation(query: Tensor, key: Tensor, value: Tensor, **arguments:
 
 def _choose(request: Request, implementation: str | None) -> Choice:
     def unasked(name: str) -> str | None:
-        interpreted = name in KERNELS and request.query.device.type != "cuda"
-        return "Triton's interpreter is for tests: it serves only when named" if interpreted else None
+        if name in KERNELS and request.query.device.type != "cuda":
+            return "Triton's interpreter is for tests: it serves only when named"
+        several = request.query.dtype == torch.float32 and request.rows[2] > 1
+        if name == "triton" and several and stock.refusal(request) is None:
+            return "'stock' is faster in float32, on several queries"
+        return None
 
     return choose_implementation(LADDER, request, implementation, unasked)

@@ -40,6 +40,8 @@ def refusal(request: Request) -> str | None:
         return "half precision rounds attention(q, k, k), and the entropy with it, beyond the error budget"
     if request.query.device.type != "cpu" and request.query.dtype != torch.float32:
         return f"no kernel for {request.query.dtype} on {request.query.device.type}"
+    if request.query.device.type == "cuda" and request.value.shape[3] != request.query.shape[3]:
+        return "on a GPU PyTorch's kernel errs beyond the budget where values are not as wide as keys"
     if request.query.device.type not in ("cpu", "cuda"):
         return f"no kernel that returns the logsumexp on {request.query.device.type}"
     return "the kernels do not return the maximum, which return_stats promises" if request.return_stats else None

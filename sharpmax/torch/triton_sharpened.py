@@ -1,4 +1,4 @@
-"""Sharpened attention without a gradient, by the cheapest road that the rows turn out to allow (`TAKE_LEADERS`).
+"""Sharpened attention without a gradient, by the cheapest road that the rows turn out to allow.
 
     statistics, beta and beta·q                  one walk over the keys
     one key takes nearly all of every row        the output is the values of those keys
@@ -18,10 +18,6 @@ from sharpmax.torch.triton_forward import launch_weighted_tiles
 from sharpmax.torch.triton_leaders import launch_leaders
 from sharpmax.torch.triton_statistics import launch_statistics
 from sharpmax.torch.triton_statistics_hopper import ROWS, Settled, launch_on_hopper, serves
-
-TAKE_LEADERS = False
-"""Whether rows that one key settles are answered from it. Off, though it saves half of a retrieval: the walk that notes
-leaders has been simulated and compiled in the form that stands here, and has not yet run on a GPU."""
 
 LARGE = 2**28  # bytes of query from which one key head alone fills the device, and a second query is felt
 WORTH_WAITING = 2**38  # products of numbers in q·k, masked or not, from which the host waits for the count: 0.5 ms
@@ -63,7 +59,7 @@ def attend_sharpened(
 
 
 def _worth_waiting(query: Tensor, key: Tensor) -> bool:
-    return TAKE_LEADERS and query.numel() * key.shape[2] >= WORTH_WAITING and serves(query, key)
+    return query.numel() * key.shape[2] >= WORTH_WAITING and serves(query, key)
 
 
 def _settled_or_attended(

@@ -14,6 +14,7 @@ from sharpmax.bench.attention_inputs import KINDS, draw
 from sharpmax.bench.attention_judging import COMPUTED, entmax15, error_of
 from sharpmax.bench.attention_timing import timed
 from sharpmax.cli import main
+from sharpmax.torch import attention
 
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU's table")
 SMALL = {"lengths": [64], "widths": [256], "repeats": 1, "threads": 1}  # two heads
@@ -124,14 +125,17 @@ def test_a_slow_contestant_takes_fewer_turns(monkeypatch):
     assert len(calls) == 2 + 3
 
 
+@pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_are_what_they_say(kind):
     q, k, v = draw(kind, length=2048, width=64, tokens=2048, features=64, dtype=torch.float32, device="cpu", seed=0)
     assert q.shape == k.shape == v.shape == (1, 1, 2048, 64)
-    logits = q[0, 0, -8:] @ k[0, 0].T / 8
-    entropy = torch.distributions.Categorical(logits=logits).entropy()
-    sharpened = (entropy > 0.849) & (entropy < 5.945)
-    assert sharpened.all() if kind == "sharpened" else not sharpened[entropy < 0.849].any()
+    _, stats = attention(q, k, v, is_causal=True, return_stats=True, implementation="chunked")
+    sharpened = (stats.inverse_temperature[..., 1024:] > 1).float().mean().item()
+    low, high = {"sharpened": (0.99, 1), "peaked": (1 / 12, 1 / 6), "paired": (0, 0), "retrieval": (0, 0)}[kind]
+    assert low <= sharpened <= high
+    largest = (stats.maximum - stats.logsumexp).exp()
+    assert (largest > 0.999).all() if kind == "retrieval" else (largest < 0.6).any()
     with pytest.raises(ValueError, match="kind must be"):
         draw("other", length=8, width=8, tokens=8, features=8, dtype=torch.float32, device="cpu", seed=0)
 

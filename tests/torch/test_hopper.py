@@ -120,7 +120,6 @@ def test_retrieval_on_the_gpu(near, monkeypatch):
     """The same roads by the kernel itself: no row is attended to in full."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("written for Hopper")
-    monkeypatch.setattr(triton_sharpened, "TAKE_LEADERS", True)
     monkeypatch.setattr(triton_sharpened, "WORTH_WAITING", 0)
     monkeypatch.setattr(triton_sharpened, "plain_attention", lambda *a, **k: pytest.fail("attended to every key"))
     q, k, v = (x.repeat(1, 8, 1, 1).to("cuda", torch.bfloat16) for x in retrieval(2500, 128, near=near))
