@@ -20,6 +20,9 @@ class Block(torch.Tensor):
 
     type = property(lambda self: SimpleNamespace(layout=None))
 
+    def to(self, dtype, bitcast=False):
+        return self.view(dtype) if bitcast else super().to(dtype)
+
 
 def block(value, dtype=None):
     return torch.as_tensor(value, dtype=dtype).as_subclass(Block)
@@ -35,6 +38,9 @@ class Pointer:
     def __add__(self, more):
         return Pointer(self.tensor, self.offset + more)
 
+    def load(self):
+        return block(self.tensor.view(-1)[self.offset])
+
     def store(self, value, mask=None):
         offset, value = torch.broadcast_tensors(torch.as_tensor(self.offset), torch.as_tensor(value))
         if mask is not None:
@@ -47,7 +53,7 @@ class Shared:
     """A piece of shared memory: a tensor, or one of several."""
 
     def __init__(self, tensor):
-        self.tensor, self.shape = tensor, tuple(tensor.shape)
+        self.tensor, self.shape, self.dtype = tensor, tuple(tensor.shape), tensor.dtype
 
     def index(self, i):
         return Shared(self.tensor[int(i)])
@@ -66,7 +72,7 @@ class Barriers:
     """One mbarrier, or several."""
 
     def __init__(self, many=0):
-        self.some = [Barriers() for _ in range(many)]
+        self.some, self.shape = [Barriers() for _ in range(many)], (many, 1)
         self.changed, self.phase, self.arrived, self.bytes, self.count = threading.Condition(), 0, 0, 0, 0
 
     def index(self, i):
@@ -140,15 +146,23 @@ def _language(program, programs):
         constexpr=object, int32=torch.int32, int64=torch.int64, float32=torch.float32, static_range=range,
         program_id=lambda axis: block(program), num_programs=lambda axis: block(programs),
         SliceLayout=lambda *a: None, NVMMADistributedLayout=lambda **k: None, BlockedLayout=lambda *a: None,
-        convert_layout=lambda x, layout: x, allocate_shared_memory=_allocate, warp_specialize=_specialize,
+        DotOperandLayout=lambda *a: None, convert_layout=lambda x, layout, assert_trivial=False: x,
+        allocate_shared_memory=_allocate, warp_specialize=_specialize,
         arange=lambda low, high, layout=None: block(torch.arange(low, high)), cdiv=lambda a, b: (a + b - 1) // b,
         zeros=lambda shape, dtype, layout: block(torch.zeros(shape, dtype=dtype)),
+        full=lambda shape, value, dtype, layout: block(torch.full(shape, value, dtype=dtype)),
         zeros_like=lambda x, dtype=None: torch.zeros_like(x, dtype=dtype), full_like=torch.full_like,
         max=lambda x, axis: x.amax(axis), min=lambda x, axis: x.amin(axis), sum=lambda x, axis: x.sum(axis),
-        maximum=_either(torch.maximum), minimum=_either(torch.minimum), where=torch.where,
+        maximum=_either(torch.maximum), minimum=_either(torch.minimum),
+        where=lambda m, a, b: torch.where(block(m), a, b), load=lambda pointer: pointer.load(),
         exp2=torch.exp2, log2=torch.log2,
         store=lambda pointer, value, mask=None: pointer.store(value, mask), atomic_add=_atomic_add,
     )  # fmt: skip
+
+
+def _multiply(a, b, c, use_acc=True, is_async=False):
+    product = getattr(a, "tensor", a).float() @ b.tensor.float()
+    return block(product + c if use_acc else product)
 
 
 def run_kernel(kernel, programs, *arguments, **constants):
@@ -156,20 +170,29 @@ def run_kernel(kernel, programs, *arguments, **constants):
     arguments = [Pointer(a) if isinstance(a, torch.Tensor) else a for a in arguments]
     arguments = [block(a) if isinstance(a, int) else a for a in arguments]
     for program in range(programs):
-        world = dict(kernel.fn.__globals__)
-        world |= {
-            "gl": _language(program, programs),
+        language = _language(program, programs)
+        stand_ins = {
+            "gl": language,
+            "tl": language,
             "mbarrier": SimpleNamespace(
                 MBarrierLayout=lambda: "barriers", init=lambda b, count: setattr(b, "count", count),
                 wait=lambda b, phase: b.wait(phase), arrive=lambda b, count: b.take(arrived=count),
                 expect=lambda b, n: b.take(arrived=1, announced=n),
             ),
             "tma": SimpleNamespace(async_copy_global_to_shared=lambda tiles, *rest: tiles.copy(*rest)),
-            "warpgroup_mma": lambda a, b, c, **options: block(a.tensor.float() @ b.tensor.float()),
-            "warpgroup_mma_wait": lambda pending, deps: deps[0],
+            "warpgroup_mma": _multiply,
+            "warpgroup_mma_wait": lambda pending, deps: deps[0] if len(deps) == 1 else tuple(deps),
         }  # fmt: skip
-        for name, function in kernel.fn.__globals__.items():
+        worlds: dict[int, dict] = {}
+        _as_python(kernel, stand_ins, worlds)(*arguments, *constants.values())
+
+
+def _as_python(kernel, stand_ins, worlds):
+    """Return the kernel's function in a world of stand-ins, and so each function that its module has or imports."""
+    names = kernel.fn.__globals__
+    if id(names) not in worlds:
+        world = worlds[id(names)] = names | stand_ins
+        for name, function in names.items():
             if isinstance(function, GluonJITFunction | JITFunction):
-                its_world = world if function.fn.__globals__ is kernel.fn.__globals__ else {"tl": world["gl"]}
-                world[name] = FunctionType(function.fn.__code__, its_world, name, function.fn.__defaults__)
-        FunctionType(kernel.fn.__code__, world)(*arguments, *constants.values())
+                world[name] = _as_python(function, stand_ins, worlds)
+    return FunctionType(kernel.fn.__code__, worlds[id(names)], kernel.fn.__name__, kernel.fn.__defaults__)

@@ -1,16 +1,17 @@
-"""The statistics kernel for Hopper: as Python here, as itself where there is such a GPU."""
+"""The kernels for Hopper, and the roads that are made of them: as Python here, as themselves on such a GPU."""
 
 import math
 
 import pytest
 import torch
 
-from sharpmax import PAPER, reference_attention
+from sharpmax import PAPER, Constant, reference_attention
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
 
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
+from sharpmax.torch import triton_once_hopper as once
 from sharpmax.torch import triton_sharpened, triton_statistics
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
@@ -19,16 +20,31 @@ from tests.torch.gluon_as_python import Tiles, run_kernel
 POLICY = kernel_policy(PAPER)
 
 
-def as_python(query, key, *, scale, right, kind, numbers, rows, sharpened, settled=None):
+def statistics_as_python(
+    query, key, *, scale, right, kind, numbers, rows, sharpened, settled=None, foretold=None, share=0
+):  # fmt: skip
     """Do what `launch_on_hopper` does, without a GPU."""
-    heads, length, width = query.shape[1:]
+    batch, heads, length, width = query.shape
     run_kernel(
-        hopper.statistics_kernel, hopper._programs(query), Tiles(query, 64), Tiles(key, 128), *rows, sharpened,
-        numbers, *(settled or (rows[0],) * 3), hopper.TAIL,
-        scale * 1.4426950408889634, heads, 3, length, key.shape[2], right or 0,
+        hopper.statistics_kernel, 3, Tiles(query, 64), Tiles(key, 128), *rows, sharpened,
+        numbers, *(settled or (rows[0],) * 3), hopper.TAIL, *(foretold or (rows[0], 0)),
+        scale * 1.4426950408889634, heads, batch * heads, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=len(numbers), SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
+        COUNT=len(numbers), STORE=rows[0].numel() > 0, SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
+        FORETOLD=foretold is not None, SHARE=share,
     )  # fmt: skip
+
+
+def once_as_python(query, key, value, *, scale, right):
+    """Do what `launch_once` does, without a GPU."""
+    batch, heads, length, width = query.shape
+    out, entropy = torch.full_like(query, torch.nan), torch.full(query.shape[:3], torch.nan)
+    run_kernel(
+        once.once_kernel, 2, Tiles(query, 64), Tiles(key, 128), Tiles(value, 128), out, entropy,
+        scale * 1.4426950408889634, heads, batch * heads, length, key.shape[2], right or 0,
+        GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None,
+    )  # fmt: skip
+    return out, entropy
 
 
 def inputs(batch, heads, key_heads, length, keys, width, spread=3.0):
@@ -37,23 +53,27 @@ def inputs(batch, heads, key_heads, length, keys, width, spread=3.0):
     return (spread * q).to(torch.bfloat16), k.to(torch.bfloat16)
 
 
-@pytest.mark.parametrize(
+SHAPES = pytest.mark.parametrize(
     ("shape", "right"),
     [
-        ((1, 2, 1, 300, 300, 64), 0),
+        ((1, 2, 1, 600, 600, 64), 0),  # tiles in pairs, and one without a partner
         ((2, 1, 1, 70, 600, 128), 0),
         ((1, 2, 2, 130, 257, 64), None),
         ((1, 1, 1, 300, 100, 64), 0),  # the first queries see no key
         ((1, 1, 1, 1, 1, 64), 0),
     ],
 )
-def test_statistics_equal_the_reference(shape, right):
+
+
+@SHAPES
+@pytest.mark.parametrize("share", [0, 4])
+def test_statistics_equal_the_reference(shape, right, share):
     q, k = inputs(*shape)
     rows = entropy, logsumexp, log2_sum, maximum, beta, _ = [torch.full(q.shape[:3], torch.nan) for _ in range(6)]
     sharpened = torch.full(q.shape, torch.nan, dtype=q.dtype)
-    as_python(
+    statistics_as_python(
         q, k, scale=q.shape[3] ** -0.5, right=right, kind=POLICY.kind, numbers=POLICY.numbers, rows=tuple(rows),
-        sharpened=sharpened,
+        sharpened=sharpened, share=share,
     )  # fmt: skip
     wide = [x.double() for x in (q, k, k)]
     _, exact = reference_attention(*wide, policy=PAPER, is_causal=right == 0, return_stats=True)
@@ -66,30 +86,79 @@ def test_statistics_equal_the_reference(shape, right):
     torch.testing.assert_close(sharpened.float(), (q.float() * beta[..., None]).to(q.dtype).float())
 
 
-def retrieval(length, width, *, near):
-    """Each query matches one earlier key by far, but for `near` queries of the first head, which match two."""
+@SHAPES
+def test_one_walk_equals_the_reference(shape, right):
+    q, k = inputs(*shape)
+    v = k.flip(2)
+    out, entropy = once_as_python(q, k, v, scale=q.shape[3] ** -0.5, right=right)
+    wide = [x.double() for x in (q, k, v)]
+    exact, stats = reference_attention(*wide, policy=Constant(1.0), is_causal=right == 0, return_stats=True)
+    torch.testing.assert_close(entropy.double(), stats.entropy, rtol=1e-5, atol=1e-5)
+    assert out.isfinite().all()
+    assert (out.double() - exact).norm() <= 4e-3 * exact.norm()  # weights are rounded to bfloat16
+
+
+def matched(length, width, *, matches, spread=0, heads=2):
+    """Each query matches so many earlier keys by far (of two, equal ones), but for `spread` queries of the first head.
+
+    With no matches, and for those queries, logits are spread so that `PAPER` sharpens the row.
+    """
     generator = torch.Generator().manual_seed(0)
-    k, v = (torch.randn(1, 2, length, width, generator=generator) for _ in range(2))
-    k = k / k.norm(dim=-1, keepdim=True) * width**0.5
-    match = (torch.rand(length, generator=generator) * torch.arange(1, length + 1)).long()
-    q = k[:, :, match] * (40 / width**0.5)
-    last = slice(length - 20, length - 20 + near)
-    q[0, 0, last] += k[0, 0, 3] * (40 / width**0.5)
+    q, k, v = (torch.randn(1, heads, length, width, generator=generator) for _ in range(3))
+    q = 2.4 * q
+    first = (torch.rand(length, generator=generator) * torch.arange(1, length + 1)).long()
+    if matches:
+        k = k / k.norm(dim=-1, keepdim=True) * width**0.5
+        if matches == 2:
+            k[:, :, 1::2] = k[:, :, ::2]
+        best = k[:, :, first] * (40 / width**0.5)
+        best[0, 0, length - 20 : length - 20 + spread] = q[0, 0, length - 20 : length - 20 + spread]
+        q = best
     return q, k, v
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernel itself runs: test_retrieval_on_the_gpu")
-@pytest.mark.parametrize(("near", "few", "attended"), [(0, 16, 0), (5, 2, 0), (5, 16, 1)])
-def test_the_road_taken_is_the_one_the_rows_allow(near, few, attended, monkeypatch):
-    """Leaders alone; leaders and a second pass on one tile of ten; or all rows attended to, by how many are few."""
-    plain, calls = triton_sharpened.plain_attention, []
-    monkeypatch.setattr(triton_sharpened, "launch_on_hopper", as_python)
-    monkeypatch.setattr(triton_sharpened, "_worth_waiting", lambda query, key: True)
-    monkeypatch.setattr(triton_sharpened, "FEW", few)
-    monkeypatch.setattr(triton_sharpened, "plain_attention", lambda *a, **k: calls.append(1) or plain(*a, **k))
-    q, k, v = (x.to(torch.float16) for x in retrieval(300, 64, near=near))
+ROADS = pytest.mark.parametrize(
+    ("matches", "spread", "road"),
+    [
+        (1, 0, "leaders, 0 tiles again"),
+        (1, 5, "leaders, 1 tiles again"),
+        (2, 0, "one walk, 0 tiles again"),
+        (2, 5, "one walk, 1 tiles again"),
+        (0, 0, "statistics, all again"),
+    ],
+)
+
+
+def follow(monkeypatch):
+    """Note which kernels run from here on, however little there is to do."""
+    taken = []
+
+    def noted(stage, call):
+        return lambda *a, **k: taken.append(stage(a)) or call(*a, **k)
+
+    for name, stage in {
+        "launch_on_hopper": lambda a: "statistics",
+        "launch_leaders": lambda a: "leaders",
+        "launch_once": lambda a: "one walk",
+        "launch_weighted_tiles": lambda a: f"{int(a[6])} tiles again",
+        "plain_attention": lambda a: "all again",
+    }.items():
+        monkeypatch.setattr(triton_sharpened, name, noted(stage, getattr(triton_sharpened, name)))
+    for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
+        monkeypatch.setattr(triton_sharpened, name, 0)
+    return taken
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_roads_on_the_gpu")
+@ROADS
+def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeypatch):
+    monkeypatch.setattr(triton_sharpened, "launch_on_hopper", statistics_as_python)
+    monkeypatch.setattr(triton_sharpened, "launch_once", once_as_python)
+    monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
+    taken = follow(monkeypatch)
+    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert len(calls) == attended
+    assert ", ".join(taken[-2:]) == road
     wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
     torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
 
@@ -115,14 +184,16 @@ def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("near", [0, 5])
-def test_retrieval_on_the_gpu(near, monkeypatch):
-    """The same roads by the kernel itself: no row is attended to in full."""
+@pytest.mark.parametrize("width", [64, 128])
+@ROADS
+def test_roads_on_the_gpu(matches, spread, road, width, monkeypatch):
+    """The same roads by the kernels themselves, twice with the same bits."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("written for Hopper")
-    monkeypatch.setattr(triton_sharpened, "WORTH_WAITING", 0)
-    monkeypatch.setattr(triton_sharpened, "plain_attention", lambda *a, **k: pytest.fail("attended to every key"))
-    q, k, v = (x.repeat(1, 8, 1, 1).to("cuda", torch.bfloat16) for x in retrieval(2500, 128, near=near))
+    taken = follow(monkeypatch)
+    q, k, v = (x.to("cuda", torch.bfloat16) for x in matched(2500, width, matches=matches, spread=spread, heads=24))
     got = attention(q, k, v, is_causal=True)
+    assert ", ".join(taken[-2:]) == road
+    assert torch.equal(got, attention(q, k, v, is_causal=True))
     wanted = attention(*(x[:, :2].double() for x in (q, k, v)), is_causal=True, implementation="chunked")
     assert (got[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm()

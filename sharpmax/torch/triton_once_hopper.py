@@ -1,0 +1,208 @@
+"""Attention and the entropy of its rows in one walk, for Hopper, in Gluon: for rows that turn out to keep beta = 1.
+
+    m, Z = Σ 2^x, S = Σ x·2^x, O = Σ 2^x·v        H = log 2·(log2 Z - S/Z),   output = O/Z
+
+FlashAttention with one more running sum (x in units of log 2). It is a speculation: whoever reads the entropies may
+find that a row needs another beta, and must then attend to it again.
+
+A program stays on its multiprocessor and takes tile after tile of 192 queries: three consumers (warp groups) of 64, and
+a producer that has the copy engine fetch queries, keys and values. While one consumer exponentiates, the others
+multiply. The last block of keys comes first, so that the blocks that need masks come before those that need none.
+"""
+
+# A kernel is not Python that a type checker can read.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+
+from sharpmax.torch.triton_statistics_hopper import (
+    KEYS,
+    ROWS,
+    count_tiles,
+    describe,
+    multiply,
+    nth_tile,
+    own_blocks,
+    private,
+    programs,
+)
+from sharpmax.torch.triton_tiles import LENGTHS, log2_scale
+
+CONSUMERS = 3  # as many as the registers allow: 64 for scores and 64 for the output of a width of 128
+STAGES = {64: 5, 128: 2}  # blocks of keys and of values in flight, by width
+
+
+@gluon.jit
+def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, sizes, H,
+         count, GROUPS: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
+    """The producer: the queries of the next tile while this one is at work, and rings of key and value blocks."""
+    STAGES: gl.constexpr = b_k.shape[0]
+    at = 0
+    for n in range(count):
+        i_bh, i_m, blocks = nth_tile(n, sizes, 3, HAS_RIGHT)
+        i_b, i_h = i_bh // H, i_bh % H
+        mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
+        mbarrier.expect(q_ready.index(n % 2), 3 * q_tiles.block_type.nbytes)
+        for i in gl.static_range(3):
+            tma.async_copy_global_to_shared(
+                q_tiles, [i_b, i_h, (i_m * 3 + i) * 64, 0], q_ready.index(n % 2), b_q.index(n % 2 * 3 + i)
+            )
+        for i in range(blocks):
+            slot = (at + i) % STAGES
+            phase = ((at + i) // STAGES) & 1 ^ 1
+            first = (blocks - 1 - i) * 128
+            mbarrier.wait(k_empty.index(slot), phase)
+            mbarrier.expect(k_ready.index(slot), k_tiles.block_type.nbytes)
+            tma.async_copy_global_to_shared(
+                k_tiles, [i_b, i_h // GROUPS, first, 0], k_ready.index(slot), b_k.index(slot)
+            )
+            mbarrier.wait(v_empty.index(slot), phase)
+            mbarrier.expect(v_ready.index(slot), v_tiles.block_type.nbytes)
+            tma.async_copy_global_to_shared(
+                v_tiles, [i_b, i_h // GROUPS, first, 0], v_ready.index(slot), b_v.index(slot)
+            )
+        at += blocks
+
+
+@gluon.jit
+def weigh(b_x, scale, b_v, v_ready, v_empty, at, b_m, b_z, b_s, b_o):
+    """Merge a block of products (64, 128), times the scale, and its values into the state of the rows.
+
+    Z and S are each thread's own, of its 32 keys (64, 4); the maximum is the row's, because O is.
+    """
+    STAGES: gl.constexpr = b_v.shape[0]
+    D: gl.constexpr = b_v.shape[4]
+    b_new = gl.maximum(b_m, gl.max(b_x, 1) * scale)  # scale > 0, so the maximum may be taken before it
+    b_d = b_m - b_new
+    b_c = gl.exp2(b_d)
+    b_x = b_x * scale - b_new[:, None]
+    b_p = gl.exp2(b_x)
+    # The layouts below differ in name: no number moves from one thread to another.
+    own: gl.constexpr = gl.SliceLayout(1, b_z.type.layout)
+    b_dz = gl.convert_layout(b_d, own, assert_trivial=True)[:, None]
+    b_cz = gl.convert_layout(b_c, own, assert_trivial=True)[:, None]
+    b_s = b_cz * (b_s + b_dz * b_z) + gl.sum(private(b_x * b_p), 2)
+    b_z = b_cz * b_z + gl.sum(private(b_p), 2)
+    b_o = b_o * gl.convert_layout(b_c, gl.SliceLayout(1, b_o.type.layout), assert_trivial=True)[:, None]
+    b_p = gl.convert_layout(b_p.to(b_v.dtype), gl.DotOperandLayout(0, b_o.type.layout, 2), assert_trivial=True)
+    slot = at % STAGES
+    mbarrier.wait(v_ready.index(slot), (at // STAGES) & 1)
+    b_o = warpgroup_mma_wait(0, deps=[warpgroup_mma(b_p, b_v.index(slot).reshape([128, D]), b_o, is_async=True)])
+    mbarrier.arrive(v_empty.index(slot), count=1)
+    return b_new, b_z, b_s, b_o
+
+
+@gluon.jit
+def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, out, entropy, sizes, count, scale,
+            CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
+    """A consumer: output and entropy of 64 queries of every tile."""
+    LQ, LK, right = sizes
+    D: gl.constexpr = b_q.shape[4]
+    STAGES: gl.constexpr = b_k.shape[0]
+    scores: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
+    outputs: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16])
+    zeros = gl.zeros([64, 128], gl.float32, scores)
+    o_n = gl.arange(0, 128, gl.SliceLayout(0, scores))
+    at = 0
+    for n in range(count):
+        i_bh, i_m, blocks = nth_tile(n, sizes, 3, HAS_RIGHT)
+        i_m = i_m * 3 + CONSUMER
+        first, full, own = own_blocks(i_m, blocks, sizes, HAS_RIGHT)
+        b_m = gl.full([64], -1e18, gl.float32, gl.SliceLayout(1, scores))
+        b_z = gl.sum(private(zeros), 2)
+        b_s = b_z
+        b_o = gl.zeros([64, D], gl.float32, outputs)
+        o_i = first + gl.arange(0, 64, gl.SliceLayout(1, scores))
+        b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
+        mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
+        b_qn = b_q.index(n % 2 * 3 + CONSUMER).reshape([64, D])
+        for i in range(at, at + blocks - own):  # blocks that only other consumers see
+            mbarrier.wait(k_ready.index(i % STAGES), (i // STAGES) & 1)
+            mbarrier.arrive(k_empty.index(i % STAGES), count=1)
+            mbarrier.wait(v_ready.index(i % STAGES), (i // STAGES) & 1)
+            mbarrier.arrive(v_empty.index(i % STAGES), count=1)
+        at += blocks
+        for j in range(own - 1, full - 1, -1):
+            b_x = multiply(b_qn, b_k, k_ready, k_empty, zeros, at - 1 - j)
+            b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x * scale, -1e18)
+            b_m, b_z, b_s, b_o = weigh(b_x, 1.0, b_v, v_ready, v_empty, at - 1 - j, b_m, b_z, b_s, b_o)
+        for j in range(full - 1, -1, -1):
+            b_x = multiply(b_qn, b_k, k_ready, k_empty, zeros, at - 1 - j)
+            b_m, b_z, b_s, b_o = weigh(b_x, scale, b_v, v_ready, v_empty, at - 1 - j, b_m, b_z, b_s, b_o)
+        mbarrier.arrive(q_empty.index(n % 2), count=1)
+        write(b_m, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ)
+
+
+@gluon.jit
+def write(b_m, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ):
+    """Merge the threads' Z and S, and write output and entropy."""
+    D: gl.constexpr = b_o.shape[1]
+    rows: gl.constexpr = gl.SliceLayout(1, b_o.type.layout)
+    b_z = gl.convert_layout(gl.sum(b_z, 1), rows, assert_trivial=True)
+    b_s = gl.convert_layout(gl.sum(b_s, 1), rows, assert_trivial=True)
+    m_empty = gl.convert_layout(b_m, rows, assert_trivial=True) <= -1e18
+    b_z = gl.where(m_empty, 1.0, b_z)
+    b_s = gl.where(m_empty, 0.0, b_s)
+    b_h = 0.6931471805599453 * (gl.log2(b_z) - b_s / b_z)
+    o_m = i_m * 64 + gl.arange(0, 64, rows)
+    o_row = i_bh.to(gl.int64) * LQ + o_m
+    gl.store(entropy + o_row, gl.where(b_h < 0, 0.0, b_h), mask=o_m < LQ)  # rounding; a NaN stays
+    b_o = b_o * gl.where(m_empty, 0.0, 1.0 / b_z)[:, None]
+    o_d = gl.arange(0, D, gl.SliceLayout(0, b_o.type.layout))
+    p_out = out + o_row[:, None] * D + o_d[None, :]
+    gl.store(p_out, b_o.to(out.dtype.element_ty), mask=(o_m < LQ)[:, None])
+
+
+@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads"])
+def once_kernel(
+    q_tiles, k_tiles, v_tiles, out, entropy, scale_log2, H, heads, LQ, LK, right,
+    GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr,
+):  # fmt: skip
+    """Output and entropy of this program's share of the tiles of 192 queries."""
+    b_q = gl.allocate_shared_memory(q_tiles.dtype, [6, 1, 1, 64, D], q_tiles.layout)
+    b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
+    b_v = gl.allocate_shared_memory(v_tiles.dtype, [STAGES, 1, 1, 128, D], v_tiles.layout)
+    q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    k_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(q_ready.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=3)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_ready.index(i), count=1)
+        mbarrier.init(k_empty.index(i), count=3)
+        mbarrier.init(v_ready.index(i), count=1)
+        mbarrier.init(v_empty.index(i), count=3)
+    count = count_tiles(heads, LQ, 3)
+    sizes = (LQ, LK, right)
+    gl.warp_specialize([
+        (load, (q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, sizes,
+                H, count, GROUPS, HAS_RIGHT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, out, entropy, sizes, count,
+                   scale_log2, 0, HAS_RIGHT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, out, entropy, sizes, count,
+                   scale_log2, 1, HAS_RIGHT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, out, entropy, sizes, count,
+                   scale_log2, 2, HAS_RIGHT)),
+    ], [4, 4, 4], [160, 160, 160])  # fmt: skip
+
+
+def launch_once(query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None) -> tuple[Tensor, Tensor]:
+    """Return plain attention (B, H, Lq, D) and the entropy of its rows (B, H, Lq); value is as wide as query."""
+    batch, heads, length, width = query.shape
+    out = query.new_empty(query.shape)
+    entropy = query.new_empty((batch, heads, length), dtype=torch.float32)
+    once_kernel[(programs(query, CONSUMERS),)](
+        describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, entropy,
+        log2_scale(scale), heads, batch * heads, length, key.shape[2], right or 0,
+        GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None,
+        num_warps=4, maxnreg=128,
+    )  # fmt: skip
+    return out, entropy
