@@ -33,7 +33,7 @@ from sharpmax.torch.triton_tiles import LENGTHS, interpreted, log2_scale
 
 ROWS, KEYS, CONSUMERS = 64, 128, 4
 STAGES = {64: 8, 128: 3}  # blocks of keys in flight, by width
-BY_POLYNOMIAL = {64: 0, 128: 0}  # of a thread's 32 exponentials, by width
+BY_POLYNOMIAL = {64: 4, 128: 0}  # of a thread's 32 exponentials, by width
 MOST_UNEVEN = 1.25  # the largest share of the work that a multiprocessor may get, over the mean
 SHORTEST = 1024  # keys: below, tiles of 256 queries multiply too much that is masked
 TAIL = 2.0**-11
