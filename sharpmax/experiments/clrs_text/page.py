@@ -1,7 +1,10 @@
 """The page of CLRS-Text: what was asked, what came of it beside what the paper says, and the numbers in full."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import sharpmax
 from sharpmax.experiments.clrs_text.statistics import verdicts
 from sharpmax.experiments.clrs_text.study import LABELS
 from sharpmax.experiments.run_folder import RunFolder
@@ -11,6 +14,10 @@ from sharpmax.report.heat_maps import HeatMapsDisplay
 
 EXCEPTIONS = ("heapsort", "mst_kruskal", "bubble_sort")
 """The algorithms on which the paper's adaptive temperature was not ahead (one good source)."""
+COMMITTED = "smollm2-steps60"
+"""The run of all thirty algorithms under `results/clrs-text`."""
+LEARNED = 0.2
+"""Exact answers at trained lengths below which a model has not learned what it is asked."""
 
 
 def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
@@ -27,10 +34,13 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
             _claim(metrics),
             _by_length(metrics),
             Figure("figures/length.svg", *_captions(metrics)["length"]),
-            _differences(metrics),
+            Figure("figures/tokens.svg", *_captions(metrics)["tokens"]),
+            _differences(metrics, "difference", "exact answers"),
+            _differences(metrics, "token_difference", "the share of an answer's tokens that are right"),
             Figure("figures/algorithms.svg", *_captions(metrics)["algorithms"]),
             *[_in_full(metrics, arm) for arm in metrics["accuracy"]],
             _how(metrics),
+            *_committed(metrics),
         ],
     )
     page.save(folder.path)
@@ -53,13 +63,15 @@ def _what(metrics: dict[str, Any], folder: RunFolder) -> Text:
     )
 
 
-def _claim(metrics: dict[str, Any]) -> Text:
+def _claim(metrics: dict[str, Any], title: str = "The claim, and what we see") -> Text:
     said = []
     for arm, spans in metrics["difference"].items():
-        found, overall = verdicts(spans["beyond"]), spans["beyond"]["all"]
+        found = verdicts(spans["beyond"])
         said.append(
-            f"{LABELS[arm]}: {_interval(overall)} points beyond the trained lengths, ahead on {len(found['ahead'])} "
-            f"algorithms, behind on {len(found['behind'])}, undecided on {len(found['undecided'])}."
+            f"{LABELS[arm]}: {_interval(spans['beyond']['all'])} points of exact answers, ahead on "
+            f"{len(found['ahead'])} algorithms, behind on {len(found['behind'])}, undecided on "
+            f"{len(found['undecided'])}; {_interval(metrics['token_difference'][arm]['beyond']['all'])} points of "
+            "answer tokens."
         )
     exceptions = ""
     if "paper" in metrics["difference"]:
@@ -70,9 +82,22 @@ def _claim(metrics: dict[str, Any]) -> Text:
         "The paper, with Gemma 2B: adaptive temperature in every head is ahead on nearly all of the thirty, most at "
         "lengths beyond training; heapsort, MST-Kruskal and bubble sort are the exceptions; used at inference only it "
         "does not work well. Its per-algorithm numbers are plots, so what can be compared is the direction. Here, "
-        "difference to plain attention in exact answers, with the 95 % interval of a paired bootstrap over seeds and "
-        f"questions: {' '.join(said)}{exceptions} An interval that holds 0 decides nothing.",
-        "The claim, and what we see",
+        "difference to plain attention beyond the trained lengths, with the 95 % interval of a paired bootstrap over "
+        f"seeds and questions: {' '.join(said)}{exceptions} An interval that holds 0 decides nothing, and two seeds "
+        f"know little of a third.{_barely_learned(metrics)}",
+        title,
+    )
+
+
+def _barely_learned(metrics: dict[str, Any]) -> str:
+    """Say so where the plain model cannot do at the trained lengths what is asked of it beyond them."""
+    trained = [metrics["by_length"]["plain"][str(n)]["exact"] for n in metrics["trained"]]
+    share = sum(trained) / len(trained)
+    if share > LEARNED:
+        return ""
+    return (
+        f" The plain model gives {_percent(share)} % of the answers exactly at the lengths it was trained on: it was "
+        "trained too briefly to have learned these algorithms, and this run neither confirms nor refutes the paper."
     )
 
 
@@ -82,19 +107,22 @@ def _by_length(metrics: dict[str, Any]) -> Table:
         [LABELS[arm], *(f"{_percent(of[n]['exact'])} / {_percent(of[n]['tokens'])}" for n in lengths)]
         for arm, of in metrics["by_length"].items()
     ]
-    caption = "Exact answers / answer tokens right, in %, mean over algorithms that fit, by length of the input."
+    caption = (
+        "Exact answers / the share of an answer's tokens that are right, in %, mean over questions and seeds, by "
+        "length of the input."
+    )
     return Table(["", *lengths], rows, caption)
 
 
-def _differences(metrics: dict[str, Any]) -> Table:
-    arms = list(metrics["difference"])
+def _differences(metrics: dict[str, Any], kind: str, what: str) -> Table:
+    arms = list(metrics[kind])
     rows = [
-        [name, *(_interval(metrics["difference"][arm]["beyond"][name]) for arm in arms)]
+        [name, *(_interval(metrics[kind][arm]["beyond"][name]) for arm in arms)]
         for name in ("all", *metrics["algorithms"])
     ]
     caption = (
-        "Beyond the trained lengths: exact answers minus plain attention's, in points, with the 95 % interval of the "
-        "paired bootstrap."
+        f"Beyond the trained lengths: {what} minus plain attention's, in points, with the 95 % interval of the paired "
+        "bootstrap."
     )
     return Table(["", *(LABELS[arm] for arm in arms)], rows, caption)
 
@@ -120,16 +148,30 @@ def _how(metrics: dict[str, Any]) -> Text:
     )
 
 
+def _committed(metrics: dict[str, Any]) -> list[Text | Table]:
+    """Return the committed run of all thirty, where this one is smaller and the checkout is at hand."""
+    file = Path(sharpmax.__file__).parents[1] / "results" / "clrs-text" / COMMITTED / "metrics.json"
+    if len(metrics["algorithms"]) == 30 or not file.exists():
+        return []
+    full = json.loads(file.read_text(encoding="utf-8"))
+    title = f"All thirty algorithms, as committed: {full['config']['model']} on {full['runs'][0]['origin']['device']}"
+    return [_claim(full, title), _by_length(full), _differences(full, "difference", "exact answers")]
+
+
 def _draw(metrics: dict[str, Any], folder: RunFolder) -> None:
     lengths = [*metrics["trained"], *metrics["beyond"]]
-    curves = [
-        Curve(LABELS[arm], lengths, [_times_100(of[str(n)]["exact"]) for n in lengths], marker="o")
-        for arm, of in metrics["by_length"].items()
-    ]
     mark = [Mark("longest trained", x=max(metrics["trained"]))]
-    CurvesDisplay(
-        curves, "items in the input", "exact answers, %", marks=mark, x_scale="linear", y_limits=(0, 100)
-    ).save(folder.figures, "length")
+    for name, key, label, limits in (
+        ("length", "exact", "exact answers, %", (0, 100)),
+        ("tokens", "tokens", "answer tokens right, %", None),
+    ):
+        curves = [
+            Curve(LABELS[arm], lengths, [_times_100(of[str(n)][key]) for n in lengths], marker="o")
+            for arm, of in metrics["by_length"].items()
+        ]
+        CurvesDisplay(curves, "items in the input", label, marks=mark, x_scale="linear", y_limits=limits).save(
+            folder.figures, name
+        )
     maps = {
         arm: [[of[str(n)] if of[str(n)] is not None else float("nan") for n in lengths] for of in by.values()]
         for arm, by in metrics["accuracy"].items()
@@ -151,6 +193,11 @@ def _captions(metrics: dict[str, Any]) -> dict[str, tuple[str, str]]:
             "Exact answers by length of the input, mean over algorithms and seeds. Where long inputs do not fit, the "
             "mean is over the algorithms that do.",
             "Lines that fall beyond the longest trained length.",
+        ),
+        "tokens": (
+            "The share of an answer's tokens that are right after the right ones before them, mean over questions and "
+            "seeds. Commas and brackets count, so a model that knows the form alone is far above 0.",
+            "Lines apart from plain attention's beyond the longest trained length.",
         ),
         "algorithms": (
             f"Each map an arm, each row an algorithm, each column a length: {lengths}. White does not fit. "

@@ -15,7 +15,10 @@ LEVEL = 0.95
 
 
 class Records:
-    """The records of a study as arrays: `exact[arm]` and `share[arm]` (seed, example), the share of tokens right."""
+    """The records of a study as arrays (seed, example).
+
+    `exact[arm]` is 1 where the whole answer is right, `share[arm]` the share of the answer's tokens that are.
+    """
 
     def __init__(self, test: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> None:
         self.algorithm, self.length = np.array(test["algorithm"]), np.array(test["length"])
@@ -27,8 +30,8 @@ class Records:
                 inferred = right.setdefault(f"{record['arm']}+paper", {})
                 inferred[record["seed"]] = record["right"]["paper at inference"]
         counts = {arm: np.array([of_seed[seed] for seed in sorted(of_seed)]) for arm, of_seed in right.items()}
-        self.exact = {arm: count == self.tokens for arm, count in counts.items()}
-        self.right = counts
+        self.exact = {arm: (count == self.tokens).astype(np.float64) for arm, count in counts.items()}
+        self.share = {arm: count / self.tokens for arm, count in counts.items()}
         self.arms = tuple(counts)
 
     def where(self, *, algorithm: str | None = None, lengths: Sequence[int] | None = None) -> np.ndarray:
@@ -41,23 +44,18 @@ class Records:
         return chosen
 
 
-def accuracy(records: Records, arm: str, chosen: np.ndarray) -> float | None:
-    """Return the share of the chosen examples answered exactly, over all seeds; None where there are none."""
-    return float(records.exact[arm][:, chosen].mean()) if chosen.any() else None
+def accuracy(values: Mapping[str, np.ndarray], arm: str, chosen: np.ndarray) -> float | None:
+    """Return the mean of the arm's values over the chosen examples and all seeds; None where there are none."""
+    return float(values[arm][:, chosen].mean()) if chosen.any() else None
 
 
-def token_accuracy(records: Records, arm: str, chosen: np.ndarray) -> float | None:
-    """Return the share of answer tokens that are right, over all seeds."""
+def difference(
+    values: Mapping[str, np.ndarray], arm: str, chosen: np.ndarray, *, seed: int = 0
+) -> dict[str, Any] | None:
+    """Return mean, interval and each seed's value of the arm's values minus plain's on the chosen examples."""
     if not chosen.any():
         return None
-    return float(records.right[arm][:, chosen].sum() / (len(records.right[arm]) * records.tokens[chosen].sum()))
-
-
-def difference(records: Records, arm: str, chosen: np.ndarray, *, seed: int = 0) -> dict[str, Any] | None:
-    """Return mean, interval and each seed's value of exact(arm) - exact(plain) on the chosen examples."""
-    if not chosen.any():
-        return None
-    apart = records.exact[arm][:, chosen].astype(np.float64) - records.exact["plain"][:, chosen]
+    apart = values[arm][:, chosen] - values["plain"][:, chosen]
     low, high = bootstrap(apart, seed=seed)
     return {"mean": float(apart.mean()), "low": low, "high": high, "seeds": apart.mean(1).tolist()}
 
@@ -77,13 +75,13 @@ def bootstrap(values: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
 def summarise(records: Records, *, algorithms: Sequence[str], trained: Sequence[int], beyond: Sequence[int]) -> Any:
     """Return every number that the page shows: by arm, algorithm and length, and the differences to plain."""
     lengths = (*trained, *beyond)
-    spans = {"trained": tuple(trained), "beyond": tuple(beyond)}
-    others = [arm for arm in records.arms if arm != "plain"]
+    by_length = {n: records.where(lengths=[n]) for n in lengths}
     return {
         "accuracy": {
             arm: {
                 algorithm: {
-                    str(n): accuracy(records, arm, records.where(algorithm=algorithm, lengths=[n])) for n in lengths
+                    str(n): accuracy(records.exact, arm, records.where(algorithm=algorithm, lengths=[n]))
+                    for n in lengths
                 }
                 for algorithm in algorithms
             }
@@ -92,23 +90,35 @@ def summarise(records: Records, *, algorithms: Sequence[str], trained: Sequence[
         "by_length": {
             arm: {
                 str(n): {
-                    "exact": accuracy(records, arm, records.where(lengths=[n])),
-                    "tokens": token_accuracy(records, arm, records.where(lengths=[n])),
+                    "exact": accuracy(records.exact, arm, chosen),
+                    "tokens": accuracy(records.share, arm, chosen),
                 }
-                for n in lengths
+                for n, chosen in by_length.items()
             }
             for arm in records.arms
         },
-        "difference": {
-            arm: {
-                span: {
-                    "all": difference(records, arm, records.where(lengths=chosen)),
-                    **{a: difference(records, arm, records.where(algorithm=a, lengths=chosen)) for a in algorithms},
-                }
-                for span, chosen in spans.items()
+        "difference": _differences(records, records.exact, algorithms, trained, beyond),
+        "token_difference": _differences(records, records.share, algorithms, trained, beyond),
+    }
+
+
+def _differences(
+    records: Records,
+    values: Mapping[str, np.ndarray],
+    algorithms: Sequence[str],
+    trained: Sequence[int],
+    beyond: Sequence[int],
+) -> dict[str, Any]:
+    return {
+        arm: {
+            span: {
+                "all": difference(values, arm, records.where(lengths=lengths)),
+                **{a: difference(values, arm, records.where(algorithm=a, lengths=lengths)) for a in algorithms},
             }
-            for arm in others
-        },
+            for span, lengths in (("trained", trained), ("beyond", beyond))
+        }
+        for arm in records.arms
+        if arm != "plain"
     }
 
 

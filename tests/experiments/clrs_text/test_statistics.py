@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sharpmax.experiments.clrs_text.statistics import Records, accuracy, bootstrap, difference, token_accuracy, verdicts
+from sharpmax.experiments.clrs_text.statistics import Records, accuracy, bootstrap, difference, verdicts
 
 TEST = {"algorithm": ["bfs", "bfs", "dfs", "dfs"], "length": [8, 20, 8, 20], "tokens": [2, 4, 3, 5]}
 
@@ -26,19 +26,20 @@ RECORDS = Records(
 
 def test_accuracy_counts_whole_answers_and_tokens():
     everything = RECORDS.where()
-    assert accuracy(RECORDS, "plain", everything) == 5 / 8
-    assert accuracy(RECORDS, "plain+paper", everything) == 1 / 8
-    assert token_accuracy(RECORDS, "plain", everything) == 20 / 28
-    assert accuracy(RECORDS, "paper", RECORDS.where(algorithm="bfs", lengths=[8])) == 0.5
-    assert accuracy(RECORDS, "paper", RECORDS.where(algorithm="bfs", lengths=[64])) is None
+    assert accuracy(RECORDS.exact, "plain", everything) == 5 / 8
+    assert accuracy(RECORDS.exact, "plain+paper", everything) == 1 / 8
+    assert accuracy(RECORDS.share, "plain", everything) == pytest.approx((1 + 1 + 0 + 1 / 5 + 1 + 3 / 4 + 1 + 1) / 8)
+    assert accuracy(RECORDS.exact, "paper", RECORDS.where(algorithm="bfs", lengths=[8])) == 0.5
+    assert accuracy(RECORDS.exact, "paper", RECORDS.where(algorithm="bfs", lengths=[64])) is None
 
 
 def test_a_difference_is_paired_and_names_each_seed():
-    found = difference(RECORDS, "paper", RECORDS.where())
+    found = difference(RECORDS.exact, "paper", RECORDS.where())
     assert found["seeds"] == [0.5, 0.0]
     assert found["mean"] == 0.25
     assert found["low"] <= 0.25 <= found["high"]
-    assert difference(RECORDS, "paper", RECORDS.where(lengths=[64])) is None
+    assert difference(RECORDS.share, "paper", RECORDS.where())["seeds"] == pytest.approx([1.8 / 4, -0.25 / 4])
+    assert difference(RECORDS.exact, "paper", RECORDS.where(lengths=[64])) is None
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():
