@@ -12,7 +12,7 @@ if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch import triton_once_hopper as once
-from sharpmax.torch import triton_sharpened, triton_statistics
+from sharpmax.torch import triton_probe, triton_sharpened, triton_statistics
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
 from tests.torch.gluon_as_python import Tiles, run_kernel
@@ -155,6 +155,9 @@ def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeyp
     monkeypatch.setattr(triton_sharpened, "launch_on_hopper", statistics_as_python)
     monkeypatch.setattr(triton_sharpened, "launch_once", once_as_python)
     monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
+    for module in (triton_probe, triton_sharpened):
+        monkeypatch.setattr(module, "SAMPLES", 8)  # the interpreter takes its time
+    monkeypatch.setattr(triton_sharpened, "FEW", 4)
     taken = follow(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
