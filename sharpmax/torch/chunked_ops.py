@@ -11,6 +11,7 @@ Backward recomputes each chunk's logits and follows docs/kernels.md, "The algebr
 An optional result that was not asked for is an empty tensor: an operator cannot return None.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -118,7 +119,7 @@ def chunked_statistics_gradient(
 
 @chunked_statistics_gradient.register_fake
 def _(query: Tensor, key: Tensor, bias: Tensor | None, sinks: Tensor | None, *rest: Any) -> Any:
-    return _like(query), _like(key), _like(bias if rest[-1] else None, query), _like(sinks, query)
+    return _like_inputs(query, key, bias if rest[-1] else None, sinks)
 
 
 def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -135,10 +136,8 @@ def _statistics_backward(
 ) -> Any:
     options = (ctx.left, ctx.right, ctx.scale, ctx.softcap, ctx.needs_input_grad[2])
     incoming = (d_entropy, d_logsumexp, d_maximum, d_minimum, d_variance)
-    dq, dk, d_bias, d_sinks = chunked_statistics_gradient(*ctx.saved_tensors, *incoming, *options)
-    sinks = ctx.saved_tensors[3]
-    asked = (dq, dk, d_bias if options[-1] else None, None if sinks is None else d_sinks)
-    return *asked, *(None,) * 8
+    found = chunked_statistics_gradient(*ctx.saved_tensors, *incoming, *options)
+    return *_of_inputs(ctx, found), *(None,) * 8
 
 
 chunked_statistics.register_autograd(_statistics_backward, setup_context=_keep_statistics)
@@ -218,8 +217,8 @@ def chunked_output_gradient(
 
 @chunked_output_gradient.register_fake
 def _(query: Tensor, key: Tensor, bias: Any, sinks: Any, mask: Any, value: Tensor, beta: Tensor, *rest: Any) -> Any:
-    first = (_like(query), _like(key), _like(bias if rest[-1] else None, query), _like(sinks, query))
-    return *first, _like(value), _like(beta)
+    first = _like_inputs(query, key, bias if rest[-1] else None, sinks)
+    return *first, value.new_empty(value.shape), beta.new_empty(beta.shape)
 
 
 def _keep_output(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -229,12 +228,10 @@ def _keep_output(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _output_backward(ctx: Any, d_output: Tensor) -> Any:
     of_bias = ctx.needs_input_grad[2]
-    dq, dk, d_bias, d_sinks, dv, d_beta = chunked_output_gradient(
+    *found, dv, d_beta = chunked_output_gradient(
         *ctx.saved_tensors, d_output, ctx.left, ctx.right, ctx.scale, ctx.softcap, of_bias
     )
-    sinks = ctx.saved_tensors[3]
-    first = (dq, dk, d_bias if of_bias else None, None if sinks is None else d_sinks)
-    return *first, None, dv, d_beta, *(None,) * 4
+    return *_of_inputs(ctx, found), None, dv, d_beta, *(None,) * 4
 
 
 chunked_output.register_autograd(_output_backward, setup_context=_keep_output)
@@ -273,12 +270,12 @@ def _statistics_gradient(logits: Tensor, stats: RowStats, incoming: RowStats) ->
     log_p = (logits - stats.logsumexp.masked_fill(empty, 0)).clamp(min=FLOOR)
     p = torch.exp(log_p)
     factor = torch.zeros_like(p)
+    centred = log_p + stats.entropy  # e_j - ē, because ē = LSE - H
     if incoming.logsumexp is not None:
         factor += incoming.logsumexp
     if incoming.entropy is not None:
-        factor -= incoming.entropy * (log_p + stats.entropy)
+        factor -= incoming.entropy * centred
     if incoming.variance is not None:
-        centred = log_p + stats.entropy  # e_j - ē, because ē = LSE - H
         factor += incoming.variance * (centred * (centred + 2) - stats.variance)
     gradient = p * factor
     for extreme, wanted in ((stats.maximum, incoming.maximum), (stats.minimum, incoming.minimum)):
@@ -299,9 +296,13 @@ def _cast(request: Request, total: Gradients) -> tuple[Tensor, Tensor, Tensor, T
     return dq, dk, d_bias, d_sinks
 
 
-def _like(tensor: Tensor | None, other: Tensor | None = None) -> Tensor:
-    """Return what `_cast` returns for this tensor, without its values."""
-    if tensor is None:
-        assert other is not None
-        return other.new_empty(0)
-    return tensor.new_empty(tensor.shape)
+def _like_inputs(query: Tensor, key: Tensor, bias: Tensor | None, sinks: Tensor | None) -> tuple[Tensor, ...]:
+    """Return what `_cast` returns, without its values."""
+    return tuple(query.new_empty(0) if x is None else x.new_empty(x.shape) for x in (query, key, bias, sinks))
+
+
+def _of_inputs(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Return the gradients of query, key, bias and sinks as autograd takes them: None for one that nobody wants."""
+    dq, dk, d_bias, d_sinks = found
+    has_sinks = ctx.saved_tensors[3] is not None
+    return dq, dk, d_bias if ctx.needs_input_grad[2] else None, d_sinks if has_sinks else None
