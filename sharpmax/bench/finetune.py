@@ -56,6 +56,7 @@ def measure(
             if turn:
                 found.append(done.tokens_per_second)
     typical = {name: median(found) for name, found in speeds.items()}
+    peak = {"peak_gigabytes": torch.cuda.max_memory_allocated() / 1e9} if device.startswith("cuda") else {}
     return {
         "model": model,
         "tokens_a_step": tokens,
@@ -63,6 +64,7 @@ def measure(
         "tokens_per_second": {name: [round(speed) for speed in found] for name, found in speeds.items()},
         "of_plain": {name: speed / typical["none"] for name, speed in typical.items()},
         "wanted": WANTED,
+        **peak,
     }
 
 

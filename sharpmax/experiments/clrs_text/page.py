@@ -190,7 +190,7 @@ def _captions(metrics: dict[str, Any]) -> dict[str, tuple[str, str]]:
     lengths = ", ".join(str(n) for n in (*metrics["trained"], *metrics["beyond"]))
     return {
         "length": (
-            "Exact answers by length of the input, mean over algorithms and seeds. Where long inputs do not fit, the "
+            "Exact answers by length of the input, mean over questions and seeds. Where long inputs do not fit, the "
             "mean is over the algorithms that do.",
             "Lines that fall beyond the longest trained length.",
         ),

@@ -1,0 +1,94 @@
+"""The committed run: every number of it follows from its records, the docs show those numbers, and nothing stronger."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sharpmax.experiments.clrs_text import measured
+from sharpmax.experiments.clrs_text.page import COMMITTED, LEARNED
+from sharpmax.experiments.clrs_text.study import LABELS, plan_study
+
+ROOT = Path(__file__).parents[3]
+RESULT = ROOT / "results" / "clrs-text" / COMMITTED
+SPEED = ROOT / "results" / "clrs-text" / "throughput-h200"
+STUDY = plan_study(seed=0, quick=False, steps=60)
+
+
+def step(name):
+    return json.loads((RESULT / "steps" / f"{name}.json").read_text())["value"]
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    return json.loads((RESULT / "metrics.json").read_text())
+
+
+def test_the_command_in_the_docs_means_this_run(metrics):
+    assert STUDY.name == COMMITTED
+    wanted = json.loads(json.dumps(STUDY.config))
+    assert wanted.items() <= metrics["config"].items()
+    assert metrics["command"] in (ROOT / "docs" / "clrs-text.md").read_text()
+
+
+def test_every_number_follows_from_the_records(metrics):
+    records = [step(f"{arm}-seed{seed}") for arm in STUDY.arms for seed in STUDY.seeds]
+    again = json.loads(json.dumps(measured(STUDY, step("test"), records)))
+    assert len(records) == 8
+    for name, value in again.items():
+        expected = dict(leaves(metrics[name]))
+        for place, found in leaves(value):
+            same = pytest.approx(expected.pop(place), abs=1e-9) if isinstance(found, float) else expected.pop(place)
+            assert found == same, (name, place)
+        assert not expected
+
+
+def test_two_seeds_an_arm_and_all_thirty_on_one_machine(metrics):
+    assert len(metrics["algorithms"]) == 30
+    assert {(run["arm"], run["seed"]) for run in metrics["runs"]} == {(a, s) for a in STUDY.arms for s in (0, 1)}
+    for run in metrics["runs"]:
+        assert run["origin"]["device"] == "NVIDIA H200"
+        assert sum(run["seconds"].values()) < 600
+        assert run["generation"]["agree"] == run["generation"]["asked"] == 6
+
+
+def test_the_docs_show_what_was_measured(metrics):
+    docs = (ROOT / "docs" / "clrs-text.md").read_text()
+    for arm, by_length in metrics["by_length"].items():
+        cells = (f"{100 * of['exact']:.1f} / {100 * of['tokens']:.1f}" for of in by_length.values())
+        assert f"| {LABELS[arm]} | {' | '.join(cells)} |" in docs
+    for arm in metrics["difference"]:
+        cells = [
+            interval(metrics[kind][arm][span]["all"])
+            for kind in ("difference", "token_difference")
+            for span in ("trained", "beyond")
+        ]
+        assert f"| {LABELS[arm]} | {' | '.join(cells)} |" in docs
+
+
+def test_the_page_claims_nothing_of_a_model_that_has_not_learned(metrics):
+    trained = [metrics["by_length"]["plain"][str(n)]["exact"] for n in metrics["trained"]]
+    assert sum(trained) / len(trained) < LEARNED
+    for place in (RESULT / "page.json", ROOT / "docs" / "clrs-text.md"):
+        assert "neither confirms nor refutes" in place.read_text()
+
+
+@pytest.mark.parametrize("tokens", [49152, 24576])
+def test_the_papers_rule_trains_at_three_quarters_of_plain_speed(tokens):
+    found = json.loads((SPEED / f"throughput-{tokens}.json").read_text())
+    assert (found["device"], found["tokens_a_step"]) == ("NVIDIA H200", tokens)
+    assert found["of_plain"]["paper"] >= found["wanted"] == 0.75
+    assert f"{found['of_plain']['paper']:.2f}" in (ROOT / "docs" / "clrs-text.md").read_text()
+
+
+def leaves(value, place=()):
+    """Every number and word in nested lists and objects, with where it stands."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*place, key))
+    else:
+        yield place, value
+
+
+def interval(apart):
+    return f"{100 * apart['mean']:+.1f} [{100 * apart['low']:+.1f}, {100 * apart['high']:+.1f}]"
