@@ -32,6 +32,7 @@ def test_quick_runs_from_data_to_report(root):
     text = report.read_text()
     assert "heapsort, MST-Kruskal and bubble sort" in text
     assert "sharpened at inference only" in text
+    assert "All thirty algorithms, as committed: smollm2 on NVIDIA H200" in text
 
 
 def test_every_number_follows_from_the_records(root):
