@@ -15,7 +15,7 @@ from sharpmax.bench import BENCHMARKS, bench
 from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
 
-USER_ERRORS = (ValueError, TypeError, OSError, MissingExtraError)
+USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtraError)
 EXIT_WRONG, EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
@@ -163,7 +163,7 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     text_help = "files to read (source code of Python itself)"
     what.add_argument("--text", dest="texts", type=Path, nargs="+", default=(), metavar="FILE", help=text_help)
     what.add_argument("--task", help="prompts instead of text: maximum, lookup, needle or copy")
-    parser.add_argument("--lengths", type=int, nargs="+", default=(), metavar="N", help="keys, or items of a prompt")
+    parser.add_argument("--lengths", type=int, nargs="+", default=(), metavar="N", help="tokens, or items of a prompt")
     parser.add_argument("--rows", type=int, default=64, help="query rows observed at each length (64)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
 

@@ -23,11 +23,13 @@ class Dispersion:
     """Means over the observed rows, each array (layer, head, length); a head that was not observed is NaN.
 
     Attributes:
-        lengths: visible keys n of the observed rows, rising.
+        lengths: what the rows are gathered by, rising: how much lies behind them, or how many items a prompt holds.
         values: one array a quantity of `QUANTITIES`.
         most_spread: the largest spread of any observed row, (layer, head).
         rows: how many rows were observed at each length.
         names: what to call each layer.
+        keys: the fewest keys that an observed row saw, (layer, length): what a bound on its weights may count on. A
+            window sees less than the length. None: as many as the length says.
     """
 
     lengths: Sequence[int]
@@ -35,6 +37,7 @@ class Dispersion:
     most_spread: np.ndarray
     rows: Sequence[int]
     names: Sequence[str] = ()
+    keys: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         shape = (*np.shape(self.most_spread), len(self.lengths))
@@ -62,16 +65,20 @@ class Dispersion:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; NaN becomes None."""
+        shape = (len(self.most_spread), len(self.lengths))
         return {
             "lengths": list(self.lengths),
             "rows": list(self.rows),
             "layers": list(self.names),
-            "most_spread": _json(self.most_spread),
-            **{name: _json(self.values[name]) for name in QUANTITIES},
+            "keys": json_values(np.broadcast_to(self.lengths, shape) if self.keys is None else self.keys),
+            "most_spread": json_values(self.most_spread),
+            **{name: json_values(self.values[name]) for name in QUANTITIES},
         }
 
 
-def _json(array: np.ndarray) -> Any:
+def json_values(array: np.ndarray) -> Any:
+    """Return nested lists of the numbers to six places, None where there is none."""
+
     def plain(value: Any) -> Any:
         if isinstance(value, list):
             return [plain(item) for item in value]

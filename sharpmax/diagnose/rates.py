@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.diagnose.dispersion import Dispersion
+from sharpmax.diagnose.dispersion import Dispersion, json_values
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,18 @@ class DecayFit:
     @property
     def layers_predicted(self) -> list[int]:
         """Layers by predicted loss of sharpness at the held-out length, the first to go first."""
-        return _falling(np.nanmean(self.predicted, axis=1))
+        return _falling(_layer_means(self.predicted))
 
     @property
     def layers_actual(self) -> list[int]:
         """Layers by their measured entropy at the held-out length, highest first."""
-        return _falling(np.nanmean(self.actual, axis=1))
+        return _falling(_layer_means(self.actual))
 
     @property
     def layer_agreement(self) -> float:
         """Rank correlation (Spearman's) between the two orders of layers; 1 is the same order."""
-        return rank_correlation(np.nanmean(self.predicted, axis=1), np.nanmean(self.actual, axis=1))
+        predicted, actual = _layer_means(self.predicted), _layer_means(self.actual)
+        return rank_correlation(predicted[np.isfinite(actual)], actual[np.isfinite(actual)])
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
@@ -53,7 +54,7 @@ class DecayFit:
             "layers_predicted": self.layers_predicted,
             "layers_actual": self.layers_actual,
             "layer_agreement": self.layer_agreement,
-            "rate": np.round(np.nan_to_num(self.rate), 6).tolist(),
+            "rate": json_values(self.rate),
         }
 
 
@@ -96,13 +97,21 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return np.asarray([(values < v).sum() + ((values == v).sum() - 1) / 2 for v in values], dtype=np.float64)
 
 
+def _layer_means(heads: np.ndarray) -> np.ndarray:
+    """Return the mean over the heads of each layer; NaN for one that never ran, as an image's does on text."""
+    seen = np.isfinite(heads)
+    observed = np.where(seen.any(axis=1), seen.sum(axis=1), np.nan)
+    return np.asarray(np.where(seen, heads, 0.0).sum(axis=1) / observed)
+
+
 def _falling(values: np.ndarray) -> list[int]:
-    return [int(i) for i in np.argsort(-values, kind="stable")]
+    return [int(i) for i in np.argsort(-values, kind="stable") if np.isfinite(values[i])]
 
 
 def _ranked(dispersion: Dispersion, by: np.ndarray, most: int, name: str, *, falling: bool) -> list[dict[str, Any]]:
     keys = np.where(np.isfinite(by), -by if falling else by, np.inf)
-    heads = [divmod(int(i), by.shape[1]) for i in np.argsort(keys, axis=None, kind="stable")[:most]]
+    order = np.argsort(keys, axis=None, kind="stable")[: min(most, np.isfinite(keys).sum())]
+    heads = [divmod(int(i), by.shape[1]) for i in order]
     H = dispersion.entropy
     return [
         {"layer": layer, "head": head, name: float(by[layer, head])}

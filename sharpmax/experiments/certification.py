@@ -13,8 +13,8 @@ import numpy as np
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import Constant
 from sharpmax.diagnose.certificates import WEIGHTS
-from sharpmax.experiments.diagnosis import source_code
-from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.experiments.diagnosis import read_texts, source_code
+from sharpmax.experiments.run_folder import RunFolder, run_name
 from sharpmax.hf.certify import certify as certify_heads
 from sharpmax.hf.load import load
 from sharpmax.hf.sidecar import card_file
@@ -37,14 +37,21 @@ def certify(
         length: how many tokens of it.
         card: certify the model as sharpened by this card.
     """
-    loaded = load(model, accept_license=accept_license)
+    if length < 2:
+        raise ValueError(f"expected a length of 2 tokens or more, got {length}")
     policy = Constant(1.0) if card is None else load_policy(card_file(card))
-    content = source_code() if text is None else Path(text).read_text(encoding="utf-8")
-    length = min(length, loaded.context, loaded.tokens(content).shape[1])
-    certificates = certify_heads(loaded, content, length=length, policy=policy)
+    content = source_code() if text is None else read_texts([text])
+    loaded = load(model, accept_license=accept_license)
+    tokens = loaded.tokens(content).shape[1]
+    length = min(length, loaded.context, tokens)
+    if length < 2 or not content.strip():
+        raise ValueError(f"expected a text of 2 tokens or more to measure on, got {tokens}")
     config = {"seed": None, "model": model, "text": None if text is None else str(text), "length": length}
     config["card"] = None if card is None else str(card)
-    folder = RunFolder.open(out, "certify", Path(model).name, config)
+    place = (out, "certify", run_name(model), config)
+    RunFolder.planned(*place)
+    certificates = certify_heads(loaded, content, length=length, policy=policy)
+    folder = RunFolder.open(*place)
     ratios = [c.measured_spread / c.proved_spread for c in certificates if c.measured_spread is not None]
     metrics = {
         "heads": [c.to_json() for c in certificates],

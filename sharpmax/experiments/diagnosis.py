@@ -15,9 +15,9 @@ import numpy as np
 
 from sharpmax.diagnose import Dispersion, fit_decay
 from sharpmax.diagnose.rates import fastest_losing, sharpest
-from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.experiments.run_folder import RunFolder, run_name
 from sharpmax.hf.diagnose import diagnose_prompts, diagnose_text
-from sharpmax.hf.load import load
+from sharpmax.hf.load import LoadedModel, load
 from sharpmax.provenance import provenance
 from sharpmax.report.curves import Curve, CurvesDisplay
 from sharpmax.report.dispersion import write_dispersion_page
@@ -54,22 +54,12 @@ def diagnose(
     """
     if task is not None and texts:
         raise ValueError("expected texts or a task, got both")
+    if lengths and min(lengths) < 1:
+        raise ValueError(f"expected lengths above 0, got {list(lengths)}")
+    prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed)
+    text = read_texts(texts) if texts else source_code()
     loaded = load(model, accept_license=accept_license)
-    began = time.perf_counter()
-    if task is None:
-        text = _read(texts) if texts else source_code()
-        available = min(loaded.context, loaded.tokens(text).shape[1])
-        chosen = sorted(lengths) or [length for length in LENGTHS if length <= available]
-        found, unit, source = diagnose_text(loaded, text, chosen, rows=rows), "keys", text
-    else:
-        chosen = sorted(lengths) or list(SIZES)
-        prompts = {n: [draw(task, n, seed=seed, index=i).text for i in range(PROMPTS)] for n in chosen}
-        found, unit, source = diagnose_prompts(loaded, prompts), "items", prompts[chosen[0]][0]
-    cost = {
-        "seconds": round(time.perf_counter() - began, 2),
-        "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3),
-    }
-    kind = f"{Path(model).name}-{task or ('text' if texts else 'code')}"
+    chosen = list(prompts) or sorted(set(lengths)) or _lengths_of(loaded, text)
     config = {
         "seed": seed,
         "model": model,
@@ -78,7 +68,18 @@ def diagnose(
         "rows": rows,
         "texts": list(map(str, texts)),
     }
-    folder = RunFolder.open(out, "diagnose", kind, config)
+    place = (out, "diagnose", f"{run_name(model)}-{task or ('text' if texts else 'code')}".replace(":", "-"), config)
+    RunFolder.planned(*place)
+    began = time.perf_counter()
+    if task is None:
+        found, unit, source = diagnose_text(loaded, text, chosen, rows=rows), "tokens", text
+    else:
+        found, unit, source = diagnose_prompts(loaded, prompts), "items", prompts[chosen[0]][0]
+    cost = {
+        "seconds": round(time.perf_counter() - began, 2),
+        "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3),
+    }
+    folder = RunFolder.open(*place)
     page = folder.path / "diagnosis.html"
     metrics = {**verdict(found), "unit": unit, "cost": cost, "page": str(page), "dispersion": found.to_json()}
     folder.finish(metrics)
@@ -137,8 +138,9 @@ def _tell(metrics: dict[str, Any], found: Dispersion, folder: RunFolder, model: 
 
 def _entropy_figure(found: Dispersion, model: str, unit: str) -> CurvesDisplay:
     """Return entropy against length: each layer's mean, and the range of its heads."""
-    H, layers = found.entropy, found.entropy.shape[0]
-    shown = sorted({round(i) for i in np.linspace(0, layers - 1, min(layers, 5))})
+    H = found.entropy
+    ran = np.flatnonzero(np.isfinite(H).any(axis=(1, 2)))  # on text the layers of images do not
+    shown = sorted({int(ran[round(i)]) for i in np.linspace(0, len(ran) - 1, min(len(ran), 5))})
     curves = [
         Curve(
             f"layer {layer}",
@@ -183,8 +185,36 @@ def _first(*orders: list[int], most: int = 8) -> list[tuple[int, ...]]:
     return list(zip(*(order[:most] for order in orders), strict=True))
 
 
-def _read(texts: Sequence[str | Path]) -> str:
-    return "\n".join(Path(text).read_text(encoding="utf-8") for text in texts)
+def _prompts(task: str, sizes: Sequence[int], seed: int) -> dict[int, list[str]]:
+    return {n: [draw(task, n, seed=seed, index=i).text for i in range(PROMPTS)] for n in sizes}
+
+
+def _lengths_of(loaded: LoadedModel, text: str) -> list[int]:
+    """Return the usual lengths that the model and the text hold."""
+    tokens = loaded.tokens(text).shape[1]
+    fitting = [length for length in LENGTHS if length <= min(loaded.context, tokens)]
+    if not fitting:
+        raise ValueError(
+            f"the text has {tokens} tokens and {loaded.name} positions for {loaded.context}; the shortest usual length "
+            f"is {LENGTHS[0]}: give a longer text, or --lengths"
+        )
+    return fitting
+
+
+def read_texts(files: Sequence[str | Path]) -> str:
+    """Return the content of text files, one after the other.
+
+    Raises:
+        ValueError: one of them is not text.
+        OSError: one of them cannot be read.
+    """
+    contents = []
+    for file in files:
+        try:
+            contents.append(Path(file).read_text(encoding="utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not text in UTF-8: {error.reason} at byte {error.start}") from error
+    return "\n".join(contents)
 
 
 def source_code() -> str:

@@ -6,7 +6,9 @@ are those of a run that was never interrupted, provided each step draws from its
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,19 +40,27 @@ class RunFolder:
             ValueError: if the folder holds a run with another config, or a config that cannot be read.
             OSError: if the folder cannot be written.
         """
+        run = cls.planned(root, experiment, name, config)
+        config_file = run.path / "config.json"
+        if not config_file.exists():
+            with _writing(run.path):
+                atomic.write_json(config_file, run.config)
+        return run
+
+    @classmethod
+    def planned(cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any]) -> "RunFolder":
+        """Return the run that `open` would start, or raise what it would, before there is anything to put into it.
+
+        For work that may still turn out impossible: a folder with nothing but a config would bar another one.
+        """
         path = Path(root) / _plain(experiment) / _plain(name)
-        config_file = path / "config.json"
         # Through JSON and back, so that a tuple equals the list it is stored as.
         wanted = json.loads(json.dumps({"sharpmax": sharpmax.__version__, **config}))
-        if config_file.exists():
-            _must_match(config_file, wanted)
-        else:
-            try:
-                atomic.write_json(config_file, wanted)
-            except OSError as error:
-                raise type(error)(
-                    f"cannot write the run folder {path}: {error.strerror or error}; choose another one with --out"
-                ) from error
+        if (path / "config.json").exists():
+            _must_match(path / "config.json", wanted)
+        with _writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
         return cls(path, wanted)
 
     @property
@@ -84,6 +94,27 @@ class RunFolder:
             raise ValueError(f"metrics may not be named {', '.join(taken)}: those say where the numbers come from")
         atomic.write_json(file, {**about, **metrics})
         return file
+
+
+def run_name(model: str) -> str:
+    """Return a plain name for a run on a model: a built-in name, a hub's, or the path of a folder.
+
+    >>> run_name("google/gemma-2b"), run_name("my models/fine tuned")
+    ('gemma-2b', 'fine-tuned')
+    """
+    path = Path(model)
+    name = path.resolve().name if path.is_dir() else path.name
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "-", name).lstrip("._=+-") or "model"
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(
+            f"cannot write the run folder {path}: {error.strerror or error}; choose another one with --out"
+        ) from error
 
 
 def _plain(name: str) -> str:

@@ -92,6 +92,8 @@ def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, A
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
     except (OSError, ValueError) as error:
         first = next(iter(str(error).splitlines()), "no reason given")
+        if local:
+            raise ValueError(f"the folder {name!r} does not hold a model with its tokenizer: {first}") from error
         raise ValueError(
             f"{name!r} is neither a built-in model ({', '.join(BUILTIN)}), nor a local folder, nor a model that "
             f"the hub could deliver: {first}"

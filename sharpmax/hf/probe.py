@@ -1,8 +1,10 @@
 """Statistics of chosen query rows of every attention call: O(rows · keys) beside the model's own attention.
 
-rows of length n are those that see n keys: in one pass over a long text they are all there, row i sees i + 1
+A row's length is how much of the text lies behind it: in one pass over a long text every length is there, row i has
+i + 1. A layer with a window sees less of it, and its row counts under the same length.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +23,14 @@ Rows = Callable[[int], Tensor]
 class RowProbe:
     """Observes some rows of every layer, and keeps sums by length; what `sharpen(model, probe=…)` calls.
 
-    `rows` says which rows, `length_of` under which length each counts (by its visible keys).
+    `rows` says which rows, `length_of` under which length each of them counts.
     """
 
-    def __init__(self, rows: Rows, length_of: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(self, rows: Rows, length_of: Callable[[np.ndarray], np.ndarray | int]) -> None:
         self._rows, self._length_of = rows, length_of
         self._sums: dict[tuple[int, int], dict[str, np.ndarray]] = {}
         self._counts: dict[tuple[int, int], int] = {}
+        self._keys: dict[tuple[int, int], int] = {}
         self._most: dict[int, np.ndarray] = {}
 
     @torch.no_grad()
@@ -45,20 +48,22 @@ class RowProbe:
         alone: dict[str, Any] = {"mask": _first_key(mask), "bias": _first_key(bias), **chosen, "sinks": None}
         first = sharpmax.torch.row_stats(q, key[:, :, :1], **alone).logsumexp
         stats = type(stats)(*(None if field is None else field.cpu() for field in stats))
-        self._add(layer, quantities(stats, first.cpu()), np.asarray(stats.count))
+        # (batch, head, row): heads share their masks, so what the first head sees is what every head sees.
+        count = np.asarray(stats.count)[:, 0]
+        lengths = np.where(count > 0, self._length_of(index.cpu().numpy()), 0)
+        self._add(layer, quantities(stats, first.cpu()), lengths, count)
 
-    def _add(self, layer: int, found: dict[str, np.ndarray], count: np.ndarray) -> None:
-        # (batch, head, row): heads share their masks, so the first head's counts are every head's.
-        lengths = self._length_of(count[:, 0])
-        heads = count.shape[1]
+    def _add(self, layer: int, found: dict[str, np.ndarray], lengths: np.ndarray, count: np.ndarray) -> None:
+        heads = found["spread"].shape[1]
         most = np.nanmax(found["spread"], axis=(0, 2))
         self._most[layer] = np.fmax(self._most.get(layer, np.full(heads, -np.inf)), most)
-        for length in np.unique(lengths[lengths > 0]):
+        for length in map(int, np.unique(lengths[lengths > 0])):
             here = lengths == length
-            slot = self._sums.setdefault((layer, int(length)), {name: np.zeros(heads) for name in QUANTITIES})
+            slot = self._sums.setdefault((layer, length), {name: np.zeros(heads) for name in QUANTITIES})
             for name in QUANTITIES:
                 slot[name] += found[name].transpose(0, 2, 1)[here].sum(axis=0)
-            self._counts[layer, int(length)] = self._counts.get((layer, int(length)), 0) + int(here.sum())
+            self._counts[layer, length] = self._counts.get((layer, length), 0) + int(here.sum())
+            self._keys[layer, length] = min(self._keys.get((layer, length), sys.maxsize), int(count[here].min()))
 
     def dispersion(self, names: list[str]) -> Dispersion:
         """Return the means of everything observed; heads that a layer does not have are NaN."""
@@ -73,8 +78,11 @@ class RowProbe:
         for (layer, length), sums in self._sums.items():
             for name, total in sums.items():
                 values[name][layer, : total.size, lengths.index(length)] = total / self._counts[layer, length]
+        keys = np.full((layers, len(lengths)), np.nan)
+        for (layer, length), fewest in self._keys.items():
+            keys[layer, lengths.index(length)] = fewest
         rows = [max(self._counts.get((layer, length), 0) for layer in range(layers)) for length in lengths]
-        return Dispersion(lengths, values, most, rows, names)
+        return Dispersion(lengths, values, most, rows, names, keys)
 
 
 def _rows_of(tensor: Tensor | None, index: Tensor) -> Tensor | None:

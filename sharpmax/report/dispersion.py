@@ -42,7 +42,7 @@ def write_dispersion_page(
         source: the beginning of what the model read; shown as text.
         unit: what the lengths count.
     """
-    missing = [name for name in (*NAMES, "lengths", "layers", "most_spread") if name not in dispersion]
+    missing = [name for name in (*NAMES, "lengths", "layers", "keys", "most_spread") if name not in dispersion]
     if missing:
         raise ValueError(f"expected the numbers of a diagnosis, which have {', '.join(missing)}")
     environment = jinja2.Environment(
@@ -53,8 +53,7 @@ def write_dispersion_page(
         lstrip_blocks=True,
     )
     quantities = [{"key": key, "name": name} for key, name in NAMES.items()]
-    # A certificate speaks of keys; where lengths count items of a prompt it would be drawn at the wrong n.
-    data = {**dispersion, "quantities": quantities, "unit": unit, "certified": unit == "keys"}
+    data = {**dispersion, "quantities": quantities, "unit": unit}
     page = environment.get_template("dispersion.html.jinja").render(
         title=title, lead=lead, source=source, tables=tables, footer=footer, data=data
     )

@@ -47,6 +47,21 @@ def test_layers_are_ranked_by_what_they_will_lose():
     assert fit.layer_agreement == pytest.approx(1)
 
 
+def test_layers_that_never_ran_are_in_no_ranking():
+    """As those that read images do not, on text; and a layer may have fewer heads than another."""
+    values = {name: np.ones((4, 2, 3)) for name in measure(two_heads, LENGTHS).values}
+    rates = np.asarray([[0.2, np.nan], [np.nan, np.nan], [0.9, 0.7], [0.5, 0.5]])
+    values["entropy"] = 1 + rates[..., None] * np.log([4, 16, 64])
+    values["relative_entropy"] = values["entropy"] / 9
+    found = Dispersion([4, 16, 64], values, np.where(np.isnan(rates), np.nan, 1.0), [1] * 3)
+    fit = fit_decay(found)
+    assert fit.layers_predicted == fit.layers_actual == [2, 3, 0]
+    assert fit.layer_agreement == pytest.approx(1)
+    assert fit.to_json()["rate"][1] == [None, None]
+    assert [(head["layer"], head["head"]) for head in fastest_losing(found, fit)][:2] == [(2, 0), (2, 1)]
+    assert len(fastest_losing(found, fit)) == len(sharpest(found)) == 5
+
+
 def test_rank_correlation_is_spearmans():
     from scipy import stats
 

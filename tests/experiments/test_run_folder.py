@@ -6,7 +6,7 @@ import platform
 import numpy as np
 import pytest
 
-from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.experiments.run_folder import RunFolder, run_name
 
 
 def test_once_computes_once(tmp_path):
@@ -94,3 +94,22 @@ def test_metrics_do_not_hide_where_they_come_from(tmp_path):
     run = RunFolder.open(tmp_path, "bounds", "seed0", {"seed": 0})
     with pytest.raises(ValueError, match="may not be named commit"):
         run.finish({"commit": "mine"})
+
+
+def test_a_planned_run_is_refused_as_an_opened_one_and_leaves_no_config(tmp_path):
+    planned = RunFolder.planned(tmp_path, "demo", "a", {"seed": 0})
+    assert not list(planned.path.iterdir())
+    assert RunFolder.open(tmp_path, "demo", "a", {"seed": 0}) == planned
+    with pytest.raises(ValueError, match="another config"):
+        RunFolder.planned(tmp_path, "demo", "a", {"seed": 1})
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"cannot write the run folder .*--out"):
+        RunFolder.planned(tmp_path / "file", "demo", "a", {})
+
+
+def test_a_run_is_named_after_its_model(tmp_path, monkeypatch):
+    (tmp_path / "my model").mkdir()
+    monkeypatch.chdir(tmp_path / "my model")
+    assert [run_name(model) for model in ("smollm2", "google/gemma-2b", ".", "../my model/", "..!")] == [
+        "smollm2", "gemma-2b", "my-model", "my-model", "model"
+    ]  # fmt: skip

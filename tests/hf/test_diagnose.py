@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from sharpmax.diagnose import QUANTITIES
+from sharpmax.hf import LoadedModel, Sharpened
 from sharpmax.hf.diagnose import diagnose_prompts, diagnose_text
+from tests.hf.families import WINDOW, build
 from tests.hf.tiny import tiny
 
 TEXT = "Attention that stays sharp at any size, whatever the length of the text it reads. " * 2
@@ -27,13 +29,12 @@ def test_a_decoder_is_read_once_and_each_length_is_its_rows(family):
     loaded = tiny(family)
     found = diagnose_text(loaded, TEXT, [8, 32, 128], rows=1)
     weights = dense_rows(loaded, loaded.tokens(TEXT)[:, :128])
+    assert found.lengths == [8, 32, 128]
     windowed = {"mistral": [0, 1], "gemma2": [0]}.get(family, [])
     for i, n in enumerate(found.lengths):
-        # One row a length is the first of those that see about n keys; a window shows all its rows the same 7.
         for layer in range(2):
-            if layer in windowed:
-                continue
-            row = max(1, round(n * 0.94)) - 1
+            row = max(1, round(n * 0.94)) - 1  # one row a length is the first of those that are about there
+            assert found.keys[layer, i] == (min(row + 1, WINDOW) if layer in windowed else row + 1)
             np.testing.assert_allclose(found.entropy[layer, :, i], entropy(weights)[layer, :, row], atol=1e-5)
             np.testing.assert_allclose(
                 found.values["first_mass"][layer, :, i], weights[layer, :, row, 0], rtol=1e-4, atol=1e-8
@@ -53,6 +54,30 @@ def test_an_encoder_reads_a_text_of_each_length(family):
         np.testing.assert_allclose(found.entropy[..., i], entropy(dense_rows(loaded, part)).mean(-1), atol=1e-5)
 
 
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_an_encoder_and_its_decoder_read_the_same_text_of_each_length(family):
+    loaded = tiny(family)
+    found = diagnose_text(loaded, TEXT, [8, 32], rows=1)
+    for i, n in enumerate(found.lengths):
+        ids = loaded.tokens(TEXT)
+        part = torch.cat([ids[:, : n - 1], ids[:, -1:]], 1)
+        with torch.no_grad():
+            dense = loaded.model(input_ids=part, decoder_input_ids=part, output_attentions=True)
+        row = max(1, round(n * 0.94)) - 1
+        pairs = zip(dense.decoder_attentions, dense.cross_attentions, strict=True)
+        for layer, weights in enumerate([*dense.encoder_attentions, *(w for pair in pairs for w in pair)]):
+            np.testing.assert_allclose(
+                found.entropy[layer, :, i], entropy(weights[0].double().numpy())[:, row], atol=1e-5
+            )
+
+
+def test_a_shared_module_is_measured_on_prompts_too():
+    loaded = tiny("albert")
+    found = diagnose_prompts(loaded, {3: ["abc"]})
+    expected = entropy(dense_rows(loaded, loaded.tokens("abc")))[:, :, -1]
+    np.testing.assert_allclose(found.entropy[..., 0], expected, atol=1e-5)
+
+
 def test_prompts_are_measured_at_their_last_row():
     loaded = tiny("llama")
     found = diagnose_prompts(loaded, {3: ["abc", "xyz"], 6: ["abcdef"]})
@@ -66,7 +91,7 @@ def test_prompts_are_measured_at_their_last_row():
 def test_sinks_windows_and_norms_are_measured_without_complaint(family):
     found = diagnose_text(tiny(family), TEXT, [4, 6, 64], rows=4)
     for name in QUANTITIES:
-        assert np.isfinite(found.values[name][..., :2]).all()
+        assert np.isfinite(found.values[name]).all()
 
 
 def test_lengths_that_do_not_fit_are_refused():
@@ -77,8 +102,19 @@ def test_lengths_that_do_not_fit_are_refused():
         diagnose_text(loaded, "short", [64])
     with pytest.raises(ValueError, match="2 or more"):
         diagnose_text(loaded, TEXT, [])
+    with pytest.raises(ValueError, match="1 row or more"):
+        diagnose_text(loaded, TEXT, [8], rows=0)
     with pytest.raises(ValueError, match="at least one prompt"):
         diagnose_prompts(loaded, {4: []})
+
+
+@pytest.mark.parametrize(("family", "given"), [("vit", "pixel_values"), ("whisper", "input_features")])
+def test_a_model_that_reads_no_text_is_refused_by_name(family, given):
+    loaded = LoadedModel(family, build(family), None)
+    with pytest.raises(NotImplementedError, match=f"reads {given}"):
+        diagnose_text(loaded, TEXT, [8])
+    with pytest.raises(NotImplementedError, match=f"reads {given}"):
+        diagnose_prompts(loaded, {4: ["abcd"]})
 
 
 def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
@@ -101,8 +137,52 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     assert "no token holds 50% beyond" in capsys.readouterr().out
 
 
-def test_the_command_refuses_in_one_line(tmp_path, capsys):
+def assert_refused(arguments, words, capsys):
     from sharpmax.cli import main
 
-    assert main(["diagnose", "rxnmapper", "--task", "sorting", "--out", str(tmp_path)]) == 2
-    assert "expected a task among" in capsys.readouterr().err
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["diagnose", "rxnmapper", "--task", "sorting"], "expected a task among"),
+        (["diagnose", "rxnmapper", "--task", "maximum", "--lengths", "-4"], "expected lengths above 0, got [-4]"),
+        (
+            ["diagnose", "rxnmapper", "--lengths", "8", "--rows", "-3"],
+            "1 row or more to observe at each length, got -3",
+        ),
+        (["diagnose", "rxnmapper", "--text", "bytes"], "bytes is not text in UTF-8: invalid start byte at byte 0"),
+        (["diagnose", "rxnmapper", "--text", "empty"], "the text has 2 tokens"),
+        (["diagnose", "rxnmapper", "--text", "missing"], "No such file"),
+        (["diagnose", "rxnmapper", "--lengths", "8", "--out", "empty"], "cannot write the run folder empty/diagnose"),
+        (["certify", "rxnmapper", "--text", "bytes"], "bytes is not text in UTF-8"),
+        (["certify", "rxnmapper", "--text", "empty"], "expected a text of 2 tokens or more"),
+        (["certify", "rxnmapper", "--length", "0"], "expected a length of 2 tokens or more, got 0"),
+        (["certify", "rxnmapper", "--card", "empty"], "empty is not a usable policy card"),
+        (["certify", "rxnmapper", "--out", "empty"], "cannot write the run folder empty/certify"),
+    ],
+)
+def test_the_command_refuses_in_one_line_before_any_work(arguments, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bytes").write_bytes(b"\xa8\x00")
+    (tmp_path / "empty").touch()
+    monkeypatch.setattr(Sharpened, "_switch_on", lambda _: pytest.fail("the model was run"))
+    assert_refused(arguments, words, capsys)
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_the_command_refuses_a_family_in_one_line(tmp_path, capsys):
+    import transformers
+
+    from sharpmax.hf.gemma import character_tokenizer
+
+    options = {"vocab_size": 128, "hidden_size": 32, "n_layer": 1, "n_head": 2}
+    transformers.BloomForCausalLM(transformers.BloomConfig(**options)).save_pretrained(tmp_path / "bloom")
+    character_tokenizer().save_pretrained(tmp_path / "bloom")
+    capsys.readouterr()
+    for verb in ("diagnose", "certify"):
+        assert_refused([verb, str(tmp_path / "bloom"), "--out", str(tmp_path)], "bypasses transformers'", capsys)

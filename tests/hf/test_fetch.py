@@ -12,6 +12,7 @@ import pytest
 from sharpmax.hf import fetch as fetching
 from sharpmax.hf.builtin import BUILTIN
 from sharpmax.hf.load import load
+from tests.hf.families import build
 
 MODEL = BUILTIN["rxnmapper"]
 
@@ -78,10 +79,17 @@ def test_a_restricted_licence_must_be_accepted(tmp_path, monkeypatch):
         load("iglm")
 
 
-def test_an_unknown_name_lists_the_known_ones(monkeypatch, tmp_path):
-    (tmp_path / "empty").mkdir()
+def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"neither a built-in model \(smollm2, minilm"):
-        load(str(tmp_path / "empty"))
+        load("no such model")
+
+
+def test_a_folder_without_a_model_or_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"does not hold a model with its tokenizer: .*model_type"):
+        load(str(tmp_path))
+    build("llama").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"does not hold a model with its tokenizer: .*tokenizer"):
+        load(str(tmp_path))
 
 
 def test_every_builtin_pins_its_wheel():
