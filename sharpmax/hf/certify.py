@@ -5,7 +5,7 @@ import torch
 
 from sharpmax.core.policies import Constant, Policy
 from sharpmax.diagnose.certificates import Certificate, largest_inverse_temperature
-from sharpmax.hf.diagnose import checked_lengths, layer_names
+from sharpmax.hf.diagnose import checked_lengths, layer_names, must_read_text
 from sharpmax.hf.load import LoadedModel
 from sharpmax.hf.probe import RowProbe
 from sharpmax.hf.projections import proved_spreads
@@ -20,7 +20,7 @@ def certify(
     """Return a certificate for every head; with a text, also the largest spread of all its rows.
 
     Raises:
-        NotImplementedError: a family whose norm layers are not known.
+        NotImplementedError: a family whose norm layers are not known, or a text for a model that reads none.
         ValueError: a policy that may sharpen without bound, so that nothing can be proved.
     """
     proved = proved_spreads(loaded.model)
@@ -30,7 +30,7 @@ def certify(
         beta = largest_inverse_temperature(policy.for_layer(layer))
         if beta is None:
             raise ValueError(f"{type(policy).__name__} may sharpen without bound as n grows: it gets no certificate")
-        for head, spread in enumerate(row):
+        for head, spread in enumerate(row[~np.isnan(row)]):
             seen = None if measured is None or np.isnan(measured[layer, head]) else float(measured[layer, head])
             certificates.append(Certificate(layer, head, float(spread), seen, beta))
     return certificates
@@ -39,9 +39,10 @@ def certify(
 @torch.no_grad()
 def widest_rows(loaded: LoadedModel, text: str, length: int) -> np.ndarray:
     """Return the largest spread of every row of a text of `length` tokens, (layer, head)."""
+    must_read_text(loaded)
     checked_lengths(loaded, [length])
     ids = loaded.tokens(text)[:, :length]
-    probe = RowProbe(torch.arange, lambda count: np.where(count > 0, length, 0))
+    probe = RowProbe(torch.arange, lambda _: length)
     with sharpen(loaded.model, probe=probe):
         loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids))
     return probe.dispersion(layer_names(loaded)).most_spread

@@ -7,15 +7,18 @@ import pytest
 import torch
 
 import sharpmax
-from sharpmax.hf import load
+from sharpmax.hf import LoadedModel, attention_layers, load, sharpen
 from sharpmax.hf.certify import certify
+from sharpmax.hf.probe import RowProbe
 from sharpmax.hf.projections import proved_spreads
+from tests.hf.families import build, inputs, output
 from tests.hf.tiny import tiny
 
 TEXT = "Attention that stays sharp at any size, whatever the length of the text it reads. " * 3
 LICENSE = (Path(__file__).parents[2] / "LICENSE").read_text(encoding="utf-8")
-FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "smollm3", "gpt_oss", "gpt2", "bert"]
-FAMILIES += ["albert"]
+DECODERS = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "smollm3", "gpt_oss"]
+DECODERS += ["gpt2", "gpt_neox", "opt"]
+ENCODERS = ["bert", "roberta", "albert", "distilbert", "electra", "modernbert", "esm"]
 
 
 def assert_within(certificates):
@@ -23,17 +26,73 @@ def assert_within(certificates):
         assert 0 < head.measured_spread <= head.proved_spread * (1 + 1e-5), head
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_row_spreads_within_the_proved_bound(family):
-    loaded = tiny(family)
+def disturb(model):
+    """Give the model gains and biases that are not what they start as."""
     with torch.no_grad():
-        for name, parameter in loaded.model.named_parameters():
-            if parameter.ndim == 1:  # gains and biases that are not what they start as
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
                 generator = torch.Generator().manual_seed(len(name))
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.5)
+
+
+@pytest.mark.parametrize("family", DECODERS + ENCODERS)
+def test_every_row_spreads_within_the_proved_bound(family):
+    loaded = tiny(family)
+    disturb(loaded.model)
     certificates = certify(loaded, TEXT, length=128)
     assert len(certificates) == 8
     assert_within(certificates)
+
+
+@pytest.mark.parametrize("family", ["vit", "deit", "dinov2", "clip", "siglip"])
+def test_every_row_of_an_image_spreads_within_the_proved_bound(family):
+    model = build(family, **({"vision_use_head": False} if family == "siglip" else {}))
+    disturb(model)
+    probe = RowProbe(torch.arange, lambda _: 1)
+    with sharpen(model, probe=probe):
+        output(model, **inputs(family))
+    measured, proved = probe.dispersion([]).most_spread, proved_spreads(model)
+    assert measured.shape == proved.shape == (2, 4)
+    assert (measured > 0).all()
+    assert (measured <= proved * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize(
+    "family", sorted({*DECODERS, *ENCODERS} - {"gemma2", "gemma3"})
+)  # a cap, and norms of 1 + weight
+def test_the_bound_is_of_this_layers_own_weights(family):
+    """Twice the queries and twice the keys of the last layer: four times its spread, and no other's."""
+    loaded = tiny(family)
+    before = proved_spreads(loaded.model)
+    last = attention_layers(loaded.model)[-1].module
+    with torch.no_grad():
+        for parameter in last.parameters():
+            parameter.mul_(2.0)
+    after = proved_spreads(loaded.model)
+    np.testing.assert_allclose(after[-1] / before[-1], 4, rtol=1e-6)
+    if family != "albert":  # whose layers are one
+        np.testing.assert_array_equal(after[0], before[0])
+
+
+def test_a_widened_embedding_counts():
+    """ELECTRA maps narrower embeddings to its width before its first layer."""
+    loaded = tiny("electra", embedding_size=16)
+    disturb(loaded.model)
+    assert_within(certify(loaded, TEXT, length=128))
+
+
+def test_an_adapter_beside_the_projection_counts():
+    import peft
+
+    loaded = tiny("llama")
+    before = proved_spreads(loaded.model)
+    options = peft.LoraConfig(target_modules=["q_proj", "k_proj"], init_lora_weights=False)
+    adapted = LoadedModel("adapted", peft.get_peft_model(loaded.model, options).eval(), loaded.tokenizer)
+    certificates = certify(adapted, TEXT, length=128)
+    assert_within(certificates)
+    apart = proved_spreads(adapted.model)
+    assert not np.allclose(apart, before, rtol=1e-3)
+    np.testing.assert_allclose(proved_spreads(adapted.model.merge_and_unload()), apart, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "text"), [("minilm", LICENSE), ("rxnmapper", "CC(=O)Cl.OCC>>CCOC(C)=O" * 9)])
@@ -67,6 +126,14 @@ def test_yarn_counts():
     np.testing.assert_allclose(longer / plain, (0.1 * np.log(4) + 1) ** 2)
 
 
+def test_yarn_counts_in_a_family_with_one_for_each_kind_of_layer():
+    plain = {"rope_type": "default", "rope_theta": 1e4}
+    longer = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+    kinds = ({"sliding_attention": plain, "full_attention": full} for full in (plain, longer))
+    before, after = (proved_spreads(tiny("gemma3", rope_parameters=kind).model) for kind in kinds)
+    np.testing.assert_allclose(after / before, (0.1 * np.log(4) + 1) ** 2)
+
+
 def test_a_softcap_is_the_bound():
     assert proved_spreads(tiny("gemma2", attn_logit_softcapping=3.0).model).max() <= 6.0
 
@@ -79,6 +146,27 @@ def test_a_policy_multiplies_and_an_unbounded_one_is_refused():
         certify(loaded, policy=sharpmax.LengthScaled.ssmax(0.4))
 
 
-def test_an_unknown_family_is_refused():
-    with pytest.raises(NotImplementedError, match="no certificate for opt"):
-        certify(tiny("opt"))
+@pytest.mark.parametrize("family", ["swin", "bart", "t5", "whisper"])
+def test_an_unknown_family_is_refused(family):
+    with pytest.raises(NotImplementedError, match=f"no certificate for {family}: its norm layers are not known"):
+        proved_spreads(build(family))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("bert", {"is_decoder": True, "add_cross_attention": True}, r"crossattention.*keys come from another model"),
+        ("gpt2", {"add_cross_attention": True}, r"crossattention.*keys come from another model"),
+        ("opt", {"do_layer_norm_before": False}, "normalises after attention"),
+        ("albert", {"num_hidden_groups": 2}, "several blocks"),
+        ("siglip", {}, "no certificate for MultiheadAttention"),
+    ],
+)
+def test_a_layer_that_nothing_known_stands_in_front_of_is_refused(family, changes, words):
+    with pytest.raises(NotImplementedError, match=words):
+        proved_spreads(build(family, **changes))
+
+
+def test_an_image_model_cannot_be_measured_on_text():
+    with pytest.raises(NotImplementedError, match="reads pixel_values"):
+        certify(LoadedModel("vit", build("vit"), None), TEXT)
