@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import Constant, PerLayer, Policy
@@ -77,6 +78,7 @@ class Sharpened:
         self._run = run
         self._undo: list[tuple[Any, str, Any]] = []
         self._sites: dict[nn.Module, Site] = {}
+        self._hooks: list[RemovableHandle] = []
         _register()
         try:
             self._switch_on()
@@ -116,12 +118,15 @@ class Sharpened:
             self._set(layer.module, "sharpmax_site", site)
             if isinstance(layer.module, nn.MultiheadAttention):
                 self._set(layer.module, "forward", multihead_forward.__get__(layer.module))
+                # In evaluation nn.TransformerEncoderLayer passes its attention by, unless something is hooked to it.
+                self._hooks.append(layer.module.register_forward_pre_hook(lambda *_: None))
+        for module in self.model.modules():
+            if isinstance(module, nn.TransformerEncoder):
+                self._set(module, "use_nested_tensor", False)  # only that fast path reads nested tensors
         for config in configs_of(self.model):
             self._set(config, "_attn_implementation_internal", NAME)
-        self._hooks = [
-            self.model.register_forward_pre_hook(self._begin_forward),
-            self.model.register_forward_hook(self._end_forward),
-        ]
+        self._hooks.append(self.model.register_forward_pre_hook(self._begin_forward))
+        self._hooks.append(self.model.register_forward_hook(self._end_forward))
 
     def _begin_forward(self, *_: Any) -> None:
         self._run.in_forward = True
@@ -143,8 +148,8 @@ class Sharpened:
         owner.__dict__[name] = value
 
     def _put_back(self) -> None:
-        for hook in getattr(self, "_hooks", ()):
-            hook.remove()
+        while self._hooks:
+            self._hooks.pop().remove()
         while self._undo:
             owner, name, before = self._undo.pop()
             if before is _ABSENT:

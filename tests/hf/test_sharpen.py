@@ -17,7 +17,7 @@ SHARP = sharpmax.Constant(2.0)
 def state(model):
     """Everything that sharpening touches, by value."""
     modules = {name: set(vars(module)) for name, module in model.named_modules()}
-    hooks = (len(model._forward_hooks), len(model._forward_pre_hooks))
+    hooks = [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()]
     return modules, hooks, getattr(model, "config", None) and model.config._attn_implementation
 
 
@@ -218,6 +218,29 @@ def test_multihead_attention_as_it_stands(batch_first, masks):
     with sharpen(module, SHARP):
         assert not torch.allclose(module(x, x, x, need_weights=False, **given)[0], plain)
     assert torch.equal(module(x, x, x, need_weights=False, **given)[0], plain)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_encoder_of_pytorchs_own_does_not_pass_its_attention_by(padded, nested):
+    """In evaluation its layers run as one fused kernel, and padded batches as nested tensors, out of our reach."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
+    x, padding = torch.randn(2, 6, 16), torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    given = {"src_key_padding_mask": padding} if padded else {}
+    seen = ~padding if padded else ...
+    before = state(model)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        plain = model(x, **given)
+        with sharpen(model) as sharpened:
+            torch.testing.assert_close(model(x, **given)[seen], plain[seen])
+        assert sharpened.calls == 2
+        with sharpen(model, SHARP):
+            assert not torch.allclose(model(x, **given)[seen], plain[seen])
+        assert torch.equal(model(x, **given), plain)
+    assert state(model) == before
 
 
 def test_a_module_of_ones_own_has_a_slot():
