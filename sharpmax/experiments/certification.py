@@ -64,8 +64,8 @@ def certify(
 
 def print_certificates(metrics: dict[str, Any]) -> None:
     """Print the range over heads of each spread and size."""
-    heads = metrics["heads"]
     for kind, said in (("proved", "proved from the weights"), ("measured", "with the spread seen on the text")):
+        heads = [head for head in metrics["heads"] if head[f"{kind}_spread"] is not None]  # text passes an image's by
         spreads = [head[f"{kind}_spread"] for head in heads]
         print(f"{said}: spread {min(spreads):.1f} to {max(spreads):.1f}, median {np.median(spreads):.1f}")
         for weight in WEIGHTS:

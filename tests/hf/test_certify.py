@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import sharpmax
+from sharpmax.diagnose.certificates import Certificate
+from sharpmax.experiments.certification import print_certificates
 from sharpmax.hf import LoadedModel, attention_layers, load, sharpen
 from sharpmax.hf.certify import certify
 from sharpmax.hf.probe import RowProbe
@@ -170,3 +172,11 @@ def test_a_layer_that_nothing_known_stands_in_front_of_is_refused(family, change
 def test_an_image_model_cannot_be_measured_on_text():
     with pytest.raises(NotImplementedError, match="reads pixel_values"):
         certify(LoadedModel("vit", build("vit"), None), TEXT)
+
+
+def test_heads_that_text_does_not_reach_are_proved_and_not_measured(capsys):
+    heads = [Certificate(0, 0, 2.0), Certificate(1, 0, 4.0, measured_spread=1.0)]
+    print_certificates({"heads": [h.to_json() for h in heads], "largest_share_of_bound": 0.25, "file": "here"})
+    said = capsys.readouterr().out
+    assert "proved from the weights: spread 2.0 to 4.0" in said
+    assert "with the spread seen on the text: spread 1.0 to 1.0" in said
