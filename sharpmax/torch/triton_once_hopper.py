@@ -7,33 +7,46 @@ find that a row needs another beta, and must then attend to it again.
 
 A program stays on its multiprocessor and takes tile after tile of 192 queries: three consumers (warp groups) of 64, and
 a producer that has the copy engine fetch queries, keys and values. While one consumer exponentiates, the others
-multiply. The last block of keys comes first, so that the blocks that need masks come before those that need none.
+multiply. All blocks go by one loop, masked or not: with a loop for each, ptxas 12.8 computes the second half of the
+queries' address for the first loop alone, and where that has no block the other multiplies with the tile before.
 """
 
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
 import torch
+import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from sharpmax.torch.triton_statistics_hopper import (
-    KEYS,
-    ROWS,
-    count_tiles,
-    describe,
-    multiply,
-    nth_tile,
-    own_blocks,
-    private,
-    programs,
-)
+from sharpmax.torch.triton_statistics_hopper import KEYS, ROWS, describe, multiply, private
 from sharpmax.torch.triton_tiles import LENGTHS, log2_scale
 
 CONSUMERS = 3  # as many as the registers allow: 64 for scores and 64 for the output of a width of 128
 STAGES = {64: 5, 128: 2}  # blocks of keys and of values in flight, by width
+
+
+@gluon.jit
+def nth_tile(n, sizes, HAS_RIGHT: gl.constexpr):
+    """Return batch·head, tile of 192 queries, and blocks of keys, of the n-th tile of this program.
+
+    Tiles come in twos, one that sees many keys and one that sees few: every two are as much work, in any order, so
+    programs side by side can work on the same few heads, whose keys then stay in the cache.
+    """
+    LQ, LK, right = sizes
+    tiles = gl.cdiv(LQ, 192)
+    pairs = gl.cdiv(tiles, 2)
+    i_pair = gl.program_id(0) + (n // 2) * gl.num_programs(0)
+    i_bh = i_pair // pairs
+    i_m = i_pair - i_bh * pairs
+    # The middle tile of an odd number is its own partner: the second time it is a tile of no queries.
+    i_m = gl.where(n % 2 == 0, tiles - 1 - i_m, gl.where(2 * i_m + 1 == tiles, tiles, i_m))
+    high = LK
+    if HAS_RIGHT:
+        high = gl.maximum(gl.minimum(LK, gl.minimum(i_m * 192 + 192, LQ) + LK - LQ + right), 0)
+    return i_bh, i_m, gl.where(i_m == tiles, 0, gl.cdiv(high, 128))
 
 
 @gluon.jit
@@ -43,7 +56,7 @@ def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_
     STAGES: gl.constexpr = b_k.shape[0]
     at = 0
     for n in range(count):
-        i_bh, i_m, blocks = nth_tile(n, sizes, 3, HAS_RIGHT)
+        i_bh, i_m, blocks = nth_tile(n, sizes, HAS_RIGHT)
         i_b, i_h = i_bh // H, i_bh % H
         mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
         mbarrier.expect(q_ready.index(n % 2), 3 * q_tiles.block_type.nbytes)
@@ -54,16 +67,15 @@ def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_
         for i in range(blocks):
             slot = (at + i) % STAGES
             phase = ((at + i) // STAGES) & 1 ^ 1
-            first = (blocks - 1 - i) * 128
             mbarrier.wait(k_empty.index(slot), phase)
             mbarrier.expect(k_ready.index(slot), k_tiles.block_type.nbytes)
             tma.async_copy_global_to_shared(
-                k_tiles, [i_b, i_h // GROUPS, first, 0], k_ready.index(slot), b_k.index(slot)
+                k_tiles, [i_b, i_h // GROUPS, i * 128, 0], k_ready.index(slot), b_k.index(slot)
             )
             mbarrier.wait(v_empty.index(slot), phase)
             mbarrier.expect(v_ready.index(slot), v_tiles.block_type.nbytes)
             tma.async_copy_global_to_shared(
-                v_tiles, [i_b, i_h // GROUPS, first, 0], v_ready.index(slot), b_v.index(slot)
+                v_tiles, [i_b, i_h // GROUPS, i * 128, 0], v_ready.index(slot), b_v.index(slot)
             )
         at += blocks
 
@@ -107,12 +119,19 @@ def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty,
     outputs: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16])
     zeros = gl.zeros([64, 128], gl.float32, scores)
     o_n = gl.arange(0, 128, gl.SliceLayout(0, scores))
+    # What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there.
+    masked = -1152921504606846976.0
     at = 0
     for n in range(count):
-        i_bh, i_m, blocks = nth_tile(n, sizes, 3, HAS_RIGHT)
+        i_bh, i_m, blocks = nth_tile(n, sizes, HAS_RIGHT)
         i_m = i_m * 3 + CONSUMER
-        first, full, own = own_blocks(i_m, blocks, sizes, HAS_RIGHT)
-        b_m = gl.full([64], -1e18, gl.float32, gl.SliceLayout(1, scores))
+        first = i_m * 64 + LK - LQ
+        full, high = LK, LK
+        if HAS_RIGHT:
+            full = gl.maximum(gl.minimum(LK, first + right + 1), 0)
+            high = gl.maximum(gl.minimum(LK, first + right + 64), 0)
+        own = gl.minimum(gl.cdiv(high, 128), blocks)
+        b_m = gl.full([64], masked, gl.float32, gl.SliceLayout(1, scores)) * scale
         b_z = gl.sum(private(zeros), 2)
         b_s = b_z
         b_o = gl.zeros([64, D], gl.float32, outputs)
@@ -120,31 +139,30 @@ def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty,
         b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
         mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
         b_qn = b_q.index(n % 2 * 3 + CONSUMER).reshape([64, D])
-        for i in range(at, at + blocks - own):  # blocks that only other consumers see
+        for j in range(own):
+            b_x = multiply(b_qn, b_k, k_ready, k_empty, zeros, at + j)
+            if j * 128 + 128 > full:
+                b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x, masked)
+            b_m, b_z, b_s, b_o = weigh(b_x, scale, b_v, v_ready, v_empty, at + j, b_m, b_z, b_s, b_o)
+        for i in range(at + own, at + blocks):  # blocks that only other consumers see
             mbarrier.wait(k_ready.index(i % STAGES), (i // STAGES) & 1)
             mbarrier.arrive(k_empty.index(i % STAGES), count=1)
             mbarrier.wait(v_ready.index(i % STAGES), (i // STAGES) & 1)
             mbarrier.arrive(v_empty.index(i % STAGES), count=1)
         at += blocks
-        for j in range(own - 1, full - 1, -1):
-            b_x = multiply(b_qn, b_k, k_ready, k_empty, zeros, at - 1 - j)
-            b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x * scale, -1e18)
-            b_m, b_z, b_s, b_o = weigh(b_x, 1.0, b_v, v_ready, v_empty, at - 1 - j, b_m, b_z, b_s, b_o)
-        for j in range(full - 1, -1, -1):
-            b_x = multiply(b_qn, b_k, k_ready, k_empty, zeros, at - 1 - j)
-            b_m, b_z, b_s, b_o = weigh(b_x, scale, b_v, v_ready, v_empty, at - 1 - j, b_m, b_z, b_s, b_o)
         mbarrier.arrive(q_empty.index(n % 2), count=1)
-        write(b_m, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ)
+        m_empty = b_m <= masked * scale
+        write(m_empty, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ)
 
 
 @gluon.jit
-def write(b_m, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ):
+def write(m_empty, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ):
     """Merge the threads' Z and S, and write output and entropy."""
     D: gl.constexpr = b_o.shape[1]
     rows: gl.constexpr = gl.SliceLayout(1, b_o.type.layout)
     b_z = gl.convert_layout(gl.sum(b_z, 1), rows, assert_trivial=True)
     b_s = gl.convert_layout(gl.sum(b_s, 1), rows, assert_trivial=True)
-    m_empty = gl.convert_layout(b_m, rows, assert_trivial=True) <= -1e18
+    m_empty = gl.convert_layout(m_empty, rows, assert_trivial=True)
     b_z = gl.where(m_empty, 1.0, b_z)
     b_s = gl.where(m_empty, 0.0, b_s)
     b_h = 0.6931471805599453 * (gl.log2(b_z) - b_s / b_z)
@@ -180,7 +198,8 @@ def once_kernel(
         mbarrier.init(k_empty.index(i), count=3)
         mbarrier.init(v_ready.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=3)
-    count = count_tiles(heads, LQ, 3)
+    pairs = gl.cdiv(gl.cdiv(LQ, 192), 2) * heads
+    count = 2 * gl.cdiv(pairs - gl.program_id(0), gl.num_programs(0))
     sizes = (LQ, LK, right)
     gl.warp_specialize([
         (load, (q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, sizes,
@@ -199,7 +218,9 @@ def launch_once(query: Tensor, key: Tensor, value: Tensor, *, scale: float, righ
     batch, heads, length, width = query.shape
     out = query.new_empty(query.shape)
     entropy = query.new_empty((batch, heads, length), dtype=torch.float32)
-    once_kernel[(programs(query, CONSUMERS),)](
+    pairs = batch * heads * triton.cdiv(triton.cdiv(length, CONSUMERS * ROWS), 2)
+    programs = min(pairs, torch.cuda.get_device_properties(query.device).multi_processor_count)
+    once_kernel[(programs,)](
         describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, entropy,
         log2_scale(scale), heads, batch * heads, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None,

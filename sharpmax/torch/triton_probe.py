@@ -1,7 +1,7 @@
 """What a few tiles of rows say of all: whether any row of theirs needs sharpening, and whether one key settles each.
 
 A sampled tile of queries is walked by several programs, each a part of its keys, and whoever comes last merges the
-parts. 32 tiles take some 10 µs, and decide which kernel serves the rest (`triton_sharpened`). They are the same tiles
+parts. 32 tiles decide which kernel serves the rest (`triton_sharpened`). They are the same tiles
 in every call, so the decision is the same. `launch_needy` asks the first question of every row, once its entropy is
 known.
 """

@@ -1,22 +1,19 @@
 """The statistics pass for Hopper, in Gluon: what `triton_statistics` computes, with more warps to hide behind.
 
-A program stays on its multiprocessor and takes tile after tile of 256 queries. It has four consumers (warp groups) of
-64 queries each, and a producer that has the copy engine fetch blocks of keys, which all four share, and the queries of
-the next tile. A consumer multiplies a block on the tensor cores and then exponentiates it; while it does the one,
-others do the other. Four on a multiprocessor keep both units at about 65 % of what they can do.
+A program has four consumers (warp groups) of 64 queries each, and a producer that has the copy engine fetch blocks of
+keys, which all four share. A consumer multiplies a block on the tensor cores and then exponentiates it; while it does
+the one, others do the other. Four on a multiprocessor keep both units at about 65 % of what they can do.
 
 A thread keeps its own (m, Z, S) of its 32 of a block's 128 keys, for each of its two rows: nothing is exchanged between
 threads until a row has ended.
 
 With SETTLE the kernel also notes where each row's leading key is, and lists the tiles of 64 queries in which a row is
-not settled: where the keys other than the leader weigh more than TAIL. With FORETOLD it does nothing at all where a
-sample of the rows (`triton_probe`) says that another kernel is to serve.
+not settled: where the keys other than the leader weigh more than TAIL.
 """
 
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-import math
 from functools import cache
 from typing import NamedTuple
 
@@ -32,10 +29,9 @@ from sharpmax.torch import triton_policy
 from sharpmax.torch.triton_tiles import LENGTHS, interpreted, log2_scale
 
 ROWS, KEYS, CONSUMERS = 64, 128, 4
-STAGES = {64: 8, 128: 3}  # blocks of keys in flight, by width
-BY_POLYNOMIAL = {64: 4, 128: 0}  # of a thread's 32 exponentials, by width
-MOST_UNEVEN = 1.25  # the largest share of the work that a multiprocessor may get, over the mean
-SHORTEST = 1024  # keys: below, tiles of 256 queries multiply too much that is masked
+STAGES = {64: 8, 128: 4}  # blocks of keys in flight, by width
+SHORTEST = {64: 4096, 128: 2048}  # keys, by width: below, a program's start and end cost more than it gains
+CACHED = 2**24  # bytes of keys that programs at work at one time may read: well within the second-level cache
 TAIL = 2.0**-11
 """What all but the leading key of a settled row weigh at most: a quarter of what bfloat16 rounds an output by."""
 
@@ -50,14 +46,6 @@ class Settled(NamedTuple):
     counter: Tensor
 
 
-class Foretold(NamedTuple):
-    """What a sample of the tiles says (`triton_probe`): how many of them are needy and unsettled, and up to how many
-    are few. Nothing is computed where few are needy and more than few unsettled."""
-
-    counts: Tensor
-    few: int
-
-
 @gluon.jit
 def private(b_x):
     """View (64, 128) as (64, 4, 32), the last axis within a thread: of 8 keys, each of 4 threads holds 2."""
@@ -65,28 +53,7 @@ def private(b_x):
 
 
 @gluon.jit
-def two_to(b_x, SHARE: gl.constexpr):
-    """2^x, x <= 0, of (64, 4, 32): SHARE of the 32 by a polynomial, to spare the special function units."""
-    b_p = gl.exp2(b_x)
-    if SHARE == 0:
-        return b_p
-    else:
-        b_low = gl.maximum(b_x, -126.0)
-        b_n = b_low + 12582912.0  # 1.5·2²³: the nearest integer is in the lowest bits
-        b_f = b_low - (b_n - 12582912.0)
-        b_y = b_f * 0.001326472731307149 + 0.009671512991189957  # 2^f, |f| <= 1/2, to 1.7e-7
-        b_y = b_y * b_f + 0.05550733581185341
-        b_y = b_y * b_f + 0.24022242426872253
-        b_y = b_y * b_f + 0.6931470036506653
-        b_y = b_y * b_f + 1.0
-        b_y = (b_y.to(gl.int32, bitcast=True) + (b_n.to(gl.int32, bitcast=True) << 23)).to(gl.float32, bitcast=True)
-        # Which of the 32 is known at compile time: of the two ways to each, the compiler keeps one.
-        o_c = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, b_x.type.layout)))
-        return gl.where((o_c % (32 // SHARE) == 0)[None, None, :], b_y, b_p)
-
-
-@gluon.jit
-def merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE: gl.constexpr, SHARE: gl.constexpr):
+def merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE: gl.constexpr):
     """Merge block j of products (64, 128), times the scale, into each thread's own state (64, 4)."""
     b_x = private(b_x)
     b_new = gl.maximum(b_m, gl.max(b_x, 2) * scale)  # scale > 0, so the maximum may be taken before it
@@ -95,85 +62,30 @@ def merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE: gl.constexpr, SHARE: gl.con
     b_d = b_m - b_new
     b_c = gl.exp2(b_d)
     b_x = b_x * scale - b_new[:, :, None]
-    b_p = two_to(b_x, SHARE)
+    b_p = gl.exp2(b_x)
     b_s = b_c * (b_s + b_d * b_z) + gl.sum(b_x * b_p, 2)
     b_z = b_c * b_z + gl.sum(b_p, 2)
     return b_new, b_j, b_z, b_s
 
 
 @gluon.jit
-def nth_tile(n, sizes, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
-    """Return batch·head, tile of 64·C queries, and blocks of keys, of the n-th tile of this program.
-
-    Tiles come in twos, one that sees many keys and one that sees few: every two are as much work, in any order, so
-    programs side by side can work on the same few heads, whose keys then stay in the cache.
-    """
-    LQ, LK, right = sizes
-    tiles = gl.cdiv(LQ, 64 * C)
-    pairs = gl.cdiv(tiles, 2)
-    i_pair = gl.program_id(0) + (n // 2) * gl.num_programs(0)
-    i_bh = i_pair // pairs
-    i_m = i_pair - i_bh * pairs
-    # The middle tile of an odd number is its own partner: the second time it is a tile of no queries.
-    i_m = gl.where(n % 2 == 0, tiles - 1 - i_m, gl.where(2 * i_m + 1 == tiles, tiles, i_m))
-    high = LK
-    if HAS_RIGHT:
-        high = gl.maximum(gl.minimum(LK, gl.minimum((i_m + 1) * 64 * C, LQ) + LK - LQ + right), 0)
-    return i_bh, i_m, gl.where(i_m == tiles, 0, gl.cdiv(high, 128))
-
-
-@gluon.jit
-def count_tiles(heads, LQ, C: gl.constexpr):
-    """Return how many tiles of 64·C queries this program takes."""
-    pairs = gl.cdiv(gl.cdiv(LQ, 64 * C), 2) * heads
-    return 2 * gl.cdiv(pairs - gl.program_id(0), gl.num_programs(0))
-
-
-@gluon.jit
-def own_blocks(i_m, blocks, sizes, HAS_RIGHT: gl.constexpr):
-    """Return the position of the first of tile i_m's 64 queries, and the blocks that all and that any of them see."""
-    LQ, LK, right = sizes
-    first = i_m * 64 + LK - LQ
-    full, high = LK, LK
-    if HAS_RIGHT:
-        full = gl.maximum(gl.minimum(LK, first + right + 1), 0)
-        high = gl.maximum(gl.minimum(LK, first + right + 64), 0)
-    own = gl.minimum(gl.cdiv(high, 128), blocks)
-    return first, gl.minimum(full // 128, own), own
-
-
-@gluon.jit
-def load(q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, sizes, H, count, GROUPS: gl.constexpr,
-         HAS_RIGHT: gl.constexpr):  # fmt: skip
-    """The producer: the queries of the next tile while this one is at work, and a ring of key blocks."""
+def load_keys(k_tiles, b_k, ready, empty, i_b, i_hk, blocks):
+    """The producer: keep the ring of key blocks full."""
     STAGES: gl.constexpr = b_k.shape[0]
-    at = 0
-    for n in range(count):
-        i_bh, i_m, blocks = nth_tile(n, sizes, 4, HAS_RIGHT)
-        i_b, i_h = i_bh // H, i_bh % H
-        mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-        mbarrier.expect(q_ready.index(n % 2), 4 * q_tiles.block_type.nbytes)
-        for i in gl.static_range(4):
-            tma.async_copy_global_to_shared(
-                q_tiles, [i_b, i_h, (i_m * 4 + i) * 64, 0], q_ready.index(n % 2), b_q.index(n % 2 * 4 + i)
-            )
-        for j in range(blocks):
-            slot = (at + j) % STAGES
-            mbarrier.wait(empty.index(slot), ((at + j) // STAGES) & 1 ^ 1)
-            mbarrier.expect(ready.index(slot), k_tiles.block_type.nbytes)
-            tma.async_copy_global_to_shared(
-                k_tiles, [i_b, i_h // GROUPS, j * 128, 0], ready.index(slot), b_k.index(slot)
-            )
-        at += blocks
+    for j in range(blocks):
+        slot = j % STAGES
+        mbarrier.wait(empty.index(slot), (j // STAGES) & 1 ^ 1)
+        mbarrier.expect(ready.index(slot), k_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(k_tiles, [i_b, i_hk, j * 128, 0], ready.index(slot), b_k.index(slot))
 
 
 @gluon.jit
-def multiply(b_q, b_k, ready, empty, zeros, at):
-    """Multiply the queries with the block of keys that is number `at` of all, when it has come, and hand it back."""
+def multiply(b_q, b_k, ready, empty, zeros, j):
+    """Multiply the queries with block j of the keys, when it has come, and hand the block back."""
     STAGES: gl.constexpr = b_k.shape[0]
     D: gl.constexpr = b_k.shape[4]
-    slot = at % STAGES
-    mbarrier.wait(ready.index(slot), (at // STAGES) & 1)
+    slot = j % STAGES
+    mbarrier.wait(ready.index(slot), (j // STAGES) & 1)
     b_k = b_k.index(slot).reshape([128, D]).permute([1, 0])
     b_x = warpgroup_mma_wait(0, deps=[warpgroup_mma(b_q, b_k, zeros, use_acc=False, is_async=True)])
     mbarrier.arrive(empty.index(slot), count=1)
@@ -182,56 +94,56 @@ def multiply(b_q, b_k, ready, empty, zeros, at):
 
 @gluon.jit
 def consume(
-    b_q, b_k, q_ready, q_empty, ready, empty, outputs, settled, numbers, sizes, count, scale,
+    b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m, blocks, scale,
     CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr, COUNT: gl.constexpr,
-    STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, SHARE: gl.constexpr,
+    SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
 ):  # fmt: skip
-    """A consumer: the statistics of 64 queries of every tile."""
+    """A consumer: the statistics of the 64 queries of tile i_m."""
     LQ, LK, right = sizes
     D: gl.constexpr = b_q.shape[4]
     STAGES: gl.constexpr = b_k.shape[0]
     scores: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     zeros = gl.zeros([64, 128], gl.float32, scores)
+    b_m = gl.full_like(gl.max(private(zeros), 2), -1e18)
+    b_j = gl.zeros_like(b_m, dtype=gl.int32)
+    b_z = gl.zeros_like(b_m)
+    b_s = gl.zeros_like(b_m)
+    b_q = b_q.index(CONSUMER).reshape([64, D])
+
+    first = i_m * 64 + LK - LQ
+    full, high = LK, LK
+    if HAS_RIGHT:
+        full = gl.maximum(gl.minimum(LK, first + right + 1), 0)
+        high = gl.maximum(gl.minimum(LK, first + right + 64), 0)
+    own = gl.minimum(gl.cdiv(high, 128), blocks)
+    full = gl.minimum(full // 128, own)
+    mbarrier.wait(q_ready, 0)
+    for j in range(full):
+        b_x = multiply(b_q, b_k, ready, empty, zeros, j)
+        b_m, b_j, b_z, b_s = merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE)
+    o_i = first + gl.arange(0, 64, gl.SliceLayout(1, scores))
+    b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
     o_n = gl.arange(0, 128, gl.SliceLayout(0, scores))
-    at = 0
-    for n in range(count):
-        i_bh, i_m, blocks = nth_tile(n, sizes, 4, HAS_RIGHT)
-        i_m = i_m * 4 + CONSUMER
-        first, full, own = own_blocks(i_m, blocks, sizes, HAS_RIGHT)
-        b_m = gl.full_like(gl.max(private(zeros), 2), -1e18)
-        b_j = gl.zeros_like(b_m, dtype=gl.int32)
-        b_z = gl.zeros_like(b_m)
-        b_s = gl.zeros_like(b_m)
-        mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
-        b_qn = b_q.index(n % 2 * 4 + CONSUMER).reshape([64, D])
-        for j in range(full):
-            b_x = multiply(b_qn, b_k, ready, empty, zeros, at + j)
-            b_m, b_j, b_z, b_s = merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE, SHARE)
-        o_i = first + gl.arange(0, 64, gl.SliceLayout(1, scores))
-        b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
-        for j in range(full, own):
-            b_x = multiply(b_qn, b_k, ready, empty, zeros, at + j)
-            b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x * scale, -1e18)
-            b_m, b_j, b_z, b_s = merge(b_x, j, 1.0, b_m, b_j, b_z, b_s, SETTLE, SHARE)
-        for j in range(own, blocks):  # blocks that only other consumers see
-            mbarrier.wait(ready.index((at + j) % STAGES), ((at + j) // STAGES) & 1)
-            mbarrier.arrive(empty.index((at + j) % STAGES), count=1)
-        at += blocks
-        write(b_qn, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIND, COUNT, STORE, SHARPENED,
-              SETTLE)  # fmt: skip
-        mbarrier.arrive(q_empty.index(n % 2), count=1)
+    for j in range(full, own):
+        b_x = multiply(b_q, b_k, ready, empty, zeros, j)
+        b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x * scale, -1e18)
+        b_m, b_j, b_z, b_s = merge(b_x, j, 1.0, b_m, b_j, b_z, b_s, SETTLE)
+    for j in range(own, blocks):  # blocks that only other consumers see
+        mbarrier.wait(ready.index(j % STAGES), (j // STAGES) & 1)
+        mbarrier.arrive(empty.index(j % STAGES), count=1)
+    write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIND, COUNT, SHARPENED, SETTLE)
 
 
 @gluon.jit
 def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIND: gl.constexpr,
-          COUNT: gl.constexpr, STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr):  # fmt: skip
+          COUNT: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr):  # fmt: skip
     """Merge the threads' states, and write what follows from them."""
     D: gl.constexpr = b_q.shape[1]
     b_top = gl.max(b_m, 1)
     b_d = b_m - b_top[:, None]
     b_c = gl.exp2(b_d)
     b_s = gl.sum(b_c * (b_s + b_d * b_z), 1)
-    b_z = gl.sum(b_c * b_z, 1) + b_s * 0  # a NaN among the scores is in S; the polynomial would keep it from Z
+    b_z = gl.sum(b_c * b_z, 1)
     m_empty = b_top <= -1e18
     b_z = gl.where(m_empty, 1.0, b_z)
     b_s = gl.where(m_empty, 0.0, b_s)
@@ -242,7 +154,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
     i_row = i_bh.to(gl.int64) * LQ
     o_row = i_row + o_m
     entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened = outputs
-    if STORE:
+    if not SETTLE:  # nobody asks for statistics there
         b_lse = b_top + gl.log2(b_z)
         gl.store(entropy + o_row, b_h, mask=m_m)
         gl.store(logsumexp + o_row, gl.where(m_empty, float("-inf"), 0.6931471805599453 * b_lse), mask=m_m)
@@ -252,7 +164,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
         b_beta, b_slope = beta_and_slope(b_h, numbers, KIND, COUNT)
         b_beta = gl.where(m_empty, 1.0, b_beta)
         gl.store(beta + o_row, b_beta, mask=m_m)
-        if STORE:
+        if not SETTLE:
             gl.store(slope + o_row, gl.where(m_empty, 0.0, b_slope), mask=m_m)
         if SHARPENED:
             tile: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
@@ -272,57 +184,69 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
                 gl.store(unsettled + gl.atomic_add(counter, 1), i_bh * gl.cdiv(LQ, 64) + i_m)
 
 
-@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "few"])
+@gluon.jit(do_not_specialize=[*LENGTHS, "H", "together"])
 def statistics_kernel(
     q_tiles, k_tiles, entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened, numbers,
-    leaders, unsettled, counter, tail, foretold, few,
-    scale_log2, H, heads, LQ, LK, right,
+    leaders, unsettled, counter, tail,
+    scale_log2, H, together, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
-    COUNT: gl.constexpr, STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, FORETOLD: gl.constexpr,
-    SHARE: gl.constexpr,
+    COUNT: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
 ):  # fmt: skip
-    """The statistics of this program's share of the tiles of 256 queries."""
-    b_q = gl.allocate_shared_memory(q_tiles.dtype, [8, 1, 1, 64, D], q_tiles.layout)
+    """The statistics of 256 queries of one head."""
+    tiles = gl.cdiv(LQ, 256)
+    heads = gl.num_programs(0) // tiles
+    # Some heads at a time, so that their keys stay in the cache; of those, the queries that see the most keys first.
+    i_part = gl.program_id(0) // (tiles * together)
+    i_rest = gl.program_id(0) - i_part * tiles * together
+    abreast = gl.minimum(together, heads - i_part * together)
+    i_bh = i_part * together + i_rest % abreast
+    i_m = tiles - 1 - i_rest // abreast
+    i_b, i_h = i_bh // H, i_bh % H
+
+    b_q = gl.allocate_shared_memory(q_tiles.dtype, [4, 1, 1, 64, D], q_tiles.layout)
     b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
-    q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(q_ready.index(i), count=1)
-        mbarrier.init(q_empty.index(i), count=4)
+    mbarrier.init(q_ready, count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(empty.index(i), count=4)
-    count = count_tiles(heads, LQ, 4)
-    if FORETOLD:
-        count = gl.where((gl.load(foretold) <= few) & (gl.load(foretold + 1) > few), 0, count)
+    mbarrier.expect(q_ready, 4 * q_tiles.block_type.nbytes)
+    for i in gl.static_range(4):
+        tma.async_copy_global_to_shared(q_tiles, [i_b, i_h, i_m * 256 + i * 64, 0], q_ready, b_q.index(i))
+
+    high = LK
+    if HAS_RIGHT:
+        high = gl.maximum(gl.minimum(LK, gl.minimum(i_m * 256 + 256, LQ) + LK - LQ + right), 0)
+    blocks = gl.cdiv(high, 128)
     outputs = (entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened)
     settled = (leaders, unsettled, counter, tail)
     sizes = (LQ, LK, right)
     # ptxas grants registers to partitions other than the first, so the first is the producer.
     gl.warp_specialize([
-        (load, (q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, sizes, H, count, GROUPS, HAS_RIGHT)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, outputs, settled, numbers, sizes, count, scale_log2,
-                   0, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE, SHARE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, outputs, settled, numbers, sizes, count, scale_log2,
-                   1, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE, SHARE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, outputs, settled, numbers, sizes, count, scale_log2,
-                   2, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE, SHARE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, outputs, settled, numbers, sizes, count, scale_log2,
-                   3, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE, SHARE)),
+        (load_keys, (k_tiles, b_k, ready, empty, i_b, i_h // GROUPS, blocks)),
+        (consume, (b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m * 4, blocks, scale_log2,
+                   0, HAS_RIGHT, KIND, COUNT, SHARPENED, SETTLE)),
+        (consume, (b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m * 4 + 1, blocks,
+                   scale_log2, 1, HAS_RIGHT, KIND, COUNT, SHARPENED, SETTLE)),
+        (consume, (b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m * 4 + 2, blocks,
+                   scale_log2, 2, HAS_RIGHT, KIND, COUNT, SHARPENED, SETTLE)),
+        (consume, (b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m * 4 + 3, blocks,
+                   scale_log2, 3, HAS_RIGHT, KIND, COUNT, SHARPENED, SETTLE)),
     ], [4, 4, 4, 4], [112, 112, 112, 112])  # fmt: skip
 
 
 def serves(query: Tensor, key: Tensor) -> bool:
     """Tell whether this kernel is the faster one for these tensors on their device."""
-    if interpreted() or query.dtype not in (torch.float16, torch.bfloat16) or query.shape[3] not in STAGES:
+    if interpreted() or query.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    if key.shape[2] < SHORTEST.get(query.shape[3], key.shape[2] + 1):
         return False
     device = torch.cuda.get_device_properties(query.device)
-    if (device.major, device.minor) != (9, 0) or key.shape[2] < SHORTEST:
+    if (device.major, device.minor) != (9, 0) or _programs(query) < device.multi_processor_count:
         return False
-    shares = _pairs(query, CONSUMERS) / device.multi_processor_count
-    return math.ceil(shares) <= MOST_UNEVEN * shares and copied_in_tiles(query, key)
+    return copied_in_tiles(query, key)
 
 
 def copied_in_tiles(*tensors: Tensor) -> bool:
@@ -341,29 +265,29 @@ def launch_on_hopper(
     rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
     sharpened: Tensor,
     settled: Settled | None = None,
-    foretold: Foretold | None = None,
 ) -> None:
-    """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q, and what settles.
+    """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q, and what settles; empty ones are not.
 
-    With an empty entropy, beta alone of `rows` is filled; with `foretold` nothing is, where that says so.
+    With `settled` only beta is filled of `rows`.
     """
-    batch, heads, length, width = query.shape
+    batch, heads, _, width = query.shape
+    groups = heads // key.shape[1]
+    together = max(1, CACHED // (key.shape[2] * width * key.element_size())) * groups
+    together = triton.cdiv(batch * heads, triton.cdiv(batch * heads, together))  # equal shares
     leaders, unsettled, counter = settled or (rows[0], rows[0], rows[0])
-    counts, few = foretold or (rows[0], 0)
-    statistics_kernel[(programs(query, CONSUMERS),)](
+    statistics_kernel[(_programs(query),)](
         describe(query, ROWS), describe(key, KEYS), *rows, sharpened, numbers or (0.0,),
-        leaders, unsettled, counter, TAIL, counts, few,
-        log2_scale(scale), heads, batch * heads, length, key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=max(len(numbers), 1), STORE=rows[0].numel() > 0, SHARPENED=sharpened.numel() > 0,
-        SETTLE=settled is not None, FORETOLD=foretold is not None, SHARE=BY_POLYNOMIAL[width],
+        leaders, unsettled, counter, TAIL,
+        log2_scale(scale), heads, together, query.shape[2], key.shape[2], right or 0,
+        GROUPS=groups, D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
+        COUNT=max(len(numbers), 1), SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
         num_warps=4, maxnreg=96,
     )  # fmt: skip
 
 
-def programs(query: Tensor, consumers: int) -> int:
-    """Return how many programs of so many consumers to launch: one for each multiprocessor, if there is the work."""
-    return min(_pairs(query, consumers), torch.cuda.get_device_properties(query.device).multi_processor_count)
+def _programs(query: Tensor) -> int:
+    batch, heads, length, _ = query.shape
+    return int(triton.cdiv(length, CONSUMERS * ROWS)) * batch * heads
 
 
 def describe(tensor: Tensor, rows: int) -> TensorDescriptor:
@@ -372,11 +296,6 @@ def describe(tensor: Tensor, rows: int) -> TensorDescriptor:
     return TensorDescriptor(
         tensor, shape, list(tensor.stride()), [1, 1, rows, shape[3]], _layout(rows, shape[3], tensor.dtype)
     )
-
-
-def _pairs(query: Tensor, consumers: int) -> int:
-    batch, heads, length, _ = query.shape
-    return int(triton.cdiv(triton.cdiv(length, consumers * ROWS), 2)) * batch * heads
 
 
 @cache

@@ -95,7 +95,7 @@ def may_refuse(implementation: str, case: Case, dtype: torch.dtype) -> bool:
         fits = half and case.width == case.value_width and case.queries != 1
         return changed_logits or case.window is not None or unaligned or not fits
     assert implementation == "stock"
-    if DEVICE == "cuda" and case.width != case.value_width:
+    if DEVICE == "cuda" and (case.width != case.value_width or dtype != torch.float32):
         return True
     return changed_logits or case.window is not None or unaligned or half or case.policy.iterative
 
