@@ -47,6 +47,16 @@ BENCHMARKS = (
         },
     ),
     Benchmark(
+        "diagnose",
+        "sharpmax.bench.diagnose",
+        "what a diagnosis of every head costs beside a plain forward pass over the same text",
+        {
+            "--model": {"metavar": "NAME", "help": "what to diagnose (smollm2)"},
+            "--length": {"type": int, "metavar": "N", "help": "tokens of the text (8192)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "turns of each (1)"},
+        },
+    ),
+    Benchmark(
         "finetune",
         "sharpmax.bench.finetune",
         "how fast a model trains with a policy in every head, beside plain attention",

@@ -13,9 +13,10 @@ import numpy as np
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import Constant
 from sharpmax.diagnose.certificates import WEIGHTS
-from sharpmax.experiments.diagnosis import read_texts, source_code
+from sharpmax.experiments.diagnosis import read_texts
 from sharpmax.experiments.run_folder import RunFolder, run_name
 from sharpmax.hf.certify import certify as certify_heads
+from sharpmax.hf.diagnose import source_code
 from sharpmax.hf.load import load
 from sharpmax.hf.sidecar import card_file
 

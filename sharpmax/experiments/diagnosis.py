@@ -16,7 +16,7 @@ import numpy as np
 from sharpmax.diagnose import Dispersion, fit_decay
 from sharpmax.diagnose.rates import fastest_losing, sharpest
 from sharpmax.experiments.run_folder import RunFolder, run_name
-from sharpmax.hf.diagnose import diagnose_prompts, diagnose_text
+from sharpmax.hf.diagnose import diagnose_prompts, diagnose_text, source_code
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.provenance import provenance
 from sharpmax.report.curves import Curve, CurvesDisplay
@@ -215,10 +215,3 @@ def read_texts(files: Sequence[str | Path]) -> str:
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not text in UTF-8: {error.reason} at byte {error.start}") from error
     return "\n".join(contents)
-
-
-def source_code() -> str:
-    """Return source code that every machine with this Python has: the argparse module, about 20,000 tokens."""
-    import argparse
-
-    return Path(argparse.__file__).read_text(encoding="utf-8")

@@ -5,7 +5,9 @@ one pass holds every length. An encoder sees everything from everywhere, so it r
 encoder and its decoder, both the same one. On a prompt the row that matters is the last: the one that has to answer.
 """
 
+import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -107,6 +109,11 @@ def layer_names(loaded: LoadedModel) -> list[str]:
     for layer in attention_layers(loaded.model):
         names += [layer.name] if layer.runs == 1 else [f"{layer.name} (run {run})" for run in range(layer.runs)]
     return names
+
+
+def source_code() -> str:
+    """Return a text that every machine with this Python has: its argparse module, about 20,000 tokens."""
+    return Path(argparse.__file__).read_text(encoding="utf-8")
 
 
 def checked_lengths(loaded: LoadedModel, lengths: Sequence[int]) -> list[int]:

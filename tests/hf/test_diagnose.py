@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sharpmax.diagnose import QUANTITIES
 from sharpmax.hf import LoadedModel, Sharpened
@@ -186,3 +188,26 @@ def test_the_command_refuses_a_family_in_one_line(tmp_path, capsys):
     capsys.readouterr()
     for verb in ("diagnose", "certify"):
         assert_refused([verb, str(tmp_path / "bloom"), "--out", str(tmp_path)], "bypasses transformers'", capsys)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Watches every tensor that an operation makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        self.numbers = max([self.numbers, *(t.numel() for t in tree_leaves(made) if isinstance(t, torch.Tensor))])
+        return made
+
+
+def test_no_matrix_of_all_weights_is_ever_formed():
+    length, rows = 4096, 8
+    loaded = tiny("llama", max_position_embeddings=length)
+    with LargestTensor() as streamed:
+        diagnose_text(loaded, TEXT * 30, [256, length], rows=rows)
+    assert streamed.numbers <= 4 * 4 * rows * length  # a few rows of each of four heads, where a matrix has 4096
+    ids = loaded.tokens(TEXT * 30)[:, :length]
+    with LargestTensor() as dense, torch.no_grad():
+        loaded.model(ids)
+    assert dense.numbers >= length * length
