@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax import PAPER, Constant, LogLinear, PerLayer, Polynomial, SilentPolicyWarning
@@ -44,6 +45,26 @@ def test_the_ladder_tells_which_runs_and_why():
     assert dropped.implementation == "eager"
     assert "dropout" in dropped.refused["chunked"]
     assert which_implementation(q, k, v, implementation="eager").implementation == "eager"
+
+
+@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
+    """Tensors of a GPU that is not there: what is chosen is all that is asked."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+    def chosen(dtype=torch.float32, queries=64, value_width=32, **options):
+        shapes = ((1, 2, queries, 32), (1, 2, 64, 32), (1, 2, 64, value_width))
+        with FakeTensorMode():
+            tensors = [torch.empty(shape, device="cuda", dtype=dtype) for shape in shapes]
+            return which_implementation(*tensors, **options).implementation
+
+    assert chosen(torch.bfloat16) == "hybrid"
+    assert chosen() == "stock"
+    assert chosen(queries=1) == "triton"
+    assert chosen(value_width=40) == "triton"
+    assert chosen(is_causal=True, window=3) == "triton"
+    assert chosen(return_stats=True) == "triton"
+    assert chosen(torch.float64) == "chunked"
 
 
 @pytest.mark.parametrize(
