@@ -1,6 +1,11 @@
 """The kernels for Hopper, and the roads that are made of them: as Python here, as themselves on such a GPU."""
 
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +20,7 @@ from sharpmax.torch import triton_once_hopper as once
 from sharpmax.torch import triton_probe, triton_sharpened, triton_statistics
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
+from tests.torch import machine_code
 from tests.torch.gluon_as_python import Tiles, run_kernel
 
 POLICY = kernel_policy(PAPER)
@@ -240,3 +246,35 @@ def test_one_walk_equals_the_reference_on_the_gpu(shape, right, width):
     exact, stats = reference_attention(*wide, policy=Constant(1.0), is_causal=right == 0, return_stats=True)
     torch.testing.assert_close(entropy.double(), stats.entropy, rtol=1e-5, atol=1e-5)
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
+
+
+LISTING = """
+        /*0000*/ @!P0 BRA 0x0030 ;
+        /*0010*/ UMOV UR12, UR14 ;
+        /*0020*/ UIADD3.64 UR12, UR12, 0x2, URZ ;
+        /*0030*/ UIADD3.64 UR14, UR4, 0x2, URZ ;
+        /*0040*/ HGMMA.64x128x16.F32.BF16 R24, gdesc[UR12], R24 ;
+        /*0050*/ @P0 BRA 0x0040 ;
+        /*0060*/ EXIT ;
+"""
+
+
+def test_a_register_that_one_way_does_not_set_is_found():
+    assert len(machine_code.unset(machine_code.read(LISTING))) == 1
+    assert not machine_code.unset(machine_code.read(LISTING.replace("@!P0 BRA 0x0030", "NOP")))
+
+
+def test_every_product_has_its_descriptors_set():
+    """In the machine code that the installed Triton makes for Hopper: see `machine_code`."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(machine_code.__file__)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=script.parents[2],
+        env=environment | {"PYTHONPATH": str(script.parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == 4
+    for kernel, (products, unset) in found.items():
+        assert products > 0, kernel
+        assert not unset, kernel
