@@ -14,6 +14,7 @@ from sharpmax.hf.quiet import quiet
 with extra("hf"):
     import torch
     import transformers
+    from safetensors import SafetensorError
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, A
             loader = getattr(transformers, kind or "AutoModel", transformers.AutoModel)
             model = loader.from_pretrained(name, dtype=dtype or torch.float32, local_files_only=local)
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # the last two of weights that are damaged
         first = next(iter(str(error).splitlines()), "no reason given")
         if local:
-            raise ValueError(f"the folder {name!r} does not hold a model with its tokenizer: {first}") from error
+            raise ValueError(f"the folder {name!r} does not hold a whole model with its tokenizer: {first}") from error
         raise ValueError(
             f"{name!r} is neither a built-in model ({', '.join(BUILTIN)}), nor a local folder, nor a model that "
             f"the hub could deliver: {first}"

@@ -84,12 +84,20 @@ def test_an_unknown_name_lists_the_known_ones():
         load("no such model")
 
 
-def test_a_folder_without_a_model_or_a_tokenizer_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"does not hold a model with its tokenizer: .*model_type"):
-        load(str(tmp_path))
+def test_a_folder_without_a_whole_model_and_its_tokenizer_is_named(tmp_path):
+    def assert_refused(reason):
+        with pytest.raises(ValueError, match=f"does not hold a whole model with its tokenizer: .*{reason}"):
+            load(str(tmp_path))
+
+    assert_refused("model_type")
     build("llama").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"does not hold a model with its tokenizer: .*tokenizer"):
-        load(str(tmp_path))
+    assert_refused("tokenizer")
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": 64'))
+    assert_refused("mismatched")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert_refused("header")
 
 
 def test_every_builtin_pins_its_wheel():
