@@ -38,6 +38,8 @@ ALLOWED = 0.8
 """The share of the allowed rise of perplexity that learn may use on the text it is fitted to; other text costs more."""
 SHORTEST, ENTRIES = 200, 1400
 """Characters: of the shortest piece of text before a question, and of a question's own entries, about."""
+MORE_TEXT = 3
+"""Times the text of the report, to choose on."""
 SOURCE = 200_000
 """Characters of source code to fit on: about twice the reference."""
 WINDOWS = (256, 1024, 4096)
@@ -251,7 +253,8 @@ def selection_exam(loaded: LoadedModel, tasks: Sequence[str], size: int, seed: i
     """Return the selection exam: the fitted tasks at the largest fitted size, on text of its own."""
     count = max(8, exam.get("prompts", 40) // 4)
     asked = {t: {size: questions(t, size, count, seed=seed, split="choose")} for t in tasks}
-    text = _cut(loaded, text_of("choose", exam.get("text")), exam.get("text_tokens", 8192))
+    # More text than is reported on: what decides is the upper end of an interval, and few windows make it wide.
+    text = _cut(loaded, text_of("choose", exam.get("text")), MORE_TEXT * exam.get("text_tokens", 8192))
     return Exam(asked, loaded.tokens(text), exam.get("windows", WINDOWS), exam.get("together", 1))
 
 

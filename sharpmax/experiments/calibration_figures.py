@@ -32,17 +32,31 @@ def accuracy_by_size(metrics: Mapping[str, Any]) -> CurvesDisplay:
         if metrics.get(name, {}).get("tasks"):
             own = sorted(map(int, metrics[name]["tasks"]["lookup"]))
             curves.append(Curve(label, own, [_right(metrics[name], n) for n in own], line="--", marker="o"))
-    return CurvesDisplay(curves, "entries", "right answers, %", marks=[Mark("most fitted", x=FITTED)])
+    return CurvesDisplay(
+        curves, "entries", "right answers, %", marks=[Mark("most fitted", x=FITTED)], y_limits=(0, 110)
+    )
 
 
 def trade_off(metrics: Mapping[str, Any]) -> CurvesDisplay:
-    """Return accuracy against the rise of perplexity at its worst length, as the price of text grows."""
-    found = [step for name, step in metrics.items() if name.startswith("penalty")]
-    rises = [100 * max(text["perplexity_rise"] for text in step["text"].values()) for step in found]
-    sizes = sorted(map(int, found[0]["tasks"]["lookup"]))
-    curves = [Curve(f"{n} entries", rises, [_right(step, n) for step in found], marker="o") for n in sizes]
-    limit = [Mark("allowed", x=ALLOWED)]
-    return CurvesDisplay(curves, "rise of perplexity, %", "right answers, %", marks=limit, x_scale="linear")
+    """Return accuracy against the rise of perplexity at its worst length, as the price of text grows; and the seeds."""
+    priced = [step for name, step in metrics.items() if name.startswith("penalty")]
+    seeds = [metrics[name] for name in metrics["seeds"]["chosen"]]
+    curves = []
+    for index, size in enumerate(sorted(map(int, priced[0]["tasks"]["lookup"]))):
+        color, chosen = f"C{index}", [step for step in seeds if str(size) in step["tasks"]["lookup"]]
+        for label, steps, line, marker in (
+            (f"{size} entries, a fixed price of text", priced, "-", "o"),
+            (f"{size} entries, chosen, each seed", chosen, "", "x"),
+        ):
+            right = [_right(step, size) for step in steps]
+            curves.append(Curve(label, [_rise(step) for step in steps], right, color=color, line=line, marker=marker))
+    return CurvesDisplay(
+        curves, "rise of perplexity, %", "right answers, %", marks=[Mark("allowed", x=ALLOWED)], x_scale="symlog"
+    )
+
+
+def _rise(step: Mapping[str, Any]) -> float:
+    return 100 * max(float(text["perplexity_rise"]) for text in step["text"].values())
 
 
 def _right(step: Mapping[str, Any], size: int, whose: str = "policy") -> float:

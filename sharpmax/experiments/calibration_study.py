@@ -33,6 +33,7 @@ from sharpmax.experiments.calibration import (
     recipe_for,
     selection_exam,
 )
+from sharpmax.experiments.calibration_table import comparison, transfer
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.experiments.splits import source_of, text_of
 from sharpmax.hf.adapter import learn_lora
@@ -254,7 +255,10 @@ def main() -> None:
     parser.add_argument("--text-tokens", type=int, default=32768)
     parser.add_argument("--together", type=int, default=65536, help="tokens to read at once")
     parser.add_argument("--only", nargs="+", default=(), metavar="STEP")
-    run(**vars(parser.parse_args()))
+    options = vars(parser.parse_args())
+    metrics = run(**options)
+    if not options["only"]:
+        print("\n".join([*comparison(metrics), "", *transfer(metrics)]))
 
 
 if __name__ == "__main__":

@@ -162,6 +162,9 @@ def mean_answer(sheet: Sheet) -> tuple[float, float]:
     return fmean(a.loss for a in answers), fmean(a.exact for a in answers)
 
 
-def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> float:
-    """Return the largest rise of perplexity between two sheets, over all lengths."""
-    return max((math.expm1(fmean(policy.losses[w]) - fmean(plain.losses[w])) for w in plain.losses), default=0.0)
+def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> tuple[float, float]:
+    """Return the largest rise of perplexity over all lengths, and the largest upper end of its 95 % interval."""
+    if not plain.losses:
+        return 0.0, 0.0
+    rises = [paired(plain.losses[window], policy.losses[window]) for window in plain.losses]
+    return math.expm1(max(rise.difference for rise in rises)), math.expm1(max(rise.at_most for rise in rises))

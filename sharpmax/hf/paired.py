@@ -28,6 +28,13 @@ class Paired:
         """With the policy, minus without."""
         return self.policy - self.plain
 
+    @property
+    def at_most(self) -> float:
+        """The upper end of the difference's one-sided 95 % interval, by Student's t; itself where there is one item."""
+        if self.items == 1:
+            return self.difference
+        return self.difference + float(stats.t.ppf(0.95, self.items - 1)) * self.standard_error
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         return {**vars(self), "difference": self.difference}

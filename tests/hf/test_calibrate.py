@@ -14,7 +14,7 @@ from sharpmax.hf import sharpen
 from sharpmax.hf.answers import Answered, answer, answer_losses
 from sharpmax.hf.choose import choose, search, shares_and_strengths
 from sharpmax.hf.descent import Recipe, text_cost
-from sharpmax.hf.judge import Exam, Sheet, compare, sit
+from sharpmax.hf.judge import Exam, Sheet, compare, sit, worst_perplexity_rise
 from sharpmax.hf.learn import learn, learn_side_by_side, query_heads
 from sharpmax.hf.match import match
 from sharpmax.hf.paired import paired, paired_accuracy
@@ -254,6 +254,24 @@ def test_the_plain_model_may_be_the_best_choice(loaded):
     choice = choose(loaded, [("harm", sharpmax.Constant(8.0))], exam(), most_rise=0.0)
     assert choice.scores["harm"]["perplexity_rise"] > 0
     assert (choice.name, choice.policy) == (None, None)
+
+
+def test_a_rise_is_what_it_may_be_not_what_a_few_windows_say():
+    """The same mean: windows that agree leave it there, windows that differ may hide a rise of any size."""
+    plain = Sheet({}, {32: [1.0] * 6}, 1.0)
+    agreeing, differing = (
+        Sheet({}, {32: [1.0 + 0.001 + spread * (-1) ** i for i in range(6)]}, 1.0) for spread in (1e-5, 0.01)
+    )
+    rise, at_most = worst_perplexity_rise(plain, agreeing)
+    assert rise == pytest.approx(0.001, rel=1e-3)
+    assert at_most == pytest.approx(0.001, rel=0.02)
+    rise, at_most = worst_perplexity_rise(plain, differing)
+    assert rise == pytest.approx(0.001, rel=1e-3)
+    assert at_most > 0.008
+    scipy = pytest.importorskip("scipy.stats")
+    found = paired([0.0, 0.0, 0.0], [1.0, 2.0, 4.0])
+    low = scipy.ttest_rel([1.0, 2.0, 4.0], [0.0] * 3).confidence_interval(0.90).high
+    assert found.at_most == pytest.approx(low)
 
 
 def test_search_keeps_what_lowers_the_loss(loaded):
