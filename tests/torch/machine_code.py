@@ -37,9 +37,9 @@ def unset(code: Code) -> list[str]:
 
 
 def _descriptors(text: str) -> list[int]:
-    """The registers a product's tiles are in: four for two in shared memory, two where the first is in registers."""
-    count = 2 if re.search(r"\bR\d+, R\d+, gdesc", text) else 4
-    return [int(base) + i for base in re.findall(r"gdesc\[UR(\d+)\]", text) for i in range(count)]
+    """The registers a product's tiles are in: two a tile; the first two are not read where its tile is in registers."""
+    skipped = 2 if re.search(r"\bR\d+, R\d+, gdesc", text) else 0
+    return [int(base) + i for base in re.findall(r"gdesc\[UR(\d+)\]", text) for i in range(skipped, 4)]
 
 
 def _sets(text: str) -> set[int]:
