@@ -79,6 +79,22 @@ def test_cached_equals_uncached(family):
     torch.testing.assert_close(torch.cat(parts, 1), whole[:, 10:], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_a_prompt_read_in_pieces_is_the_prompt(family, kind):
+    """Several queries on a cache that holds some keys, and in a window has dropped others."""
+    model, ids = build(family), tokens(batch=1)
+    with sharpen(model, POLICY), torch.no_grad():
+        whole = model(ids, use_cache=False).logits
+        cache = (
+            transformers.StaticCache(config=model.config, max_cache_len=32)
+            if kind == "static"
+            else transformers.DynamicCache(config=model.config)
+        )
+        parts = [model(piece, past_key_values=cache).logits for piece in ids.split(5, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padded_equals_unpadded(family, side):
