@@ -66,6 +66,7 @@ BENCHMARKS = (
             "--tokens": {"type": int, "metavar": "N", "help": "a step (32768)"},
             "--repeats": {"type": int, "metavar": "N", "help": "turns of each policy, interleaved (3)"},
             "--policies": {"nargs": "+", "metavar": "NAME", "help": "beside none: paper, ssmax, learn, or cards (all)"},
+            "--compile": {"action": "store_true", "help": "measure the model with compiled blocks as well"},
             "--device": {"metavar": "NAME", "help": "cuda or cpu (a GPU if there is one)"},
         },
     ),

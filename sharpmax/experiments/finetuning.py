@@ -42,7 +42,8 @@ def finetune_model(
     learning_rate: float = 5e-4,
     policy_rate: float = 3e-3,
     lora: int = 0,
-    row: int | None = None,
+    at_once: int | None = None,
+    compile: bool = False,
     algorithms: Sequence[str] = ALGORITHMS,
     train_lengths: Sequence[int] = tuple(range(4, 17)),
     test_lengths: Sequence[int] = (8, 12, 16, 20, 24, 32),
@@ -62,7 +63,8 @@ def finetune_model(
         model: `gemma-tiny`, `gemma-small`, `gemma2-tiny` (random weights), a built-in name, a folder, or a hub name.
         policy: none, paper, ssmax, learn, or the path of a card.
         lora: rank of a LoRA on every linear layer that is trained instead of the weights; 0 trains the weights.
-        row: pack examples into rows of this many tokens.
+        at_once: tokens that pass through the model together; all of a step unless given.
+        compile: let torch compile the model's blocks.
         algorithms, train_lengths, test_lengths, examples, test_samples, hints: the data, as in `corpus.Plan`.
 
     Raises:
@@ -74,7 +76,9 @@ def finetune_model(
     plan = Plan(
         tuple(algorithms), tuple(train_lengths), tuple(test_lengths), examples, test_samples=test_samples, hints=hints
     )
-    recipe = Recipe(steps, tokens, learning_rate, policy_rate, row=row, save_every=save_every, seed=seed)
+    recipe = Recipe(
+        steps, tokens, learning_rate, policy_rate, at_once=at_once, compile=compile, save_every=save_every, seed=seed
+    )
     config = {"seed": seed, "model": model, "task": task, "policy": policy, "lora": lora, "corpus": asdict(plan)}
     config |= {"recipe": {name: value for name, value in asdict(recipe).items() if name not in ("save_every", "seed")}}
     name = f"{Path(model).name}-{task}-{Path(policy).stem}" + (f"-lora{lora}" if lora else "") + f"-seed{seed}"

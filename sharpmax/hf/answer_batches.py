@@ -1,30 +1,30 @@
 """Questions and answers as tokens, and the batches of a whole training run, settled before it starts.
 
-A batch holds examples of like length, so little of it is padding; what padding there is stands on the right, where a
-causal model never looks from, so no mask is needed and the fastest attention serves. Packing puts several examples end
-to end in one row instead, none of which sees another: exact too, by a mask that transformers makes from the positions.
+A step is a random draw over all examples, so over all algorithms and lengths, packed end to end into rows of one width
+(`packing`). Its loss is the mean over its *examples* of the mean over each one's answer tokens: a question counts as
+one, as in the exam. Counted by tokens, the answers that are matrices, six of CLRS-Text's thirty, would be three
+quarters of the loss, and those of one word a thousandth each.
+
 Which examples a step trains on depends on the seed and the step alone: the same for every policy, and after a resume.
+To judge, examples of like length share a batch, each in a row to itself, padded on the right, where a causal model
+never looks from.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sharpmax.extras import extra
+from sharpmax.hf.packing import MULTIPLE, lay_out, round_up
 
 with extra("hf"):
     import torch
     from torch import Tensor
 
-MULTIPLE = 64
-"""Rows are as wide as a multiple of this: few shapes, and whole tiles for the kernels."""
-POOL = 4096
-"""Examples sorted by length together. All would pad less, and make each step one algorithm's."""
-
-Rows = list[list[int]]
-"""The examples in each row of a batch, by index."""
+Batch = dict[str, Any]
+"""Tensors by name, and the shapes of the layout."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,101 +51,86 @@ def encode(tokenizer: Any, pairs: Iterable[tuple[str, str]]) -> list[Encoded]:
     return [Encoded(np.array([*before, *q, *a], dtype=np.int32), len(before) + len(q)) for q, a in together]
 
 
-def plan_batches(lengths: Sequence[int], *, steps: int, tokens: int, seed: int, row: int | None = None) -> list[Rows]:
-    """Return the batches of `steps` steps, each of at most `tokens` tokens, padding included.
+def plan_rows(lengths: Sequence[int], *, rows: int, width: int, seed: int) -> list[list[int]]:
+    """Return which examples, by index, each of `rows` rows of `width` tokens holds, in the order of random passes.
 
     Every example comes once before any comes twice.
-
-    Args:
-        lengths: of the examples, in tokens.
-        row: pack examples into rows of this many tokens; else each has a row to itself.
 
     Raises:
         ValueError: an example that does not fit.
     """
-    widest = _round_up(max(lengths))
-    if widest > (row or tokens) or (row or 0) > tokens:
-        raise ValueError(
-            f"expected rows of {row or tokens} tokens in batches of {tokens} to hold every example; "
-            f"the longest takes {widest}"
-        )
+    if (longest := max(lengths)) > width:
+        raise ValueError(f"expected rows of {width} tokens to hold every example; the longest takes {longest}")
     draws = np.random.default_rng(seed)
-    batches: list[Rows] = []
-    while len(batches) < steps:
-        batches += _one_pass(lengths, tokens, draws, row)
-    return batches[:steps]
+    planned: list[list[int]] = [[]]
+    left = width
+    while True:
+        for index in draws.permutation(len(lengths)).tolist():
+            if lengths[index] > left:
+                if len(planned) == rows:
+                    return planned
+                planned.append([])
+                left = width
+            planned[-1].append(index)
+            left -= lengths[index]
 
 
-def all_once(lengths: Sequence[int], *, tokens: int) -> list[Rows]:
-    """Return batches that hold every example exactly once, each in a row to itself; one too long is a batch alone."""
-    return list(_alike(np.arange(len(lengths)), lengths, tokens))
+def pack(examples: Sequence[Encoded], chosen: Sequence[int], *, width: int, of: int) -> Batch:
+    """Return a packed row of `width` tokens that holds the chosen examples of a step of `of`.
+
+    For every answer token: its id (`targets`), the place it is predicted from, and its weight in the loss. The losses
+    of a step's rows add up to the mean over its examples. What is left of the width is filled with short examples that
+    nobody asks about.
+    """
+    sizes = [len(examples[i].ids) for i in chosen]
+    filler = width - sum(sizes)
+    sizes += [min(MULTIPLE, filler - at) for at in range(0, filler, MULTIPLE)]
+    starts = np.cumsum([0, *sizes])
+    ids = np.zeros(width, np.int64)
+    sources, targets, weights = [], [], []
+    for index, at in zip(chosen, starts.tolist(), strict=False):
+        example = examples[index]
+        end, answer = at + len(example.ids), len(example.ids) - example.start
+        ids[at:end] = example.ids
+        sources.append(np.arange(end - answer - 1, end - 1))
+        targets.append(example.ids[example.start :].astype(np.int64))
+        weights.append(np.full(answer, 1 / (answer * of), np.float32))
+    layout = lay_out(sizes)
+    arrays = {
+        "input_ids": ids[None],
+        "position_ids": (np.arange(width) - np.repeat(starts[:-1], sizes))[None],
+        "predicted_from": np.concatenate(sources),
+        "targets": np.concatenate(targets),
+        "weights": np.concatenate(weights),
+    }
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {**tensors, "places": layout.places, "cells": layout.cells, "shapes": layout.shapes}
 
 
-def _one_pass(lengths: Sequence[int], tokens: int, draws: np.random.Generator, row: int | None) -> list[Rows]:
-    order = draws.permutation(len(lengths))
-    batches: list[Rows] = []
-    for start in range(0, len(order), POOL):
-        pool = order[start : start + POOL]
-        cut = list(_packed(pool, lengths, tokens, row) if row else _alike(pool, lengths, tokens))
-        batches += [cut[i] for i in draws.permutation(len(cut))]
+def all_once(lengths: Sequence[int], *, tokens: int) -> list[list[int]]:
+    """Return batches of like length that hold every example once, of at most `tokens` tokens, padding included.
+
+    One too long is a batch alone.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if not batches or round_up(lengths[index]) * (len(batches[-1]) + 1) > tokens:
+            batches.append([])
+        batches[-1].append(index)
     return batches
 
 
-def collate(examples: Sequence[Encoded], rows: Rows) -> dict[str, Tensor]:
-    """Return a batch: `input_ids` (rows, width), and for every answer token its id and where it is predicted from.
+def pad(examples: Sequence[Encoded], chosen: Sequence[int]) -> dict[str, Tensor]:
+    """Return a batch with a row an example: `input_ids` (rows, width), `targets` and `predicted_from`.
 
-    `predicted_from` counts through all rows of the batch. Packed rows come with `position_ids`.
+    Those two are of every answer token: its id, and the place, counted through all rows, that it is predicted from.
     """
-    width = _round_up(max(sum(len(examples[i].ids) for i in row) for row in rows))
-    ids, positions = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
+    width = round_up(max(len(examples[i].ids) for i in chosen))
+    ids = np.zeros((len(chosen), width), np.int64)
     sources, targets = [], []
-    for number, row in enumerate(rows):
-        at = 0
-        for index in row:
-            example = examples[index]
-            end = at + len(example.ids)
-            ids[number, at:end] = example.ids
-            positions[number, at:end] = np.arange(end - at)
-            sources.append(number * width + np.arange(at + example.start - 1, end - 1))
-            targets.append(example.ids[example.start :])
-            at = end
-        positions[number, at:] = np.arange(width - at)  # the rest is a document nobody asks about
+    for row, example in enumerate(examples[i] for i in chosen):
+        ids[row, : len(example.ids)] = example.ids
+        sources.append(row * width + np.arange(example.start - 1, len(example.ids) - 1))
+        targets.append(example.ids[example.start :].astype(np.int64))
     arrays = {"input_ids": ids, "predicted_from": np.concatenate(sources), "targets": np.concatenate(targets)}
-    if any(len(row) > 1 for row in rows):
-        arrays["position_ids"] = positions
-    return {name: torch.from_numpy(array.astype(np.int64)) for name, array in arrays.items()}
-
-
-def _alike(pool: np.ndarray, lengths: Sequence[int], tokens: int) -> Iterator[Rows]:
-    """Cut examples into batches of like length."""
-    batch: Rows = []
-    width = 0
-    for index in sorted(pool.tolist(), key=lambda i: lengths[i]):
-        wider = max(width, _round_up(lengths[index]))
-        if batch and wider * (len(batch) + 1) > tokens:
-            yield batch
-            batch, wider = [], _round_up(lengths[index])
-        batch.append([index])
-        width = wider
-    if batch:
-        yield batch
-
-
-def _packed(pool: np.ndarray, lengths: Sequence[int], tokens: int, row: int) -> Iterator[Rows]:
-    """Fill rows with the next examples that fit, longest first, and cut the rows into batches."""
-    rows: Rows = []
-    room: list[int] = []
-    for index in sorted(pool.tolist(), key=lambda i: -lengths[i]):
-        place = next((r for r, left in enumerate(room) if left >= lengths[index]), None)
-        if place is None:
-            rows.append([])
-            room.append(row)
-            place = len(rows) - 1
-        rows[place].append(index)
-        room[place] -= lengths[index]
-    a_batch = tokens // row
-    yield from (rows[start : start + a_batch] for start in range(0, len(rows), a_batch))
-
-
-def _round_up(length: int) -> int:
-    return -(-length // MULTIPLE) * MULTIPLE
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -3,15 +3,17 @@
 With a vocabulary of tens of thousands the logits of a whole batch are gigabytes; answers are a fraction of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MethodType
 from typing import Any
 
 import numpy as np
 
 from sharpmax.extras import extra
-from sharpmax.hf.answer_batches import Encoded, all_once, collate
+from sharpmax.hf.answer_batches import Encoded, all_once, pad
+from sharpmax.hf.packing import Layout, Packing, packing
 
 with extra("hf"):
     import torch
@@ -33,15 +35,16 @@ def answer_logits(model: Any, input_ids: Tensor, predicted_from: Tensor, positio
 
 @contextmanager
 def answering(model: nn.Module) -> Iterator[None]:
-    """Inside this block a call of the model takes a batch of `collate` and returns `{"loss": mean over its answers}`.
+    """Inside this block a call of the model takes a row of `pack` and returns `{"loss": its part of the step's}`.
 
     It is the model's own forward that is replaced, so whatever wraps the model (DDP, FSDP, PEFT) stays around it.
     """
     causal = innermost(model)
     before = [(module, name, module.__dict__.get(name)) for module in {model, causal} for name in LEFT_BEHIND]
-    causal.forward = MethodType(_loss, causal)
     try:
-        yield
+        with packing(causal) as row:
+            causal.forward = MethodType(partial(_loss, row), causal)
+            yield
     finally:
         for module, name, value in before:
             module.__dict__.pop(name, None)
@@ -60,19 +63,29 @@ def right_tokens(model: Any, examples: Sequence[Encoded], *, tokens: int = 32768
 
     All of them are if, and only if, greedy decoding gives the answer and then ends it. `tokens` bounds a batch.
     """
+    found = _each(model, examples, tokens, lambda logits, targets: logits.argmax(-1) == targets)
+    return [int(right.sum()) for right in found]
+
+
+@torch.no_grad()
+def mean_loss(model: Any, examples: Sequence[Encoded], *, tokens: int = 32768) -> float:
+    """Return what training lowers, on examples it may not have seen: the mean over them of each one's mean loss."""
+    found = _each(model, examples, tokens, lambda logits, at: functional.cross_entropy(logits, at, reduction="none"))
+    return float(np.mean([losses.mean() for losses in found]))
+
+
+def _each(model: Any, examples: Sequence[Encoded], tokens: int, measure: Callable[..., Tensor]) -> list[np.ndarray]:
+    """Return `measure(logits, targets)` at every answer token, by example."""
     causal = innermost(model)
     causal.eval()
-    found = [0] * len(examples)
-    lengths = [len(example.ids) for example in examples]
-    for rows in all_once(lengths, tokens=tokens):
-        batch = {name: tensor.to(causal.device) for name, tensor in collate(examples, rows).items()}
+    found: list[np.ndarray] = [np.empty(0)] * len(examples)
+    for chosen in all_once([len(example.ids) for example in examples], tokens=tokens):
+        batch = {name: tensor.to(causal.device) for name, tensor in pad(examples, chosen).items()}
         targets = batch.pop("targets")
-        right = (answer_logits(causal, **batch).argmax(-1) == targets).cpu().numpy()
-        at = 0
-        for (index,) in rows:
-            count = lengths[index] - examples[index].start
-            found[index] = int(np.sum(right[at : at + count]))
-            at += count
+        measured = measure(answer_logits(causal, **batch), targets).cpu().numpy()
+        ends = np.cumsum([len(examples[i].ids) - examples[i].start for i in chosen])
+        for index, of_one in zip(chosen, np.split(measured, ends[:-1]), strict=True):
+            found[index] = of_one
     return found
 
 
@@ -111,12 +124,19 @@ def require_plain_logits(model: Any) -> None:
 
 
 def _loss(
+    row: Packing,
     self: Any,
     input_ids: Tensor,
+    position_ids: Tensor,
     predicted_from: Tensor,
     targets: Tensor,
-    position_ids: Tensor | None = None,
+    weights: Tensor,
+    places: Tensor,
+    cells: Tensor,
+    shapes: Any,
     **_: Any,
 ) -> dict[str, Tensor]:
+    row.layout = Layout(shapes, places, cells)
     logits = answer_logits(self, input_ids, predicted_from, position_ids)
-    return {"loss": functional.cross_entropy(logits, targets)}
+    losses = functional.cross_entropy(logits, targets, reduction="none")
+    return {"loss": (losses * weights).sum()}  # not losses @ weights: autocast would round that to half precision

@@ -2,6 +2,7 @@
 
 The data of a step is settled beforehand (`answer_batches`), only answers cost logits (`answer_model`), and a checkpoint
 counts only once it is whole, so a run that was killed at any moment continues and ends as if it had not been.
+A step too large for the memory goes in several rows, whose gradients add up.
 One GPU, a CPU, or several processes under `accelerate launch`: the same call.
 """
 
@@ -11,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from typing import Any
 from sharpmax import atomic
 from sharpmax.core.policies import Policy
 from sharpmax.extras import extra
-from sharpmax.hf.answer_batches import Encoded, Rows, collate, plan_batches
+from sharpmax.hf.answer_batches import Batch, Encoded, pack, plan_rows
 from sharpmax.hf.answer_model import answering, require_plain_logits
+from sharpmax.hf.compiled import compiled
+from sharpmax.hf.packing import round_up
 from sharpmax.hf.quiet import quiet
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.trained_policy import learned_parameters, remove_policy, restore_policy, save_policy
@@ -38,10 +42,11 @@ class Recipe:
     """How to fine-tune.
 
     Attributes:
-        steps, tokens: how many steps, and tokens a step (a process), padding included.
+        steps, tokens: how many steps, and tokens a step (a process).
+        at_once: tokens that pass through the model together, which decide its memory; all of a step unless given.
         learning_rate: AdamW's, warmed up over the first 5 % of the steps, then falling by a cosine to 0.
         policy_rate: the learning rate of what the policy learns: a few hundredths of SSMax's slope a step at most.
-        row: pack examples into rows of this many tokens, instead of batches of like length.
+        compile: let torch compile the model's blocks: faster on a GPU, after a minute.
         bf16: products in bfloat16, weights in float32; by default where the device is a GPU that can.
         save_every: steps from checkpoint to checkpoint; 0 saves none.
     """
@@ -51,7 +56,8 @@ class Recipe:
     learning_rate: float = 5e-4
     policy_rate: float = 3e-3
     weight_decay: float = 0.01
-    row: int | None = None
+    at_once: int | None = None
+    compile: bool = False
     bf16: bool | None = None
     save_every: int = 200
     log_every: int = 20
@@ -61,8 +67,20 @@ class Recipe:
         for name, least in (("steps", 1), ("tokens", 64), ("save_every", 0), ("log_every", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"expected {name} to be at least {least}, got {getattr(self, name)}")
+        if self.at_once is not None and self.at_once < 64:
+            raise ValueError(f"expected at_once to be at least 64, got {self.at_once}")
         if not self.learning_rate > 0:
             raise ValueError(f"expected a learning_rate above 0, got {self.learning_rate}")
+
+    @property
+    def rows(self) -> int:
+        """How many rows a step is."""
+        return -(-self.tokens // (self.at_once or self.tokens))
+
+    @property
+    def width(self) -> int:
+        """How many tokens a row is."""
+        return round_up(-(-self.tokens // self.rows))
 
 
 @dataclass(frozen=True)
@@ -98,9 +116,8 @@ def finetune(
     device = innermost_device(model)
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported() if recipe.bf16 is None else recipe.bf16
     processes = int(transformers.TrainingArguments(str(folder), use_cpu=device.type == "cpu").world_size)
-    batches = plan_batches(
-        sizes, steps=recipe.steps * processes, tokens=recipe.tokens, seed=recipe.seed, row=recipe.row
-    )
+    rows = plan_rows(sizes, rows=recipe.steps * processes * recipe.rows, width=recipe.width, seed=recipe.seed)
+    steps = [rows[at : at + recipe.rows] for at in range(0, len(rows), recipe.rows)]
     arguments = transformers.TrainingArguments(
         str(folder), max_steps=recipe.steps, per_device_train_batch_size=1, learning_rate=recipe.learning_rate,
         weight_decay=recipe.weight_decay, warmup_steps=max(1, recipe.steps // 20), lr_scheduler_type="cosine",
@@ -112,16 +129,17 @@ def finetune(
         report_to=["tensorboard"] if tensorboard else [],
         accelerator_config={"even_batches": False},
     )  # fmt: skip
-    pace = _Pace(recipe, [sum(sizes[i] for row in rows for i in row) for rows in batches], processes, report)
+    pace = _Pace(recipe, [sum(sizes[i] for row in step for i in row) for step in steps], processes, report)
     require_plain_logits(model)
     sharpened = sharpen(model, policy) if policy is not None else None
     try:
-        with answering(model), quiet(), warnings.catch_warnings():
+        blocks = compiled(model) if recipe.compile else nullcontext()
+        with answering(model), blocks, quiet(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="torch.optim.lr_scheduler")
             trainer = _AnswerTrainer(
                 model,
                 arguments,
-                train_dataset=_Steps(examples, batches),
+                train_dataset=_Steps(examples, steps, recipe.width),
                 data_collator=lambda items: items[0],
                 callbacks=[pace],
             )
@@ -157,16 +175,17 @@ def innermost_device(model: Any) -> torch.device:
 
 
 class _Steps(torch.utils.data.Dataset):
-    """Item i is the batch of step i."""
+    """Item i is the rows of step i."""
 
-    def __init__(self, examples: Sequence[Encoded], batches: Sequence[Rows]) -> None:
-        self.examples, self.batches = examples, batches
+    def __init__(self, examples: Sequence[Encoded], steps: Sequence[Sequence[Sequence[int]]], width: int) -> None:
+        self.examples, self.steps, self.width = examples, steps, width
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.steps)
 
-    def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
-        return collate(self.examples, self.batches[step])
+    def __getitem__(self, step: int) -> list[Batch]:
+        rows = self.steps[step]
+        return [pack(self.examples, row, width=self.width, of=sum(map(len, rows))) for row in rows]
 
 
 class _AnswerTrainer(transformers.Trainer):
@@ -176,7 +195,16 @@ class _AnswerTrainer(transformers.Trainer):
     def _get_train_sampler(self, *_: Any) -> SequentialSampler:
         return SequentialSampler(self.train_dataset)
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> torch.Tensor:
+    def training_step(self, model: Any, rows: list[Batch], *_: Any) -> torch.Tensor:
+        """Add up the rows' gradients; processes exchange them once, with the last row's."""
+        losses = []
+        for number, row in enumerate(rows, start=1):
+            waits = number < len(rows) and hasattr(model, "no_sync")
+            with model.no_sync() if waits else nullcontext():
+                losses.append(super().training_step(model, row))
+        return torch.stack(losses).sum()
+
+    def compute_loss(self, model: Any, inputs: Batch, *_: Any, **__: Any) -> torch.Tensor:
         loss: torch.Tensor = model(**inputs)["loss"]
         return loss
 

@@ -1,8 +1,11 @@
 """The benchmark of fine-tuning: every policy in turn, beside plain attention, on real text."""
 
+from functools import partial
+
 import pytest
 
 from sharpmax.bench.finetune import measure, show
+from sharpmax.hf import finetune
 from sharpmax.tasks.clrs_text.corpus import Plan
 
 PLAN = Plan(("minimum",), (4, 5), (4,), train_examples=200, test_samples=1)
@@ -15,6 +18,17 @@ def test_every_policy_is_measured_beside_plain_attention():
     assert set(found["tokens_per_second"]) == {"none", "paper"}
     assert all(len(speeds) == 2 and min(speeds) > 0 for speeds in found["tokens_per_second"].values())
     assert show(found).row_count == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_blocks_are_measured_beside_the_model_as_it_is(monkeypatch):
+    monkeypatch.setattr(finetune, "compiled", partial(finetune.compiled, backend="aot_eager"))
+    options = {"steps": 2, "tokens": 512, "repeats": 1, "policies": ("paper",), "device": "cpu", "plan": PLAN}
+    found = measure(model="gemma-tiny", compile=True, **options)
+    assert found["compiled"]["of_plain"]["none"] == 1
+    assert set(found["compiled"]["tokens_per_second"]) == {"none", "paper"}
+    assert found["compiled"]["first_turn_seconds"] > 0
+    assert show(found).row_count == 4
 
 
 def test_nothing_to_measure_is_refused():

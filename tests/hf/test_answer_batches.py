@@ -1,13 +1,22 @@
-"""Batches: within budget, every example once a pass, decided by the seed; padding and packing change no answer."""
+"""Rows and batches: every example once a pass, as the seed decides; neither padding nor packing changes an answer."""
+
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 
 import sharpmax
-from sharpmax.hf import sharpen
-from sharpmax.hf.answer_batches import Encoded, all_once, collate, encode, plan_batches
-from sharpmax.hf.answer_model import answer_logits, answering, generated, require_plain_logits, right_tokens
+from sharpmax.hf import packing, sharpen
+from sharpmax.hf.answer_batches import Encoded, all_once, encode, pack, pad, plan_rows
+from sharpmax.hf.answer_model import (
+    answer_logits,
+    answering,
+    generated,
+    mean_loss,
+    require_plain_logits,
+    right_tokens,
+)
 from sharpmax.hf.gemma import character_tokenizer, gemma
 
 LENGTHS = np.random.default_rng(0).integers(5, 300, size=500).tolist()
@@ -23,39 +32,34 @@ def examples(count=12, seed=0):
     return made
 
 
-@pytest.mark.parametrize("row", [None, 512])
-def test_a_pass_holds_every_example_once_within_the_budget(row):
-    batches = plan_batches(LENGTHS, steps=500, tokens=2048, seed=3, row=row)
+def test_a_pass_holds_every_example_once_within_the_width():
     first_pass = []
-    for rows in batches:
-        widths = [sum(LENGTHS[i] for i in each) for each in rows]
-        assert len(rows) * (-(-max(widths) // 64) * 64) <= 2048
-        assert row is not None or all(len(each) == 1 for each in rows)
-        first_pass += [i for each in rows for i in each]
-        if len(first_pass) == len(LENGTHS):
-            break
-    assert sorted(first_pass) == list(range(len(LENGTHS)))
+    for row in plan_rows(LENGTHS, rows=500, width=2048, seed=3):
+        assert 2048 - 300 < sum(LENGTHS[i] for i in row) <= 2048
+        first_pass += row
+    assert len(first_pass) > len(LENGTHS)
+    assert sorted(first_pass[: len(LENGTHS)]) == list(range(len(LENGTHS)))
 
 
-def test_the_seed_decides_the_order_and_more_steps_change_nothing_before_them():
-    short, long, other = (plan_batches(LENGTHS, steps=n, tokens=2048, seed=s) for n, s in ((9, 3), (80, 3), (9, 4)))
+def test_the_seed_decides_the_order_and_more_rows_change_nothing_before_them():
+    short, long, other = (plan_rows(LENGTHS, rows=n, width=2048, seed=s) for n, s in ((9, 3), (80, 3), (9, 4)))
     assert short == long[:9] != other
     assert len(long) == 80
 
 
-def test_like_lengths_stand_together():
-    whole = [rows for rows in plan_batches(LENGTHS, steps=40, tokens=2048, seed=0) if len(rows) > 1]
-    spread = [max(LENGTHS[i] for (i,) in rows) - min(LENGTHS[i] for (i,) in rows) for rows in whole]
-    assert np.mean(spread) < 60
+def test_a_row_is_a_draw_over_all_lengths():
+    rows = plan_rows(LENGTHS, rows=30, width=8192, seed=0)
+    means = [np.mean([LENGTHS[i] for i in row]) for row in rows]
+    assert np.std(means) < 1.5 * np.std(LENGTHS) / np.sqrt(len(rows[0]))  # as of independent draws; sorted ones: 4
 
 
 def test_an_example_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="longest takes 320"):
-        plan_batches(LENGTHS, steps=1, tokens=256, seed=0)
+    with pytest.raises(ValueError, match="longest takes 299"):
+        plan_rows(LENGTHS, rows=1, width=256, seed=0)
 
 
 def test_judging_takes_every_example_once_however_long():
-    assert sorted(i for rows in all_once(LENGTHS, tokens=128) for (i,) in rows) == list(range(500))
+    assert sorted(i for batch in all_once(LENGTHS, tokens=128) for i in batch) == list(range(500))
 
 
 def test_questions_and_answers_are_tokens_each_by_itself():
@@ -77,45 +81,109 @@ def test_a_marker_before_every_text_is_kept():
     assert (len(one.ids), one.start) == (4, 3)
 
 
-@pytest.mark.parametrize("policy", [None, sharpmax.PAPER], ids=["plain", "paper"])
-@pytest.mark.parametrize("size", ["gemma-tiny", "gemma2-tiny"])
-def test_padding_and_packing_change_no_answer(size, policy):
-    """Every example alone, against all in padded rows, against all in two packed rows: float64, so only bugs differ."""
+def test_like_lengths_are_judged_together():
+    batches = [batch for batch in all_once(LENGTHS, tokens=2048) if len(batch) > 1]
+    assert max(len(batch) * max(LENGTHS[i] for i in batch) for batch in batches) <= 2048
+    assert np.mean([max(LENGTHS[i] for i in b) - min(LENGTHS[i] for i in b) for b in batches]) < 60
+
+
+SHARPER = 20
+"""A random model attends evenly; logits so much sharper make every masking mistake show."""
+
+
+def sharp_model(size):
     model = gemma(size).model.double()
-    with torch.no_grad():  # a random model attends evenly; sharper logits make every masking mistake show
+    with torch.no_grad():
         for name, weight in model.named_parameters():
             if "q_proj" in name or "k_proj" in name:
-                weight *= 20
-    asked = examples()
-    halves = [list(range(6)), list(range(6, 12))]
-    switch = sharpen(model, policy or sharpmax.Constant(1.0))
+                weight *= SHARPER
+    return model
 
-    def logits(rows):
-        batch = collate(asked, rows)
+
+def loss_and_gradients(model, rows):
+    model.zero_grad()
+    loss = sum(model(**row)["loss"] for row in rows)
+    loss.backward()
+    return loss.detach(), {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize("policy", [None, sharpmax.PAPER], ids=["plain", "paper"])
+@pytest.mark.parametrize("size", ["gemma-tiny", "gemma2-tiny"])
+def test_packing_changes_no_loss_and_no_gradient(size, policy, monkeypatch):
+    """Every example in a row alone, against all in one row and in three, by weights in float64, so only bugs differ.
+
+    Examples up to 16, 32, 64 tokens have batches of their own, so that there are several.
+    """
+    monkeypatch.setattr(packing, "SHORT", 16)
+    model, asked = sharp_model(size), examples()
+    before = model.config._attn_implementation
+    width = sum(len(example.ids) for example in asked) + 37
+    switch = sharpen(model, policy) if policy else nullcontext()
+    with switch, answering(model):
+        alone = [pack(asked, [i], width=len(asked[i].ids), of=len(asked)) for i in range(len(asked))]
+        together = pack(asked, range(len(asked)), width=width, of=len(asked))
+        thirds = [pack(asked, range(at, at + 4), width=256, of=len(asked)) for at in (0, 4, 8)]
+        assert len(together["shapes"]) == 3
+        expected, gradients = loss_and_gradients(model, alone)
+        for rows in ([together], thirds):
+            loss, found = loss_and_gradients(model, rows)
+            assert (loss - expected).abs() < 1e-6  # logits are rounded to float32 at the end
+            for name, gradient in found.items():
+                assert (gradient - gradients[name]).abs().max() < 1e-6 * gradients[name].abs().max().clamp(min=1), name
+    assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("size", ["gemma-tiny", "gemma2-tiny"])
+def test_the_loss_is_that_of_the_whole_model_a_question_counting_as_one(size):
+    """Of Gemma 2 with a window shorter than the examples, in every second layer."""
+    model = sharp_model(size)
+    if size == "gemma2-tiny":
+        assert model.config._attn_implementation == "eager"
+        model.config.sliding_window = 8
+        for layer in model.model.layers:
+            layer.self_attn.sliding_window = layer.self_attn.sliding_window and 8
+    asked = examples()
+
+    def by_itself(example):
+        logits = model(torch.from_numpy(example.ids[None].astype(np.int64))).logits[0, example.start - 1 : -1].float()
+        return torch.nn.functional.cross_entropy(logits, torch.from_numpy(example.ids[example.start :]).long())
+
+    with torch.no_grad():
+        expected = torch.stack([by_itself(example) for example in asked]).mean()
+        with answering(model):
+            loss = model(**pack(asked, range(len(asked)), width=1024, of=len(asked)))["loss"]
+        assert "forward" not in model.__dict__
+    torch.testing.assert_close(loss.double(), expected.double(), rtol=1e-6, atol=0)
+    assert mean_loss(model, asked, tokens=256) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_half_precision_stops_at_the_logits():
+    """The weights of a loss are small numbers, and so are the gradients that start from them."""
+    model, asked = gemma("gemma-tiny").model, examples()
+    with answering(model), torch.autocast("cpu", torch.bfloat16):
+        loss = model(**pack(asked, range(len(asked)), width=1024, of=len(asked)))["loss"]
+    assert loss.dtype == torch.float32
+    assert loss.bfloat16() != loss
+
+
+def test_padding_changes_no_answer():
+    model, asked = sharp_model("gemma-tiny"), examples()
+
+    def logits(chosen):
+        batch = pad(asked, chosen)
         batch.pop("targets")
         return answer_logits(model, **batch)
 
-    with torch.no_grad(), switch:
-        alone = torch.cat([logits([[i]]) for i in range(len(asked))])
-        padded = logits([[i] for i in range(len(asked))])
-        packed = logits(halves)
-    assert (alone - padded).abs().max() < 1e-5  # the logits are rounded to float32 at the end
-    assert (alone - packed).abs().max() < 1e-5
-    assert "position_ids" in collate(asked, halves)
+    with torch.no_grad(), sharpen(model, sharpmax.PAPER):
+        alone = torch.cat([logits([i]) for i in range(len(asked))])
+        assert (alone - logits(range(len(asked)))).abs().max() < 1e-5  # the logits are rounded to float32 at the end
 
 
-@pytest.mark.parametrize("size", ["gemma-tiny", "gemma2-tiny"])
-def test_the_loss_is_that_of_the_whole_model_on_its_answers(size):
-    model = gemma(size).model
-    asked = examples()
-    batch = collate(asked, [[i] for i in range(len(asked))])
-    with torch.no_grad():
-        whole = model(batch["input_ids"]).logits.flatten(0, 1)[batch["predicted_from"]].float()
-        expected = torch.nn.functional.cross_entropy(whole, batch["targets"])
-        with answering(model):
-            loss = model(**batch)["loss"]
-        assert "forward" not in model.__dict__
-    torch.testing.assert_close(loss, expected)
+def test_attention_that_takes_masks_of_its_own_kind_is_refused():
+    model = gemma("gemma-tiny").model
+    model.config._attn_implementation_internal = "flex_attention"
+    with pytest.raises(NotImplementedError, match="flex_attention"), answering(model):
+        pass
 
 
 def test_a_model_that_does_more_to_its_logits_is_refused():

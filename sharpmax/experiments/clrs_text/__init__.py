@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from sharpmax.experiments.clrs_text.arm import run_arm, test_set
+from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.statistics import Records, summarise
 from sharpmax.experiments.clrs_text.study import Study, plan_study
 from sharpmax.experiments.finetuning import report_as
@@ -34,6 +35,10 @@ def run(
     seeds: int | None = None,
     steps: int | None = None,
     tokens: int | None = None,
+    at_once: int | None = None,
+    compile: bool | None = None,
+    learning_rate: float | None = None,
+    rates: tuple[float, ...] = (),
     parallel: int = 1,
     save_every: int | None = None,
     device: str | None = None,
@@ -46,7 +51,11 @@ def run(
         out: root of the run folders.
         seed: the first of the seeds.
         quick: a small model on few algorithms, instead of SmolLM2 on all.
-        model, arms, seeds, steps, tokens: instead of the scale's; fewer tokens a step for a smaller GPU.
+        model, arms, seeds, steps, tokens, learning_rate: instead of the scale's.
+        at_once: tokens that pass through the model together; a smaller GPU takes fewer, for the same numbers.
+        compile: let torch compile the model's blocks.
+        rates: train the plain arm's first seed at each of these learning rates, say which is best on examples held
+            out of training and test, and end there, in `out/clrs-text-rates/<name>/`.
         parallel: how many arms to run side by side, each in a process of its own.
         save_every: steps from checkpoint to checkpoint; 0 for none.
         device: cuda or cpu; a GPU if there is one.
@@ -54,7 +63,21 @@ def run(
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.
     """
-    study = plan_study(seed=seed, quick=quick, model=model, arms=arms, seeds=seeds, steps=steps, tokens=tokens)
+    study = plan_study(
+        seed=seed,
+        quick=quick,
+        model=model,
+        arms=arms,
+        seeds=seeds,
+        steps=steps,
+        tokens=tokens,
+        at_once=at_once,
+        compile=compile,
+        learning_rate=learning_rate,
+    )
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if rates:
+        return try_rates(study, rates, out, device=device)
     folder = train(study, out, parallel=parallel, save_every=save_every, device=device)
     from sharpmax.experiments.clrs_text.page import tell  # brings the report extra, which training must not need
 
@@ -72,11 +95,10 @@ def train(
     *,
     parallel: int = 1,
     save_every: int | None = None,
-    device: str | None = None,
+    device: str,
 ) -> RunFolder:
     """Make the record of every arm and seed of the study that is not there yet; `run` without the page."""
     folder = RunFolder.open(out, "clrs-text", study.name, study.config)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     small = study.model.endswith("tiny")
     told = report_as("data")
     corpus(

@@ -39,7 +39,7 @@ def train_and_judge(study: Study, arm: str, seed: int, folder: Path, device: str
     """Return the record of one arm and seed; checkpoints are kept in `folder` while it trains."""
     began = time.perf_counter()
     loaded = load_by_name(study.model, seed=seed, device=device)
-    train, test = _encoded(study.model, study.corpus)
+    train, test = encoded(study.model, study.corpus)
     recipe = dataclasses.replace(study.recipe, seed=seed, save_every=save_every)
     checkpoints = folder / "training" / f"{arm}-seed{seed}"
     policy = policy_named(ARMS[arm], loaded.model)
@@ -76,11 +76,11 @@ def train_and_judge(study: Study, arm: str, seed: int, folder: Path, device: str
 def test_set(study: Study) -> dict[str, Any]:
     """Return what was asked: each example's algorithm, length and number of answer tokens, and the data's checksums."""
     texts = corpus(study.corpus)
-    _, encoded = _encoded(study.model, study.corpus)
+    _, asked = encoded(study.model, study.corpus)
     return {
         "algorithm": [example.algorithm for example in texts.test],
         "length": [example.length for example in texts.test],
-        "tokens": [len(example.ids) - example.start for example in encoded],
+        "tokens": [len(example.ids) - example.start for example in asked],
         "sha256": texts.sha256,
         "left_out": texts.left_out,
         "train_examples": len(texts.train),
@@ -88,7 +88,7 @@ def test_set(study: Study) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _encoded(model: str, plan: Plan) -> tuple[list[Encoded], list[Encoded]]:
+def encoded(model: str, plan: Plan) -> tuple[list[Encoded], list[Encoded]]:
     """Tokenise what is trained on and what is asked: once for all arms of a process."""
     texts, tokenizer = corpus(plan), load_by_name(model, seed=0, device="cpu").tokenizer
     train, test = (

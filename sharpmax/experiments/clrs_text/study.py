@@ -62,7 +62,7 @@ class Scale:
 
 
 SCALES = {
-    # Steps so large keep a GPU busy while the next kernels are launched; they take 59 GB.
+    # A row so long keeps a GPU busy while the next kernels are launched, and takes 60 GB.
     "full": Scale("smollm2", recipe=Recipe(steps=350, tokens=49152, learning_rate=1e-3)),
     "quick": Scale(
         "gemma-tiny",
@@ -87,6 +87,9 @@ def plan_study(
     seeds: int | None = None,
     steps: int | None = None,
     tokens: int | None = None,
+    at_once: int | None = None,
+    compile: bool | None = None,
+    learning_rate: float | None = None,
 ) -> Study:
     """Settle a run from its options; those that are None are the scale's.
 
@@ -101,10 +104,12 @@ def plan_study(
     if seeds is not None and seeds < 1:
         raise ValueError(f"expected at least 1 seed, got {seeds}")
     scale = SCALES["quick" if quick else "full"]
-    given = {name: value for name, value in {"steps": steps, "tokens": tokens}.items() if value is not None}
+    options = {"steps": steps, "tokens": tokens, "at_once": at_once, "compile": compile, "learning_rate": learning_rate}
+    given = {name: value for name, value in options.items() if value is not None}
     recipe = replace(scale.recipe, **given)  # type: ignore[arg-type]
     model = model or scale.model
-    changed = [f"{name}{value}" for name, value in given.items()]
+    short = {"at_once": "at-once", "learning_rate": "rate"}
+    changed = [short.get(name, name) + ("" if value is True else str(value)) for name, value in given.items()]
     changed += [f"seed{seed}"] if seed else []
     changed += ["-".join(chosen)] if arms else []
     name = "-".join([model.replace("/", "-"), *(["quick"] if quick else []), *changed])

@@ -99,6 +99,19 @@ def corpus(plan: Plan, *, processes: int = 1, report: Callable[[int, int], None]
     )
 
 
+def held_out(plan: Plan, *, examples: int = 512) -> list[Example]:
+    """Return examples like the training's that are in neither training nor test, to make choices on; kept on disk."""
+    file = corpus_folder(plan) / f"held-out-{examples}.jsonl.gz"
+
+    def make() -> tuple[list[Example], int]:
+        whole = corpus(plan)
+        known = frozenset(example.question for example in (*whole.train, *whole.test))
+        return training(plan, known, seed=plan.train_seed - (-plan.train_examples // SHARD), count=examples)
+
+    ((kept, _, _),) = _kept({file: make}, 1, None)
+    return kept
+
+
 def corpus_folder(plan: Plan) -> Path:
     """Return where the plan's shards are, or would be, kept."""
     name = hashlib.sha256(json.dumps(asdict(plan), sort_keys=True).encode()).hexdigest()[:12]

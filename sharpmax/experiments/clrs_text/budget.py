@@ -1,0 +1,49 @@
+"""What each algorithm gets of the training: examples, tokens, and its share of the loss counted either way.
+
+`python -m sharpmax.experiments.clrs_text.budget` prints it.
+"""
+
+import argparse
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Column, Table
+
+from sharpmax.experiments.clrs_text.arm import encoded
+from sharpmax.experiments.clrs_text.study import SCALES
+from sharpmax.tasks.clrs_text.corpus import Plan, corpus
+
+
+def budget(model: str, plan: Plan) -> dict[str, dict[str, float]]:
+    """Return each algorithm's examples, mean tokens, mean answer tokens, and its shares of all of them."""
+    examples, (train, _) = corpus(plan).train, encoded(model, plan)
+    names = np.array([example.algorithm for example in examples])
+    tokens = np.array([len(example.ids) for example in train])
+    answers = np.array([len(example.ids) - example.start for example in train])
+    found: dict[str, dict[str, float]] = {}
+    for name in plan.algorithms:
+        of_it: Any = names == name
+        found[name] = {
+            "examples": int(of_it.sum()),
+            "tokens": float(tokens[of_it].mean()),
+            "answer_tokens": float(answers[of_it].mean()),
+            "share_of_examples": float(of_it.mean()),
+            "share_of_tokens": float(tokens[of_it].sum() / tokens.sum()),
+            "share_of_answer_tokens": float(answers[of_it].sum() / answers.sum()),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="What each algorithm gets of the training.")
+    parser.add_argument("--model", default=SCALES["full"].model, help="whose tokens are counted (smollm2)")
+    rows = budget(parser.parse_args().model, SCALES["full"].corpus)
+    table = Table(
+        Column(no_wrap=True), "examples", "tokens", "answer", "% of examples", "% of tokens", "% of answer tokens"
+    )
+    for name, of in rows.items():
+        percent = (f"{100 * of[key]:.1f}" for key in ("share_of_examples", "share_of_tokens", "share_of_answer_tokens"))
+        table.add_row(name, f"{of['examples']:,}", f"{of['tokens']:.0f}", f"{of['answer_tokens']:.0f}", *percent)
+    total = sum(of["examples"] * of["tokens"] for of in rows.values())
+    Console().print(table, f"in all: {sum(of['examples'] for of in rows.values()):,} examples, {total:,.0f} tokens")
