@@ -127,7 +127,8 @@ def finetune(
         save_strategy="steps" if recipe.save_every else "no", save_steps=recipe.save_every or 500, save_total_limit=2,
         logging_steps=min(recipe.log_every, recipe.steps), logging_nan_inf_filter=False,  # it waits for every loss
         report_to=["tensorboard"] if tensorboard else [],
-        accelerator_config={"even_batches": False},
+        # A copy that blocks would wait for the step before, and the device then for the host.
+        accelerator_config={"even_batches": False, "non_blocking": device.type == "cuda"},
     )  # fmt: skip
     pace = _Pace(recipe, [sum(sizes[i] for row in step for i in row) for step in steps], processes, report)
     require_plain_logits(model)

@@ -118,12 +118,13 @@ def packed_attention(
         raise ValueError(f"expected one row of {len(layout.cells)} tokens and no mask, got {tuple(query.shape)}")
     tokens = (_cast(x[0].transpose(0, 1)) for x in (query, key, value))
     spread = [_Spread.apply(x, layout.places, layout.cells) for x in tokens]  # type: ignore[no-untyped-call]
-    outputs, at = [], 0
-    for rows, width in layout.shapes:
-        of_batch = [x[at : at + rows * width].unflatten(0, (rows, width)).transpose(1, 2) for x in spread]
-        output, _ = attend(module, *of_batch, mask_of(of_batch[0], options.get("sliding_window")), **options)
+    # Split, whose gradient is one concatenation; that of a slice is as large as all of them.
+    batches = zip(*(x.split([rows * width for rows, width in layout.shapes]) for x in spread), strict=True)
+    outputs = []
+    for shape, of_batch in zip(layout.shapes, batches, strict=True):
+        q, k, v = (x.unflatten(0, shape).transpose(1, 2) for x in of_batch)
+        output, _ = attend(module, q, k, v, mask_of(q, options.get("sliding_window")), **options)
         outputs.append(output.flatten(0, 1))
-        at += rows * width
     row: Tensor = _Gather.apply(torch.cat(outputs), layout.cells)  # type: ignore[no-untyped-call]
     return row[None], None
 

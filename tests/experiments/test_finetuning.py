@@ -57,8 +57,8 @@ def test_the_gemma_sizes_are_the_papers_architecture():
             assert (getattr(config, "attn_logit_softcapping", None) is not None) == (size.version == 2)
 
 
-@pytest.mark.parametrize("changes", [{"lora": 2}, {"row": 512}], ids=["lora", "packed"])
-def test_lora_and_packing(changes, tmp_path):
+@pytest.mark.parametrize("changes", [{"lora": 2}, {"at_once": 512}], ids=["lora", "in-parts"])
+def test_lora_and_steps_in_parts(changes, tmp_path):
     data = {"algorithms": ("minimum",), "train_lengths": (4,), "test_lengths": (4,), "examples": 32, "test_samples": 1}
     found = finetune_model(
         "gemma-tiny", policy="paper", steps=2, tokens=1024, out=tmp_path, device="cpu", **data, **changes
@@ -95,7 +95,7 @@ def test_two_processes_train_together(tmp_path):
         "1",
     ]
     command = [*launch, "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "sharpmax"]
-    arguments = ["finetune", "gemma-tiny", "--policy", "learn", "--out", str(tmp_path), *SMALL]
+    arguments = ["finetune", "gemma-tiny", "--policy", "learn", "--at-once", "512", "--out", str(tmp_path), *SMALL]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -55,7 +55,7 @@ def run(
         at_once: tokens that pass through the model together; a smaller GPU takes fewer, for the same numbers.
         compile: let torch compile the model's blocks.
         rates: train the plain arm's first seed at each of these learning rates, say which is best on examples held
-            out of training and test, and end there, in `out/clrs-text-rates/<name>/`.
+            out of training and test, and end there, in `out/clrs-text/<name>-rates/`.
         parallel: how many arms to run side by side, each in a process of its own.
         save_every: steps from checkpoint to checkpoint; 0 for none.
         device: cuda or cpu; a GPU if there is one.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharpmax.experiments.clrs_text.arm import encoded
 from sharpmax.experiments.clrs_text.study import Study
@@ -20,18 +20,40 @@ from sharpmax.hf.answer_model import mean_loss
 from sharpmax.hf.finetune import finetune
 from sharpmax.tasks.clrs_text.corpus import held_out
 
+if TYPE_CHECKING:
+    from sharpmax.report import Page
+
 
 def try_rates(study: Study, rates: Sequence[float], out: str | Path, *, device: str) -> dict[str, Any]:
     """Return the loss on held-out examples after the study's steps at each rate, and the best; kept in a run folder."""
     if not rates or min(rates) <= 0:
         raise ValueError(f"expected learning rates above 0, got {list(rates)}")
     config = {**study.config, "arms": ["plain"], "seeds": [study.seeds[0]], "rates": list(rates)}
-    folder = RunFolder.open(out, "clrs-text-rates", study.name, config)
+    folder = RunFolder.open(out, "clrs-text", f"{study.name}-rates", config)
     tried = [folder.once(f"rate{rate:g}", partial(_try, study, rate, folder.path, device)) for rate in rates]
     best = min(tried, key=lambda found: found["held_out_loss"])
     metrics = {"tried": tried, "best": best["rate"]}
     folder.finish(metrics)
+    _page(metrics, config).save(folder.path)
     return metrics
+
+
+def _page(metrics: dict[str, Any], config: dict[str, Any]) -> "Page":
+    from sharpmax.report import Page, Table, Text  # brings the report extra, which trying rates must not need
+
+    tried, recipe = metrics["tried"], config["recipe"]
+    text = (
+        f"{config['model']}, plain attention, {recipe['steps']:,} steps of {recipe['tokens']:,} tokens at each rate, "
+        f"the same examples in the same order; judged by the loss on {tried[0]['held_out_examples']} examples that are "
+        f"in neither training nor test. The best, {metrics['best']:g}, serves every arm: if the choice favours one, it "
+        "favours plain attention."
+    )
+    rows = [[f"{found['rate']:g}", f"{found['held_out_loss']:.4f}"] for found in tried]
+    return Page(
+        "CLRS-Text: which learning rate?",
+        "The learning rate of the experiment, chosen before it on examples of neither training nor test.",
+        [Text(text, "What was tried"), Table(["learning rate", "loss on held-out examples"], rows, "Lower is better.")],
+    )
 
 
 def _try(study: Study, rate: float, folder: Path, device: str) -> dict[str, Any]:
