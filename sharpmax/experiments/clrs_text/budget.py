@@ -26,6 +26,8 @@ def budget(model: str, plan: Plan) -> dict[str, dict[str, float]]:
         of_it: Any = names == name
         found[name] = {
             "examples": int(of_it.sum()),
+            "shortest": int(tokens[of_it].min()),
+            "longest": int(tokens[of_it].max()),
             "tokens": float(tokens[of_it].mean()),
             "answer_tokens": float(answers[of_it].mean()),
             "share_of_examples": float(of_it.mean()),
@@ -46,4 +48,6 @@ if __name__ == "__main__":
         percent = (f"{100 * of[key]:.1f}" for key in ("share_of_examples", "share_of_tokens", "share_of_answer_tokens"))
         table.add_row(name, f"{of['examples']:,}", f"{of['tokens']:.0f}", f"{of['answer_tokens']:.0f}", *percent)
     total = sum(of["examples"] * of["tokens"] for of in rows.values())
-    Console().print(table, f"in all: {sum(of['examples'] for of in rows.values()):,} examples, {total:,.0f} tokens")
+    shortest, longest = min(of["shortest"] for of in rows.values()), max(of["longest"] for of in rows.values())
+    examples = sum(of["examples"] for of in rows.values())
+    Console().print(table, f"in all: {examples:,} examples of {shortest} to {longest:,} tokens, {total:,.0f} tokens")

@@ -8,6 +8,7 @@ import pytest
 from sharpmax.experiments import reproduce
 from sharpmax.experiments.clrs_text import arm as arms
 from sharpmax.experiments.clrs_text import measured
+from sharpmax.experiments.clrs_text.budget import budget
 from sharpmax.experiments.clrs_text.study import plan_study
 from sharpmax.tasks.clrs_text.corpus import corpus, held_out
 
@@ -76,6 +77,14 @@ def test_the_learning_rate_is_chosen_on_examples_of_neither_training_nor_test(tm
     plan = plan_study(seed=0, quick=True).corpus
     known = {example.question for example in (*corpus(plan).train, *corpus(plan).test)}
     assert not known & {example.question for example in held_out(plan)}
+
+
+def test_every_algorithm_gets_its_share_of_the_examples_whatever_its_length():
+    shares = budget("gemma-tiny", plan_study(seed=0, quick=True).corpus)
+    for kind in ("examples", "tokens", "answer_tokens"):
+        assert sum(of[f"share_of_{kind}"] for of in shares.values()) == pytest.approx(1)
+    assert all(of["share_of_examples"] == pytest.approx(1 / 3, abs=0.05) for of in shares.values())
+    assert shares["task_scheduling"]["share_of_answer_tokens"] > 0.6
 
 
 @pytest.mark.parametrize(
