@@ -52,7 +52,7 @@ def run(
         seed: the first of the seeds.
         quick: a small model on few algorithms, instead of SmolLM2 on all.
         model, arms, seeds, steps, tokens, learning_rate: instead of the scale's.
-        at_once: tokens that pass through the model together; a smaller GPU takes fewer, for the same numbers.
+        at_once: tokens that pass through the model together, all of a step unless given; a smaller GPU takes fewer.
         compile: let torch compile the model's blocks.
         rates: train the plain arm's first seed at each of these learning rates, say which is best on examples held
             out of training and test, and end there, in `out/clrs-text/<name>-rates/`.
