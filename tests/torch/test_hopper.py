@@ -64,6 +64,8 @@ SHAPES = pytest.mark.parametrize(
         ((1, 2, 2, 130, 257, 64), None),
         ((1, 1, 1, 300, 100, 64), 0),  # the first queries see no key
         ((1, 1, 1, 1, 1, 64), 0),
+        ((1, 1, 1, 256, 256, 64), None),  # whole blocks: none is masked
+        ((1, 1, 1, 256, 256, 128), 0),  # and, of the last tile, only where there is a query
     ],
 )
 
