@@ -1,4 +1,4 @@
-"""Fine-tune a causal model on questions and answers, with a policy in every head: Hugging Face's Trainer, three habits.
+"""Fine-tune a causal model on questions and answers, with a policy in every head: Hugging Face's Trainer, a few habits.
 
 The data of a step is settled beforehand (`answer_batches`), only answers cost logits (`answer_model`), and a checkpoint
 counts only once it is whole, so a run that was killed at any moment continues and ends as if it had not been.
