@@ -57,5 +57,10 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _command() -> str:
-    program = Path(sys.argv[0]).name
-    return shlex.join([*(["python", "-m", "sharpmax"] if program == "__main__.py" else [program]), *sys.argv[1:]])
+    program, package = Path(sys.argv[0]), Path(sharpmax.__file__).parent
+    typed = [program.name]
+    if program.name == "__main__.py":
+        typed = ["python", "-m", "sharpmax"]
+    elif program.is_relative_to(package):
+        typed = ["python", "-m", ".".join(program.relative_to(package.parent).with_suffix("").parts)]
+    return shlex.join([*typed, *sys.argv[1:]])

@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import sharpmax
 from sharpmax import provenance
+
+PACKAGE = Path(sharpmax.__file__).parent
 
 
 def describe(before: str) -> str:
@@ -40,6 +44,7 @@ def test_there_is_no_commit_outside_a_checkout_or_in_a_foreign_one(tmp_path, mon
     [
         (["/somewhere/bin/sharpmax", "reproduce", "--out", "a b"], "sharpmax reproduce --out 'a b'"),
         (["/somewhere/sharpmax/__main__.py", "bench"], "python -m sharpmax bench"),
+        ([str(PACKAGE / "experiments" / "some_study.py"), "--all"], "python -m sharpmax.experiments.some_study --all"),
     ],
 )
 def test_the_command_is_what_one_would_type(argv, command, monkeypatch):

@@ -17,11 +17,11 @@ from torch import Tensor
 from sharpmax.core.cards import Card, load_card
 from sharpmax.core.policies import PerLayer, Policy
 from sharpmax.experiments.run_folder import RunFolder
-from sharpmax.experiments.splits import questions, seed_of, source_of, text_of
+from sharpmax.experiments.splits import KINDS, questions, seed_of, text_of
 from sharpmax.hf.answers import Question
 from sharpmax.hf.choose import Choice, choose, search, shares_and_strengths
 from sharpmax.hf.descent import Draw, Recipe
-from sharpmax.hf.judge import Exam, compare, sit
+from sharpmax.hf.judge import TEXT, Exam, compare, sit
 from sharpmax.hf.layers import attention_layers, layer_count
 from sharpmax.hf.learn import learn
 from sharpmax.hf.load import LoadedModel, load
@@ -36,13 +36,17 @@ TRUTH = 0.5
 """The share of text's cost that is the rise of its own loss: what predicts text better is no cost."""
 ALLOWED = 0.8
 """The share of the allowed rise of perplexity that learn may use on the text it is fitted to; other text costs more."""
+FIRST_PRICE = 40.0
+"""Where the prices of text begin: from 20 those of long windows had not come to rest in 60 steps, at 40 and 50."""
 SHORTEST, ENTRIES = 200, 1400
 """Characters: of the shortest piece of text before a question, and of a question's own entries, about."""
 MORE_TEXT = 3
 """Times the text of the report, to choose on."""
-SOURCE = 200_000
-"""Characters of source code to fit on: about twice the reference."""
+MOST_FITTED = 200_000
+"""Characters of a kind of text to fit on: about what the reference has."""
 WINDOWS = (256, 1024, 4096)
+STEPS = 108
+"""Of learn: twelve turns of each of three kinds of text at three lengths."""
 BETAS = (1.05, 1.1, 1.2)
 """What search tries in each layer."""
 
@@ -54,7 +58,7 @@ def calibrate(
     fit_tasks: Sequence[str] = FITTED_ON,
     fit_sizes: Sequence[int] = FITTED_SIZES,
     text_before: int = TEXT_BEFORE,
-    steps: int = 60,
+    steps: int = STEPS,
     questions_a_step: int = 2,
     penalty: float | None = None,
     learning_rate: float = 0.03,
@@ -122,7 +126,7 @@ def recipe_for(most_rise: float, *, penalty: float | None = None, **fields: Any)
     """Return how to learn within a rise of perplexity: held to a share of it on the fitted text, or at one price."""
     if penalty is not None:
         return Recipe(penalty=penalty, **fields)
-    return Recipe(allowed=ALLOWED * most_rise, **fields)
+    return Recipe(penalty=FIRST_PRICE, allowed=ALLOWED * most_rise, **fields)
 
 
 def evaluate(
@@ -174,9 +178,9 @@ def held_out_exam(
     seed: int = 0,
     most_rise: float = 0.005,
 ) -> Exam:
-    """Return the exam of the report split: `prompts` questions a task and size, and text in windows."""
+    """Return the exam of the report split: `prompts` questions a task and size, and every kind of text in windows."""
     asked = {t: {n: questions(t, n, prompts, seed=seed, split="report") for n in sizes} for t in tasks}
-    return Exam(asked, loaded.tokens(_cut(loaded, text_of("report", text), text_tokens)), windows, together)
+    return Exam(asked, _texts(loaded, "report", text, text_tokens), windows, together)
 
 
 def print_judgement(metrics: dict[str, Any]) -> None:
@@ -193,8 +197,9 @@ def print_judgement(metrics: dict[str, Any]) -> None:
                 f"(p = {accuracy['p_value']:.2g}), loss {loss['plain']:.3f} -> {loss['policy']:.3f} "
                 f"(p = {loss['p_value']:.2g})"
             )
-    for window, found in judgement["text"].items():
-        print(f"text in windows of {window}: perplexity {found['perplexity_rise']:+.2%}")
+    for name, found in judgement["text"].items():
+        kind, _, window = name.rpartition(" ")
+        print(f"{kind or 'text'} in windows of {window}: perplexity {found['perplexity_rise']:+.2%}")
     print(f"time of the exam with the policy: {judgement['cost_ratio']:.2f}x")
     if metrics["gains"]:
         print(f"it gains; card: {metrics['card']}")
@@ -231,8 +236,8 @@ def fitting_questions(
 
 
 def fitting_texts(loaded: LoadedModel, text: str | Path | None = None) -> list[Tensor]:
-    """Return the ids to hold a model to itself on: the reference and source code, or a user's text."""
-    read = [text_of("fit", text)] if text else [text_of("fit"), source_of("fit")[:SOURCE]]
+    """Return the ids to hold a model to itself on: of every kind of text, or of a user's."""
+    read = [text_of("fit", text)] if text else [of("fit")[:MOST_FITTED] for of in KINDS.values()]
     return [loaded.tokens(part) for part in read]
 
 
@@ -250,12 +255,12 @@ def _fit(
 
 
 def selection_exam(loaded: LoadedModel, tasks: Sequence[str], size: int, seed: int, exam: dict[str, Any]) -> Exam:
-    """Return the selection exam: the fitted tasks at the largest fitted size, on text of its own."""
+    """Return the selection exam: the fitted tasks at the largest fitted size, and every kind of text, of its own."""
     count = max(8, exam.get("prompts", 40) // 4)
     asked = {t: {size: questions(t, size, count, seed=seed, split="choose")} for t in tasks}
     # More text than is reported on: what decides is the upper end of an interval, and few windows make it wide.
-    text = _cut(loaded, text_of("choose", exam.get("text")), MORE_TEXT * exam.get("text_tokens", 8192))
-    return Exam(asked, loaded.tokens(text), exam.get("windows", WINDOWS), exam.get("together", 1))
+    texts = _texts(loaded, "choose", exam.get("text"), MORE_TEXT * exam.get("text_tokens", 8192))
+    return Exam(asked, texts, exam.get("windows", WINDOWS), exam.get("together", 1))
 
 
 def _judged(loaded: LoadedModel, choice: Choice, exam: Exam, most_rise: float) -> dict[str, Any]:
@@ -270,6 +275,12 @@ def _card(loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: 
     return Card(
         policy, loaded.name, data, held_out=metrics["judgement"], notes=f"{config['method']}: {metrics['chosen']}"
     )
+
+
+def _texts(loaded: LoadedModel, split: str, text: str | Path | None, tokens: int) -> dict[str, Tensor]:
+    """Return the ids of so many tokens of each kind of text of a split, or of a user's text alone."""
+    read = {TEXT: text_of(split, text)} if text else {kind: of(split) for kind, of in KINDS.items()}
+    return {kind: loaded.tokens(_cut(loaded, content, tokens)) for kind, content in read.items()}
 
 
 def _cut(loaded: LoadedModel, text: str, tokens: int) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import Constant
 from sharpmax.diagnose.certificates import WEIGHTS
-from sharpmax.experiments.diagnosis import read_texts
 from sharpmax.experiments.run_folder import RunFolder, run_name
+from sharpmax.experiments.text_files import read_texts
 from sharpmax.hf.certify import certify as certify_heads
 from sharpmax.hf.diagnose import source_code
 from sharpmax.hf.load import load

@@ -16,6 +16,7 @@ import numpy as np
 from sharpmax.diagnose import Dispersion, fit_decay
 from sharpmax.diagnose.rates import fastest_losing, sharpest
 from sharpmax.experiments.run_folder import RunFolder, run_name
+from sharpmax.experiments.text_files import read_texts
 from sharpmax.hf.diagnose import diagnose_prompts, diagnose_text, source_code
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.provenance import provenance
@@ -199,19 +200,3 @@ def _lengths_of(loaded: LoadedModel, text: str) -> list[int]:
             f"is {LENGTHS[0]}: give a longer text, or --lengths"
         )
     return fitting
-
-
-def read_texts(files: Sequence[str | Path]) -> str:
-    """Return the content of text files, one after the other.
-
-    Raises:
-        ValueError: one of them is not text.
-        OSError: one of them cannot be read.
-    """
-    contents = []
-    for file in files:
-        try:
-            contents.append(Path(file).read_text(encoding="utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{file} is not text in UTF-8: {error.reason} at byte {error.start}") from error
-    return "\n".join(contents)

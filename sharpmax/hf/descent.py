@@ -1,17 +1,19 @@
 """The descent that policies and their rival LoRA share: answers against what they cost on text.
 
-    loss = answers + Σ_w price_w · cost_w       cost = KL(plain ‖ changed) of the next token, on windows of length w
+    loss = answers + Σ_kw price_kw · cost_kw    cost = KL(plain ‖ changed) of next tokens, text k, windows of w tokens
 
 A price is fixed, or it rises while its cost is above what is allowed and falls while it is below (dual ascent): then
-the descent ends on the edge of the allowed, at every window length.
+the descent ends on the edge of the allowed, for every kind of text and at every window length.
 
 Several descents go side by side, each with its own parameters: a row of a batch may belong to any of them, and one
 pass through the model serves all. Nothing passes between them.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -26,8 +28,10 @@ from sharpmax.hf.load import LoadedModel
 Draw = Callable[[int], Sequence[Question]]
 """The questions of a step."""
 
-KEPT_EVERY = 5
+KEPT_EVERY, SAID_EVERY = 5, 10
 """Steps."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -89,33 +93,37 @@ def descend(
     if any(_pace(recipe) != _pace(shared) for recipe in recipes) or len(draws) != len(recipes):
         raise ValueError("runs side by side need one draw each, and the same steps, rate, windows and tokens of text")
     optimiser = torch.optim.Adam(trained, lr=shared.learning_rate)
-    prices = {window: [Price(recipe.penalty, recipe.allowed) for recipe in recipes] for window in shared.windows}
+    turns = [(kind, window) for kind in range(len(texts)) for window in shared.windows]
+    prices = {turn: [Price(recipe.penalty, recipe.allowed, len(texts)) for recipe in recipes] for turn in turns}
+    every_price = [price for of_turn in prices.values() for price in of_turn]
     courses = [Course([], [], []) for _ in recipes]
     begin = 0
     if keep is not None and keep.exists():
-        begin = restore(keep, trained, optimiser, [p for of_window in prices.values() for p in of_window], courses)
+        begin = restore(keep, trained, optimiser, every_price, courses)
     for step in range(begin, shared.steps):
-        window = shared.windows[step % len(shared.windows)]
+        kind, window = turn = turns[step % len(turns)]
         optimiser.zero_grad()
         asked = answers([draw(step) for draw in draws])
         torch.autograd.backward(asked.sum())
-        value = torch.tensor([price.value for price in prices[window]], device=asked.device)
+        value = torch.tensor([price.value for price in prices[turn]], device=asked.device)
         paid = torch.zeros_like(asked)
         if value.any():
-            # Coprime turns would leave out pairs of text and window; a text for as long as all windows take does not.
-            text = texts[step // len(shared.windows) % len(texts)]
-            paid = cost(torch.stack([_windows(text, window, shared.text_tokens, (r.seed, step)) for r in recipes]))
+            drawn = [_windows(texts[kind], window, shared.text_tokens, (r.seed, step)) for r in recipes]
+            paid = cost(torch.stack(drawn))
             torch.autograd.backward((value * paid).sum())
         optimiser.param_groups[0]["lr"] = shared.learning_rate * _share_of_rate(step, shared.steps)
         optimiser.step()
-        seen = zip(courses, prices[window], asked.tolist(), paid.tolist(), strict=True)
+        seen = zip(courses, prices[turn], asked.tolist(), paid.tolist(), strict=True)
         for course, price, loss, spent in seen:
             course.answers.append(loss)
             course.cost.append(spent)
             course.price.append(price.value)
             price.follow(spent)
         if keep is not None and (step + 1) % KEPT_EVERY == 0:
-            store(keep, step + 1, trained, optimiser, [p for of_window in prices.values() for p in of_window], courses)
+            store(keep, step + 1, trained, optimiser, every_price, courses)
+        if (step + 1) % SAID_EVERY == 0:
+            told = fmean(asked.tolist()), fmean(paid.tolist())
+            log.info("step %d of %d: answers' loss %.3f, cost of text %.4f", step + 1, shared.steps, *told)
     return courses
 
 

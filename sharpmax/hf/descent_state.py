@@ -18,7 +18,7 @@ with extra("hf"):
     from safetensors.torch import save
 
 FOLLOW = 0.05
-"""How far a price moves when its window comes, in log, at most: faster than the heads can follow, it overshoots."""
+"""How far a price moves in a round of all windows, in log, at most: faster than the heads can follow, it overshoots."""
 NEWEST = 0.3
 """The share of the newest cost in the mean that a price looks at."""
 
@@ -33,20 +33,26 @@ class Course(NamedTuple):
 
 @dataclass
 class Price:
-    """The price of text in windows of one length; it follows what is allowed, or is fixed where nothing is said."""
+    """The price of one kind of text in windows of one length; it follows what is allowed, or is fixed if nothing is.
+
+    `rounds` is how many rounds of all windows pass before its turn comes again: it then moves as far as in all of them.
+    """
 
     value: float
     allowed: float | None
-    mean: float | None = None
-    """Of the latest costs."""
+    rounds: int = 1
+    excess: float = 0.0
+    """The mean of the latest costs over what is allowed, as shares of it, each between -1 and 1."""
 
     def follow(self, paid: float) -> None:
         """Rise while the cost is above what is allowed, fall while it is below."""
         if self.allowed is None:
             return
-        before = self.allowed if self.mean is None else self.mean
-        self.mean = before + NEWEST * (paid - before)
-        self.value *= math.exp(FOLLOW * min(1.0, max(-1.0, self.mean / self.allowed - 1)))
+        # Bounded before the mean is taken: the first steps cost twenty times what is allowed, and would be remembered
+        # long after they are mended.
+        newest = min(1.0, max(-1.0, paid / self.allowed - 1))
+        self.excess += NEWEST * (newest - self.excess)
+        self.value *= math.exp(self.rounds * FOLLOW * self.excess)
 
 
 def store(
@@ -58,7 +64,7 @@ def store(
         moments = adam.state[tensor]
         for name, value in (("value", tensor), ("mean", moments["exp_avg"]), ("square", moments["exp_avg_sq"])):
             tensors[f"{name}-{index}"] = value.detach().contiguous()
-    numbers = {"step": step, "prices": [[p.value, p.mean] for p in prices], "courses": [list(c) for c in courses]}
+    numbers = {"step": step, "prices": [[p.value, p.excess] for p in prices], "courses": [list(c) for c in courses]}
     atomic.write_bytes(file, save(tensors, {"numbers": json.dumps(numbers)}))
 
 
@@ -80,8 +86,8 @@ def restore(
             moments = {"exp_avg": f"mean-{index}", "exp_avg_sq": f"square-{index}"}
             adam.state[tensor] = {"step": torch.tensor(float(step))}
             adam.state[tensor] |= {name: content.get_tensor(key) for name, key in moments.items()}
-    for price, (value, mean) in zip(prices, numbers["prices"], strict=True):
-        price.value, price.mean = value, mean
+    for price, (value, excess) in zip(prices, numbers["prices"], strict=True):
+        price.value, price.excess = value, excess
     for course, lists in zip(courses, numbers["courses"], strict=True):
         for kept, read in zip(course, lists, strict=True):
             kept[:] = read

@@ -4,7 +4,7 @@ The verdict is strict. A policy gains if, paired item by item,
 
     answers are right no less often on the whole, and in no task and size surely less often,
     answers are surely better on the whole: right more often, or with less loss,
-    text costs at most a stated rise of perplexity at every length.
+    text costs at most a stated rise of perplexity, of every kind and at every length.
 
 Surely is p < 0.05, shared among the tasks and sizes. Anything else is no gain, and saying so is a correct answer.
 """
@@ -26,17 +26,19 @@ from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.text_loss import text_losses
 
 SURE = 0.05
+TEXT = "text"
+"""The kind of text that needs no name: a user's, or the first of several."""
 
 
 @dataclass(frozen=True)
 class Exam:
-    """What to judge on: questions by task and size, the ids (1, n) of one text, and the windows to read it in.
+    """What to judge on: questions by task and size, the ids (1, n) of each kind of text, and the windows to read it in.
 
     `together` is how many tokens, about, are read at once; a question or a window is read alone if it is longer.
     """
 
     questions: Mapping[str, Mapping[int, Sequence[Question]]]
-    text: Tensor
+    texts: Mapping[str, Tensor]
     windows: Sequence[int]
     together: int = 1
 
@@ -47,10 +49,10 @@ class Exam:
 
 @dataclass(frozen=True)
 class Sheet:
-    """One model's results on an exam: answers by (task, size), window losses by length, and the time it took."""
+    """One model's results on an exam: answers by (task, size), window losses by (kind, length), and its time."""
 
     answers: dict[tuple[str, int], list[Answered]]
-    losses: dict[int, list[float]]
+    losses: dict[tuple[str, int], list[float]]
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
@@ -59,7 +61,8 @@ class Sheet:
             f"{task} {size}": {"exact": "".join(str(int(a.exact)) for a in found), "loss": [a.loss for a in found]}
             for (task, size), found in self.answers.items()
         }
-        return {"answers": answers, "losses": {str(w): x for w, x in self.losses.items()}, "seconds": self.seconds}
+        losses = {_window(*key): found for key, found in self.losses.items()}
+        return {"answers": answers, "losses": losses, "seconds": self.seconds}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Sheet":
@@ -69,14 +72,18 @@ class Sheet:
             task, size = name.rsplit(" ", 1)
             pairs = zip(found["loss"], found["exact"], strict=True)
             answers[task, int(size)] = [Answered(loss, exact == "1") for loss, exact in pairs]
-        return cls(answers, {int(w): x for w, x in content["losses"].items()}, content["seconds"])
+        losses = {}
+        for name, found in content["losses"].items():
+            kind, _, window = name.rpartition(" ")
+            losses[kind or TEXT, int(window)] = found
+        return cls(answers, losses, content["seconds"])
 
     def rounded(self, digits: int = 4) -> "Sheet":
         """Return the sheet as it is worth keeping: losses to so many digits, two more for a window's mean."""
         answers = {
             key: [Answered(round(a.loss, digits), a.exact) for a in found] for key, found in self.answers.items()
         }
-        losses = {window: [round(x, digits + 2) for x in found] for window, found in self.losses.items()}
+        losses = {key: [round(x, digits + 2) for x in found] for key, found in self.losses.items()}
         return Sheet(answers, losses, self.seconds)
 
 
@@ -91,7 +98,11 @@ def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:
         for task, sizes in exam.questions.items()
         for size, questions in sizes.items()
     }
-    losses = {w: text_losses(loaded, exam.text, window=w, tokens=exam.together) for w in exam.windows}
+    losses = {
+        (kind, window): text_losses(loaded, ids, window=window, tokens=exam.together)
+        for kind, ids in exam.texts.items()
+        for window in exam.windows
+    }
     return Sheet(answers, losses, time.perf_counter() - began)
 
 
@@ -103,17 +114,17 @@ class Judgement:
     answer_loss: dict[tuple[str, int], Paired]
     overall: tuple[Paired, Paired] | None
     """Accuracy and loss over all answers; None if nothing was asked."""
-    text: dict[int, Paired]
+    text: dict[tuple[str, int], Paired]
     cost: float
 
-    def perplexity_rise(self, window: int) -> float:
-        """Return by what share the perplexity of text rises in windows of this length."""
-        return math.expm1(self.text[window].difference)
+    def perplexity_rise(self, kind: str, window: int) -> float:
+        """Return by what share the perplexity of a kind of text rises in windows of this length."""
+        return math.expm1(self.text[kind, window].difference)
 
     @property
     def worst_rise(self) -> float:
-        """The largest rise of perplexity over all lengths; 0 if no text was read."""
-        return max((self.perplexity_rise(window) for window in self.text), default=0.0)
+        """The largest rise of perplexity over all kinds and lengths; 0 if no text was read."""
+        return max((self.perplexity_rise(*key) for key in self.text), default=0.0)
 
     def gains(self, most_rise: float) -> bool:
         """Tell whether answers got better for sure, nowhere for sure worse, and text no worse than allowed."""
@@ -135,7 +146,10 @@ class Judgement:
         return {
             "tasks": by_task,
             "answers_overall": overall,
-            "text": {str(w): {**p.to_json(), "perplexity_rise": self.perplexity_rise(w)} for w, p in self.text.items()},
+            "text": {
+                _window(*key): {**found.to_json(), "perplexity_rise": self.perplexity_rise(*key)}
+                for key, found in self.text.items()
+            },
             "cost_ratio": self.cost,
         }
 
@@ -152,7 +166,7 @@ def compare(plain: Sheet, policy: Sheet) -> Judgement:
     if all_plain:
         right = paired_accuracy([a.exact for a in all_plain], [a.exact for a in all_policy])
         overall = right, paired([a.loss for a in all_plain], [a.loss for a in all_policy])
-    text = {window: paired(plain.losses[window], policy.losses[window]) for window in plain.losses}
+    text = {key: paired(before, policy.losses[key]) for key, before in plain.losses.items()}
     return Judgement(accuracy, losses, overall, text, policy.seconds / plain.seconds)
 
 
@@ -163,8 +177,13 @@ def mean_answer(sheet: Sheet) -> tuple[float, float]:
 
 
 def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> tuple[float, float]:
-    """Return the largest rise of perplexity over all lengths, and the largest upper end of its 95 % interval."""
+    """Return the largest rise of perplexity over all kinds and lengths, and the largest upper end of its interval."""
     if not plain.losses:
         return 0.0, 0.0
-    rises = [paired(plain.losses[window], policy.losses[window]) for window in plain.losses]
+    rises = [paired(before, policy.losses[key]) for key, before in plain.losses.items()]
     return math.expm1(max(rise.difference for rise in rises)), math.expm1(max(rise.at_most for rise in rises))
+
+
+def _window(kind: str, window: int) -> str:
+    """Return what a length of window is called in JSON: "4096" of the text itself, "source 4096" of another kind."""
+    return str(window) if kind == TEXT else f"{kind} {window}"

@@ -25,7 +25,11 @@ def small(monkeypatch):
         "FITS": fits,
     }
     changes |= {"CHOSEN": ("seed0", "seed1", "mixture"), "FITTED_SIZES": (2, 4), "MOST_RISE": 10.0}
-    changes |= {"RULES": {"paper": calibration_study.PAPER}, "TEXT_BEFORE": 300}
+    changes |= {
+        "RULES": {"paper": calibration_study.PAPER},
+        "TEXT_BEFORE": 300,
+        "LORAS": {"lora-0.001": 1e-3, "lora-0.01": 1e-2},
+    }
     for name, value in changes.items():
         monkeypatch.setattr(calibration_study, name, value)
 
@@ -38,10 +42,13 @@ def small(monkeypatch):
     return {"model": "tiny", "device": "cpu", "prompts": 2, "steps": 1, "questions": 2, "text_tokens": 96}
 
 
-def test_every_step_is_computed_once(small, tmp_path, monkeypatch):
+def test_every_step_is_computed_once(small, tmp_path, monkeypatch, caplog):
     part = calibration_study.run(tmp_path, **small, only=("seed0",))
     assert set(part) == {"seed0"}
-    whole = calibration_study.run(tmp_path, **small)
+    with caplog.at_level("INFO", logger="sharpmax"):
+        whole = calibration_study.run(tmp_path, **small)
+    assert any(line.startswith("judge-seed1: ") for line in caplog.messages)
+    assert not any(line.startswith("judge-seed0: ") for line in caplog.messages)
 
     def again(*_, **__):
         pytest.fail("a step on disk was computed again")
@@ -50,12 +57,16 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch):
         monkeypatch.setattr(calibration_study, name, again)
     assert calibration_study.run(tmp_path, **small) == whole
     steps = {"seed0", "seed1", "mixture", "no-text-before", "penalty3", "paper", "lora"}
-    assert set(whole) == steps | {"transfer-seed0", "transfer-mixture", "seeds"}
+    (rejected,) = {"lora-0.001", "lora-0.01"} & set(whole)
+    assert whole["lora"]["score"]["answer_loss"] <= whole[rejected]["score"]["answer_loss"]
+    assert {whole["lora"]["rate"], whole[rejected]["rate"]} == {0.001, 0.01}
+    assert set(whole) == steps | {rejected} | {"transfer-seed0", "transfer-mixture", "seeds"}
     assert whole["seed0"] == part["seed0"]
     stored = json.loads((tmp_path / "calibration-study" / "tiny" / "metrics.json").read_text())
     assert stored["lora"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
     assert stored["transfer-mixture"]["tasks"]["copy"]["2"]["accuracy"]["items"] == 2
-    assert stored["paper"]["source"]["32"]["items"] == 3
+    assert stored["paper"]["unseen"]["32"]["items"] == 3
+    assert {"32", "source 32", "docstrings 32"} == set(stored["paper"]["text"])
     assert stored["seeds"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 4
     card = load_card(tmp_path / "calibration-study" / "tiny" / "card.json")
     assert "50% of heads" in card.notes

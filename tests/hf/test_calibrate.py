@@ -2,18 +2,20 @@
 
 import json
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
 import sharpmax
-from sharpmax.experiments import calibration
-from sharpmax.experiments.splits import SPLITS, questions, source_of, text_of
+from sharpmax.experiments import calibration, splits
+from sharpmax.experiments.splits import KINDS, SPLITS, docstrings_of, questions, text_of, unseen_kind
 from sharpmax.hf import sharpen
 from sharpmax.hf.answers import Answered, answer, answer_losses
 from sharpmax.hf.choose import choose, search, shares_and_strengths
 from sharpmax.hf.descent import Recipe, text_cost
+from sharpmax.hf.descent_state import Price
 from sharpmax.hf.judge import Exam, Sheet, compare, sit, worst_perplexity_rise
 from sharpmax.hf.learn import learn, learn_side_by_side, query_heads
 from sharpmax.hf.match import match
@@ -31,7 +33,9 @@ def loaded():
 
 
 def exam(size=1, windows=(32,)):
-    return Exam({"letters": {size: QUESTIONS}}, torch.tensor([Characters()(TEXT).input_ids]), windows, together=64)
+    return Exam(
+        {"letters": {size: QUESTIONS}}, {"text": torch.tensor([Characters()(TEXT).input_ids])}, windows, together=64
+    )
 
 
 def cost_of(loaded, ids, policy, truth=0.0):
@@ -258,9 +262,9 @@ def test_the_plain_model_may_be_the_best_choice(loaded):
 
 def test_a_rise_is_what_it_may_be_not_what_a_few_windows_say():
     """The same mean: windows that agree leave it there, windows that differ may hide a rise of any size."""
-    plain = Sheet({}, {32: [1.0] * 6}, 1.0)
+    plain = Sheet({}, {("text", 32): [1.0] * 6}, 1.0)
     agreeing, differing = (
-        Sheet({}, {32: [1.0 + 0.001 + spread * (-1) ** i for i in range(6)]}, 1.0) for spread in (1e-5, 0.01)
+        Sheet({}, {("text", 32): [1.0 + 0.001 + spread * (-1) ** i for i in range(6)]}, 1.0) for spread in (1e-5, 0.01)
     )
     rise, at_most = worst_perplexity_rise(plain, agreeing)
     assert rise == pytest.approx(0.001, rel=1e-3)
@@ -292,7 +296,9 @@ def test_a_judgement_is_paired_and_strict(loaded):
 
 
 def sheet(exact, loss, text=1.0):
-    return Sheet({("letters", 1): [Answered(loss + 0.01 * i, e) for i, e in enumerate(exact)]}, {32: [text] * 3}, 1.0)
+    return Sheet(
+        {("letters", 1): [Answered(loss + 0.01 * i, e) for i, e in enumerate(exact)]}, {("text", 32): [text] * 3}, 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -347,12 +353,62 @@ def test_paired_tests_are_the_textbooks():
 
 def test_the_splits_share_nothing():
     drawn = {split: {text for text, _ in questions("lookup", 4, 30, seed=5, split=split)} for split in SPLITS}
-    texts = {split: set(text_of(split).split("\n\n")) for split in SPLITS}
-    sources = {split: set(source_of(split).split("\n\n")) for split in SPLITS}
-    for one, other in (("fit", "choose"), ("fit", "report"), ("choose", "report")):
+    for one, other in combinations(SPLITS, 2):
         assert not drawn[one] & drawn[other]
-        for mine, others in ((texts, texts), (sources, sources), (texts, sources)):
-            assert not mine[one] & others[other]
+    parts = {(kind, split): of(split) for kind, of in KINDS.items() for split in SPLITS}
+    parts["unseen"] = unseen_kind()
+    for one, other in combinations({key: set(text.split("\n\n")) for key, text in parts.items()}.values(), 2):
+        assert not one & other
+    # Long enough for windows of 4,096: a token has about four characters.
+    assert min(map(len, parts.values())) > 5 * 4 * 4096
+    assert parts["docstrings", "report"].count("Parameters\n") > 50
+
+
+def test_a_function_is_in_one_split_in_whichever_module_it_stands(monkeypatch):
+    said = {"sort numpy": "Sorted.", "sort numpy.ma": "Sorted, masked.", "add numpy": "A sum.", "max numpy": "Largest."}
+    monkeypatch.setattr(splits, "_numpy", lambda: said)
+    assert [docstrings_of(split) for split in SPLITS] == ["A sum.", "Largest.", "Sorted.\n\nSorted, masked."]
+
+
+def test_the_worst_kind_of_text_counts():
+    plain = Sheet({}, {("text", 32): [1.0] * 4, ("source", 32): [2.0] * 4}, 1.0)
+    after = Sheet({}, {("text", 32): [0.9] * 4, ("source", 32): [2.01] * 4}, 1.0)
+    assert worst_perplexity_rise(plain, after)[0] == pytest.approx(math.expm1(0.01))
+    judged = compare(plain, after)
+    assert judged.worst_rise == pytest.approx(math.expm1(0.01))
+    assert set(judged.to_json()["text"]) == {"32", "source 32"}
+    assert Sheet.from_json(json.loads(json.dumps(after.to_json()))) == after
+
+
+def test_a_user_text_that_is_none_is_refused_in_one_line(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="binary is not text in UTF-8"):
+        text_of("fit", tmp_path / "binary")
+
+
+def test_a_price_forgets_an_early_excess():
+    """Costs far above what is allowed count as twice it: once they are mended the price soon turns."""
+    price = Price(40.0, allowed=0.004)
+    for _ in range(5):
+        price.follow(0.09)
+    high = price.value
+    for _ in range(8):
+        price.follow(0.0)
+    assert high > 40
+    assert price.value < high
+    fixed = Price(40.0, None)
+    fixed.follow(0.09)
+    assert fixed.value == 40
+
+
+def test_each_kind_of_text_has_its_own_price(loaded):
+    """One of two texts repeats a letter, and costs nothing: its price falls, the other's rises."""
+    recipe = Recipe(steps=24, learning_rate=0.05, penalty=1.0, allowed=1e-6, windows=(16, 32), n0=8.0)
+    easy = torch.zeros(1, 64, dtype=torch.long) + 7
+    course = learn(loaded, lambda step: QUESTIONS, [loaded.tokens(TEXT)[:, :64], easy], recipe).course
+    by_turn = [course.price[turn::4] for turn in range(4)]
+    assert all(prices[0] == 1 for prices in by_turn)
+    assert len({round(prices[-1], 6) for prices in by_turn}) > 1
 
 
 @pytest.mark.parametrize("method", ["match", "learn", "search"])
