@@ -8,6 +8,7 @@ Expected: lookup accuracy up severalfold at 2 to 8 times the fitted size, perple
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def held_out_exam(
 ) -> Exam:
     """Return the exam of the report split: `prompts` questions a task and size, and every kind of text in windows."""
     asked = {t: {n: questions(t, n, prompts, seed=seed, split="report") for n in sizes} for t in tasks}
-    return Exam(asked, _texts(loaded, "report", text, text_tokens), windows, together)
+    return Exam(asked, _texts(loaded, "report", text, text_tokens) if windows else {}, windows, together)
 
 
 def print_judgement(metrics: dict[str, Any]) -> None:
@@ -277,6 +278,7 @@ def _card(loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: 
     )
 
 
+@lru_cache(maxsize=4)  # exams of all seeds read the same text, and to write it in tokens takes seconds
 def _texts(loaded: LoadedModel, split: str, text: str | Path | None, tokens: int) -> dict[str, Tensor]:
     """Return the ids of so many tokens of each kind of text of a split, or of a user's text alone."""
     read = {TEXT: text_of(split, text)} if text else {kind: of(split) for kind, of in KINDS.items()}

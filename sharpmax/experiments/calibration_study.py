@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sharpmax.core.cards import Card, policy_from_json, policy_to_json
 from sharpmax.core.policies import PAPER, Constant, Policy
@@ -78,7 +79,7 @@ LORAS = {f"lora-{rate:g}": rate for rate in (2e-3, 5e-3, 1e-2)}
 SELECTION = 49152
 """Tokens of each kind of text to choose on, where it has as many."""
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("sharpmax.experiments.calibration_study")  # also where this module is the program
 
 
 def run(
@@ -126,7 +127,7 @@ class _Study:
     ) -> None:
         self.loaded, self.folder, self.exam = loaded, folder, exam
         self.steps, self.questions = steps, questions
-        self._exams = cache(self._draw_exams)
+        self._exams, self._unseen = cache(self._draw_exams), cache(self._read_unseen)
 
     def step(self, name: str) -> Any:
         """Return one step of the study."""
@@ -251,8 +252,10 @@ class _Study:
         tasks, sizes, windows = asked
         exam = held_out_exam(self.loaded, tasks=tasks, sizes=sizes, windows=windows, seed=seed, **self.exam)
         tokens = self.exam["text_tokens"]
-        unseen = self.loaded.tokens(unseen_kind()[: 8 * tokens])[:, :tokens]
-        return [exam, replace(exam, questions={}, texts={TEXT: unseen})]
+        return [exam, replace(exam, questions={}, texts={TEXT: self._unseen(tokens)} if windows else {})]
+
+    def _read_unseen(self, tokens: int) -> Tensor:
+        return self.loaded.tokens(unseen_kind()[: 8 * tokens])[:, :tokens]
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return a step from disk, or compute it and say how long that took."""
