@@ -38,7 +38,7 @@ def accuracy_by_size(metrics: Mapping[str, Any]) -> CurvesDisplay:
 
 
 def trade_off(metrics: Mapping[str, Any]) -> CurvesDisplay:
-    """Return accuracy against the rise of perplexity at its worst length, as the price of text grows; and the seeds."""
+    """Return accuracy against the rise of perplexity where it is worst, as the price of text grows; and the seeds."""
     priced = [step for name, step in metrics.items() if name.startswith("penalty")]
     seeds = [metrics[name] for name in metrics["seeds"]["chosen"]]
     curves = []
