@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest, ttest_rel
 
 import sharpmax
 from sharpmax.experiments import calibration, splits
@@ -272,9 +273,8 @@ def test_a_rise_is_what_it_may_be_not_what_a_few_windows_say():
     rise, at_most = worst_perplexity_rise(plain, differing)
     assert rise == pytest.approx(0.001, rel=1e-3)
     assert at_most > 0.008
-    scipy = pytest.importorskip("scipy.stats")
     found = paired([0.0, 0.0, 0.0], [1.0, 2.0, 4.0])
-    low = scipy.ttest_rel([1.0, 2.0, 4.0], [0.0] * 3).confidence_interval(0.90).high
+    low = ttest_rel([1.0, 2.0, 4.0], [0.0] * 3).confidence_interval(0.90).high
     assert found.at_most == pytest.approx(low)
 
 
@@ -339,13 +339,12 @@ def test_a_sheet_comes_back_from_json(loaded):
 
 
 def test_paired_tests_are_the_textbooks():
-    scipy = pytest.importorskip("scipy.stats")
     rng = np.random.default_rng(0)
     a = rng.normal(size=30)
     b = a - 0.3 + 0.1 * rng.normal(size=30)
-    assert paired(a, b).p_value == pytest.approx(scipy.ttest_rel(a, b).pvalue)
+    assert paired(a, b).p_value == pytest.approx(ttest_rel(a, b).pvalue)
     right = paired_accuracy([False] * 10 + [True], [True] * 10 + [False])
-    assert right.p_value == pytest.approx(scipy.binomtest(10, 11).pvalue)
+    assert right.p_value == pytest.approx(binomtest(10, 11).pvalue)
     assert paired([1.0, 2.0], [1.0, 2.0]).p_value == 1
     with pytest.raises(ValueError, match="one length"):
         paired([1.0], [1.0, 2.0])
@@ -448,6 +447,9 @@ def test_an_encoder_is_refused(tmp_path):
     ("options", "says"),
     [
         ({"sizes": [0]}, "sizes of at least 1, got 0"),
+        ({"together": 0}, "together of at least 1, got 0"),
+        ({"truth": 2.0}, "truth from 0 to 1, got 2"),
+        ({"fit_sizes": (32, 8)}, "fit_sizes from low to high, got 32, 8"),
         ({"fit_sizes": []}, "fit_sizes of at least 1, got none"),
         ({"steps": 0}, "steps of at least 1"),
         ({"text_before": -1}, "text_before of at least 0 characters, got -1"),

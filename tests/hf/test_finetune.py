@@ -140,7 +140,6 @@ def test_lora_trains_itself_and_the_policy_alone(tmp_path):
 
 
 def test_tensorboard_gets_the_loss(tmp_path):
-    pytest.importorskip("tensorboard")
     model = gemma("gemma-tiny").model
     finetune(model, learnable(50), RECIPE, folder=tmp_path, tensorboard=True, report=lambda _: None)
     assert list(tmp_path.rglob("events.out.tfevents*"))
