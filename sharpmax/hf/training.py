@@ -22,7 +22,8 @@ class AttentionLog(TrainerCallback):
     """Logs `attention/layer{i}/entropy` and `…/largest_weight`, means over heads and queries, every `every` steps.
 
     It watches the forward pass of those steps only. A model that is sharpened already keeps its policy, and the figures
-    are of its rows before sharpening.
+    are of its rows before sharpening. The Trainer tells no callback of an exception: after one, `close()` (or the next
+    step) gives the model back.
     """
 
     def __init__(self, trainer: Any, *, every: int = 50) -> None:
@@ -35,6 +36,8 @@ class AttentionLog(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start watching if this step is one to log."""
+        self.close()  # a step before may have died
+        self._seen = {}
         if state.global_step % self.every:
             return
         model = kwargs["model"]
@@ -47,7 +50,7 @@ class AttentionLog(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop watching, and log what was seen."""
-        self._stop()
+        self.close()
         if self._seen:
             names = ("entropy", "largest_weight")
             self.trainer.log(
@@ -61,9 +64,10 @@ class AttentionLog(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the model as it was, even if a step was cut short."""
-        self._stop()
+        self.close()
 
-    def _stop(self) -> None:
+    def close(self) -> None:
+        """Stop watching: the model attends as it did before."""
         if self._own is not None:
             self._own.restore()
             self._own = None

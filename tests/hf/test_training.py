@@ -51,3 +51,17 @@ def test_a_sharpened_model_keeps_its_policy(tmp_path):
     with sharpen(model, sharpmax.Constant(2.0), observer=lambda _, stats: seen.append(stats.inverse_temperature.max())):
         assert len(trained(tmp_path, model, every=2)) == 2
         assert torch.stack(seen).tolist() == [2.0] * 4  # two steps of two layers; the others were the callback's
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_after_a_step_that_died_the_model_is_given_back(tmp_path):
+    model = build("llama")
+    options = TrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
+    trainer = Trainer(model, options, train_dataset=[{"input_ids": torch.full((4,), 10**6), "labels": torch.ones(4)}])
+    log = AttentionLog(trainer)
+    trainer.add_callback(log)
+    with pytest.raises(IndexError):  # no such token
+        trainer.train()
+    assert model.config._attn_implementation != "eager"
+    log.close()
+    assert model.config._attn_implementation == "eager"

@@ -40,7 +40,10 @@ def budget(model: str, plan: Plan) -> dict[str, dict[str, float]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What each algorithm gets of the training.")
     parser.add_argument("--model", default=SCALES["full"].model, help="whose tokens are counted (smollm2)")
-    rows = budget(parser.parse_args().model, SCALES["full"].corpus)
+    try:
+        rows = budget(parser.parse_args().model, SCALES["full"].corpus)
+    except ValueError as refusal:
+        parser.error(str(refusal))
     table = Table(
         Column(no_wrap=True), "examples", "tokens", "answer", "% of examples", "% of tokens", "% of answer tokens"
     )
