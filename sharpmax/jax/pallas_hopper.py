@@ -24,7 +24,7 @@ from sharpmax.jax.pallas_tiles import NOTHING, Tiles, padded
 
 HELD, PASSING = 64, 128  # rows that a warpgroup holds; rows of a block that passes, a multiple of that
 SLOTS = 4  # blocks in shared memory
-REGISTERS = {2: (232, 40), 3: (160, 32)}  # of a computing and of the fetching thread, by computing warpgroups
+REGISTERS = {2: (232, 40), 4: (112, 32)}  # of a computing and of the fetching thread, by computing warpgroups
 WIDTHS = (64, 128)  # of a head: whole 128-byte rows for the copy engine, and room for the blocks
 
 

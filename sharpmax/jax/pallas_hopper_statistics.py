@@ -1,6 +1,6 @@
 """Row statistics on a Hopper GPU, and their gradient: the algebra of `pallas_statistics` and `pallas_gradients`.
 
-Three warpgroups compute the statistics, which need few registers; two the gradients, which hold a sum of products.
+Four warpgroups compute the statistics, which need few registers; two the gradients, which hold a sum of products.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from sharpmax.jax.pallas_tiles import LN2, NOTHING, Tiles
 
 def statistics(q: Array, k: Array, tiles: Tiles) -> tuple[Array, ...]:
     """Return H, LSE and max, each (B, H, Lq), of q (B, Lq, H, D) and k (B, Lk, Hkv, D)."""
-    tiles = walking(tiles, warpgroups=3)
+    tiles = walking(tiles, warpgroups=4)
     scale = tiles.scale / LN2
     nothing = scale * NOTHING
 
