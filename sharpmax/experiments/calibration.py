@@ -21,7 +21,7 @@ from sharpmax.core.policies import PerLayer, Policy
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.experiments.splits import KINDS, questions, seed_of, text_of
 from sharpmax.hf.answers import Question
-from sharpmax.hf.choose import Choice, choose, search, shares_and_strengths
+from sharpmax.hf.choose import Choice, choose, search
 from sharpmax.hf.descent import Draw, Recipe
 from sharpmax.hf.judge import TEXT, Exam, compare, sit
 from sharpmax.hf.layers import attention_layers, layer_count
@@ -113,7 +113,7 @@ def calibrate(
         before = text_of("fit", exam.get("text"))
         draw_step = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step, before=before, most=text_before)
         fitted, curves = _fit(loaded, method, draw_step, recipe, exam, folder.path / "fit.safetensors")
-        choice = choose(loaded, shares_and_strengths(fitted), selection, most_rise=most_rise)
+        choice = choose(loaded, fitted, selection, most_rise=most_rise)
     fitting = time.perf_counter() - began
     metrics = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores, "curves": curves}
     metrics |= _judged(loaded, choice, held_out_exam(loaded, seed=seed, **exam), most_rise)

@@ -45,7 +45,7 @@ from sharpmax.experiments.calibration_table import by_kind, comparison, transfer
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.experiments.splits import text_of, unseen_kind
 from sharpmax.hf.adapter import learn_lora
-from sharpmax.hf.choose import best_of, choose, score, shares_and_strengths
+from sharpmax.hf.choose import best_of, choose, score
 from sharpmax.hf.descent import Recipe
 from sharpmax.hf.judge import TEXT, Exam, Sheet, compare, sit
 from sharpmax.hf.learn import learn_side_by_side
@@ -54,7 +54,7 @@ from sharpmax.hf.load import LoadedModel, load
 MOST_RISE = 0.005
 SIZES, WINDOWS = (8, 16, 32, 64, 128, 256), (256, 1024, 4096)
 MAIN = ("lookup",), SIZES, WINDOWS
-"""Tasks, sizes and windows of the exam."""
+"""Tasks, sizes and windows of the exam of what was chosen."""
 RIVAL = ("lookup",), (32, 128, 256), WINDOWS
 """Of what is compared with it."""
 TRANSFER = ("lookup:parcel", "lookup:table", "lookup:room", "needle", "copy", "maximum"), (32, 128), ()
@@ -73,6 +73,9 @@ FITS: dict[str, dict[str, Any]] = {
 """Every fit by name, and what sets it apart from that of seed 0."""
 CHOSEN = (*SEEDS, "mixture", "b-alone")
 """The fits of which the selection split chooses how much to keep; the others are judged as they are."""
+FRESH = 20
+"""The first seed of the questions that what was chosen is judged on. The way to choose was last changed when answers to
+those of seeds 0 to 4 had been seen; what nothing is chosen of is judged on seed 0."""
 RULES: dict[str, Policy] = {"paper": PAPER, **{f"beta{beta:g}": Constant(beta) for beta in (1.05, 1.1)}}
 LORAS = {f"lora-{rate:g}": rate for rate in (2e-3, 5e-3, 1e-2)}
 """Their learning rates; `lora` is the one of them that the selection split likes best."""
@@ -140,18 +143,18 @@ class _Study:
         policy = self._choice(name.removeprefix("transfer-"))["policy"]
         if policy is None:
             return {"chosen": None}
-        return self._judged(name, partial(self._sit, policy_from_json(policy)), 0, TRANSFER)
+        return self._judged(name, partial(self._sit, policy_from_json(policy)), FRESH, TRANSFER)
 
     def pooled(self, found: dict[str, Any]) -> Any:
         """Return the answers of all seeds as one comparison, and the largest rise of perplexity of any."""
-        chosen = {name: FITS[name]["seed"] for name in SEEDS if name in FITS and found[name]["chosen"] is not None}
+        chosen = [name for name in SEEDS if name in FITS and found[name]["chosen"] is not None]
         if not chosen:
             return {"chosen": []}
-        plain = _joined([self._plain(seed, MAIN)[0] for seed in chosen.values()])
+        plain = _joined([self._plain(_asked_of(name), MAIN)[0] for name in chosen])
         policy = _joined([found[name]["records"][0] for name in chosen])
-        windows = found[next(iter(chosen))]["text"]
+        windows = found[chosen[0]]["text"]
         rises = {w: max(found[name]["text"][w]["perplexity_rise"] for name in chosen) for w in windows}
-        return {"chosen": list(chosen), "tasks": compare(plain, policy).to_json()["tasks"], "worst_rise": rises}
+        return {"chosen": chosen, "tasks": compare(plain, policy).to_json()["tasks"], "worst_rise": rises}
 
     def write_card(self) -> None:
         """Write the card of the seed that the selection split likes best, if it likes any."""
@@ -168,14 +171,13 @@ class _Study:
 
     def _learned(self, name: str) -> Any:
         """Judge a fit, or what the selection split chose to keep of it."""
-        seed, asked = FITS[name].get("seed", 0), MAIN if name in SEEDS else RIVAL
         if name not in CHOSEN:
-            return self._judged(name, partial(self._sit, self._fitted(name)), seed, asked)
+            return self._judged(name, partial(self._sit, self._fitted(name)), _asked_of(name), RIVAL)
         choice = self._choice(name)
         if choice["policy"] is None:
             return {"chosen": None}
         policy = policy_from_json(choice["policy"])
-        return {"chosen": choice["name"], **self._judged(name, partial(self._sit, policy), seed, asked)}
+        return {"chosen": choice["name"], **self._judged(name, partial(self._sit, policy), _asked_of(name), MAIN)}
 
     def _fitted(self, name: str) -> Any:
         """Return a fit; all are made side by side, in one descent."""
@@ -197,7 +199,7 @@ class _Study:
 
         def chosen() -> Any:
             exam = self._selection(FITS[name].get("tasks", FITTED_ON), FITS[name].get("seed", 0))
-            choice = choose(self.loaded, shares_and_strengths(self._fitted(name)), exam, most_rise=MOST_RISE)
+            choice = choose(self.loaded, self._fitted(name), exam, most_rise=MOST_RISE)
             kept = None if choice.policy is None else policy_to_json(choice.policy)
             return {"name": choice.name, "scores": choice.scores, "policy": kept}
 
@@ -267,6 +269,12 @@ class _Study:
             return value
 
         return self.folder.once(name, timed)
+
+
+def _asked_of(name: str) -> int:
+    """Return the seed of the questions that a fit is judged on."""
+    seed: int = FITS[name].get("seed", 0)
+    return seed + FRESH if name in CHOSEN else seed
 
 
 def _joined(sheets: Sequence[Any]) -> Sheet:

@@ -2,13 +2,14 @@
 
     log beta -> strength · log beta in the heads that it moves most, 0 in the others
 
-Candidates are judged on the selection exam; the best is the one whose answers lose least among those that are right no
-less often than the plain model and whose text, of every kind and at every length, costs surely less than allowed: not
-on the mean of a few windows, but at the upper end of its 95 % interval, and with a margin, because the text to be
-judged on is another. The plain model is always a candidate: nothing may be the best choice.
+The best is the one whose answers lose least among those that are right no less often than the plain model and whose
+text, of every kind and at every length, costs surely less than allowed: not on the mean of a few windows, but at the
+upper end of its 95 % interval, and with a margin, because the text to be judged on is another. A strength of 0 is the
+plain model, where the search begins: nothing may be the best choice. There is no largest strength: it goes up as long
+as that is better.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,13 +19,13 @@ from sharpmax.core.policies import Constant, LengthScaled, LogLinear, PerLayer, 
 from sharpmax.hf.judge import Exam, Sheet, mean_answer, sit, worst_perplexity_rise
 from sharpmax.hf.load import LoadedModel
 
-Candidate = tuple[str, Policy]
-
 MARGIN = 0.8
 """The share of the allowed rise of perplexity that a choice may use."""
 
-KEPT = (1.0, 1.3), (1.0, 1.15), (1.0, 1.0), (1.0, 0.9), (1.0, 0.8), (0.5, 1.0)
-"""The shares of the heads, and strengths, that are tried."""
+FIRST, FINEST = 1.0, 0.125
+"""The first step along the strengths, and the last: halved whenever it leads to nothing better."""
+FEWER = 0.5
+"""The share of the heads that is tried beside all of them."""
 
 
 class Choice(NamedTuple):
@@ -35,27 +36,46 @@ class Choice(NamedTuple):
     scores: dict[str, dict[str, float]]
 
 
-def choose(loaded: LoadedModel, candidates: Iterable[Candidate], exam: Exam, *, most_rise: float) -> Choice:
-    """Return the best candidate on the exam, or the plain model if none is better within the allowed rise."""
+def choose(loaded: LoadedModel, fitted: PerLayer, exam: Exam, *, most_rise: float) -> Choice:
+    """Return the best strength of a fitted policy on the exam, or the plain model if none is better.
+
+    From 0 up by steps as long as it gains, and by half a step where it does not; back down only where a stronger one
+    has answers that lose more, and not where text refuses it. Then the same strength in fewer heads.
+    """
     plain = sit(loaded, exam)
     scores = {"plain": score(plain, plain)}
-    best: tuple[float, str | None, Policy | None] = (scores["plain"]["answer_loss"], None, None)
-    for name, policy in candidates:
+    best = Choice(None, None, scores)
+    lowest = scores["plain"]["answer_loss"]
+
+    def better(strength: float, share: float = 1.0) -> bool:
+        nonlocal best, lowest
+        name = _name(strength, share)
+        if strength <= 0 or name in scores:
+            return False
+        policy = kept(fitted, share, strength)
         found = scores[name] = score(plain, sit(loaded, exam, policy))
-        if _admissible(found, scores["plain"], most_rise) and found["answer_loss"] < best[0]:
-            best = (found["answer_loss"], name, policy)
-    return Choice(best[1], best[2], scores)
+        if found["answer_loss"] >= lowest or not _admissible(found, scores["plain"], most_rise):
+            return False
+        best, lowest = Choice(name, policy, scores), found["answer_loss"]
+        return True
+
+    strength, step = 0.0, FIRST
+    while step >= FINEST:
+        if better(strength + step):
+            strength += step
+        elif scores[_name(strength + step)]["answer_loss"] >= lowest and better(strength - step):
+            strength -= step
+        else:
+            step /= 2
+    better(strength or FIRST, FEWER)
+    return best
 
 
-def shares_and_strengths(policy: PerLayer, pairs: Sequence[tuple[float, float]] = KEPT) -> list[Candidate]:
-    """Return a version of a fitted policy for each share of the heads, those it moves most, and strength."""
+def kept(policy: PerLayer, share: float, strength: float) -> PerLayer:
+    """Return a fitted policy at a strength in a share of the heads, those it moves most; plain in the others."""
     movement = np.concatenate([_movement(layer) for layer in policy.policies])
-    found: list[Candidate] = []
-    for share, strength in pairs:
-        least = np.quantile(movement, 1 - share) if share < 1 else -np.inf
-        layers = tuple(_weakened(layer, least, strength) for layer in policy.policies)
-        found.append((f"{share:.0%} of heads at strength {strength:g}", PerLayer(layers)))
-    return found
+    least = np.quantile(movement, 1 - share) if share < 1 else -np.inf
+    return PerLayer(tuple(_weakened(layer, least, strength) for layer in policy.policies))
 
 
 def search(
@@ -96,6 +116,10 @@ def best_of(scores: Mapping[str, dict[str, float]], *, most_rise: float) -> str:
     """Return which of several rivals to report: of those that text allows, if any, the one whose answers lose least."""
     allowed = [name for name, score in scores.items() if score["rise_at_most"] <= MARGIN * most_rise]
     return min(allowed or scores, key=lambda name: scores[name]["answer_loss"])
+
+
+def _name(strength: float, share: float = 1.0) -> str:
+    return f"{share:.0%} of heads at strength {strength:g}"
 
 
 def _admissible(found: dict[str, float], plain: dict[str, float], most_rise: float) -> bool:

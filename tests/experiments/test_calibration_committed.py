@@ -11,7 +11,7 @@ from sharpmax.core.cards import load_card, policy_from_json
 from sharpmax.experiments.calibration import print_judgement
 from sharpmax.experiments.calibration_study import SEEDS
 from sharpmax.experiments.calibration_table import comparison, transfer
-from sharpmax.hf.choose import shares_and_strengths
+from sharpmax.hf.choose import kept
 from sharpmax.hf.judge import Sheet, compare
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_the_card_is_the_fit_of_the_first_seed_at_the_strength_it_says(step):
     assert [np.shape(layer.a) for layer in card.policy.policies] == [(9, 1)] * 30
     fit = policy_from_json(step["fits"]["seed0"]["policy"])
     strength = float(card.notes.rsplit(" ", 1)[1])
-    assert dict(shares_and_strengths(fit, [(1.0, strength)])).popitem()[1] == card.policy
+    assert kept(fit, 1.0, strength) == card.policy
 
 
 def test_a_lora_of_equal_cost_is_better_and_the_guide_says_so(metrics, guide):

@@ -6,7 +6,7 @@ import pytest
 
 from sharpmax.core.cards import load_card
 from sharpmax.experiments import calibration_study
-from sharpmax.hf.choose import choose
+from sharpmax.hf.choose import Choice, choose, kept
 from tests.hf.tiny import tiny
 
 
@@ -33,10 +33,11 @@ def small(monkeypatch):
     for name, value in changes.items():
         monkeypatch.setattr(calibration_study, name, value)
 
-    def keep_a_half(loaded, candidates, exam, **options):
-        """Choose as ever, and then keep the last candidate whatever it scored: random weights gain nothing."""
-        name, policy = candidates[-1]
-        return choose(loaded, candidates, exam, **options)._replace(name=name, policy=policy)
+    def keep_a_half(loaded, fitted, exam, **options):
+        """Choose as ever, and then keep half of the heads whatever they scored: random weights gain nothing."""
+        name = "50% of heads at strength 1"
+        scores = choose(loaded, fitted, exam, **options).scores
+        return Choice(name, kept(fitted, 0.5, 1.0), {name: scores["plain"], **scores})
 
     monkeypatch.setattr(calibration_study, "choose", keep_a_half)
     return {"model": "tiny", "device": "cpu", "prompts": 2, "steps": 1, "questions": 2, "text_tokens": 96}

@@ -12,9 +12,10 @@ from scipy.stats import binomtest, ttest_rel
 import sharpmax
 from sharpmax.experiments import calibration, splits
 from sharpmax.experiments.splits import KINDS, SPLITS, docstrings_of, questions, text_of, unseen_kind
+from sharpmax.hf import choose as choosing
 from sharpmax.hf import sharpen
 from sharpmax.hf.answers import Answered, answer, answer_losses
-from sharpmax.hf.choose import choose, search, shares_and_strengths
+from sharpmax.hf.choose import FINEST, choose, kept, search
 from sharpmax.hf.descent import Recipe, text_cost
 from sharpmax.hf.descent_state import Price
 from sharpmax.hf.judge import Exam, Sheet, compare, sit, worst_perplexity_rise
@@ -248,17 +249,51 @@ def test_match_leaves_short_rows_alone_and_sharpens_long_ones(loaded):
     assert max(long for _, long in seen["matched"]) > 1
 
 
-def test_what_is_kept_is_weaker_and_sparser(loaded):
-    layer = sharpmax.LogLinear(a=((0.1,), (0.2,), (0.3,), (0.4,)), b=((0.0,),) * 4, c=((0.0,),) * 4)
-    whole = dict(shares_and_strengths(sharpmax.PerLayer((layer, layer)), [(1.0, 0.5), (0.5, 0.5)]))
-    assert whole["100% of heads at strength 0.5"].policies[0].a == ((0.05,), (0.1,), (0.15,), (0.2,))
-    assert whole["50% of heads at strength 0.5"].policies[0].a == ((0.0,), (0.0,), (0.15,), (0.2,))
+def per_layer(*heads):
+    return sharpmax.PerLayer((sharpmax.LogLinear(a=tuple((a,) for a in heads), b=((0.0,),) * 4, c=((0.0,),) * 4),) * 2)
+
+
+def test_what_is_kept_is_weaker_and_sparser():
+    fitted = per_layer(0.1, 0.2, 0.3, 0.4)
+    assert kept(fitted, 1.0, 0.5) == per_layer(0.05, 0.1, 0.15, 0.2)
+    assert kept(fitted, 0.5, 0.5) == per_layer(0.0, 0.0, 0.15, 0.2)
 
 
 def test_the_plain_model_may_be_the_best_choice(loaded):
-    choice = choose(loaded, [("harm", sharpmax.Constant(8.0))], exam(), most_rise=0.0)
-    assert choice.scores["harm"]["perplexity_rise"] > 0
+    choice = choose(loaded, per_layer(2.0, 2.0, 2.0, 2.0), exam(), most_rise=-1.0)
+    assert set(choice.scores) == {"plain", "50% of heads at strength 1"} | {
+        f"100% of heads at strength {strength}" for strength in (1, 0.5, 0.25, 0.125)
+    }
     assert (choice.name, choice.policy) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("least_loss", "allowed", "best"),
+    [
+        (9.0, 5.3, 5.25),  # far beyond where it was fitted; text refuses more
+        (9.0, 1.63, 1.625),
+        (1.2, 9.0, 1.25),  # answers lose more on both sides
+        (1.0, 9.0, 1.0),
+        (0.3, 9.0, 0.25),
+        (9.0, 0.2, 0.125),  # as fitted it costs too much
+        (9.0, 0.1, None),
+    ],
+)
+def test_the_strength_is_the_best_that_text_allows_wherever_it_lies(monkeypatch, least_loss, allowed, best):
+    def scored(_, strength):
+        rise = 0.004 * (strength / allowed) ** 2
+        return {"answer_loss": abs(strength - least_loss), "accuracy": 0.5, "rise_at_most": rise}
+
+    def strength_of(policy):
+        return float(sum(layer.a[0][0] for layer in policy.policies) / 2)
+
+    monkeypatch.setattr(choosing, "sit", lambda _, __, policy=None: 0.0 if policy is None else strength_of(policy))
+    monkeypatch.setattr(choosing, "score", scored)
+    choice = choose(None, per_layer(1.0, 1.0, 1.0, 1.0), None, most_rise=0.005)
+    assert choice.name == (best and f"100% of heads at strength {best:g}")
+    if best is not None:
+        assert strength_of(choice.policy) == best
+        assert best + FINEST > allowed or abs(best - least_loss) <= FINEST / 2
 
 
 def test_a_rise_is_what_it_may_be_not_what_a_few_windows_say():
