@@ -5,8 +5,8 @@
 The best is the one whose answers lose least among those that are right no less often than the plain model and whose
 text, of every kind and at every length, costs surely less than allowed: not on the mean of a few windows, but at the
 upper end of its 95 % interval, and with a margin, because the text to be judged on is another. A strength of 0 is the
-plain model, where the search begins: nothing may be the best choice. There is no largest strength: it goes up as long
-as that is better.
+plain model, where the search begins: nothing may be the best choice. There is no largest strength: it is doubled as
+long as that is better.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,8 @@ from sharpmax.hf.load import LoadedModel
 MARGIN = 0.8
 """The share of the allowed rise of perplexity that a choice may use."""
 
-FIRST, FINEST = 1.0, 0.125
-"""The first step along the strengths, and the last: halved whenever it leads to nothing better."""
+FIRST, FINE = 1.0, 1 / 16
+"""The strength that is tried first, and the share of a strength (or of the first) that is too small a step."""
 FEWER = 0.5
 """The share of the heads that is tried beside all of them."""
 
@@ -39,8 +39,8 @@ class Choice(NamedTuple):
 def choose(loaded: LoadedModel, fitted: PerLayer, exam: Exam, *, most_rise: float) -> Choice:
     """Return the best strength of a fitted policy on the exam, or the plain model if none is better.
 
-    From 0 up by steps as long as it gains, and by half a step where it does not; back down only where a stronger one
-    has answers that lose more, and not where text refuses it. Then the same strength in fewer heads.
+    The strength is doubled as long as that is better; then half of it is added, a quarter, and so on; taken away only
+    where with more of it answers lose more, not where text refuses it. Last, the same strength in fewer heads.
     """
     plain = sit(loaded, exam)
     scores = {"plain": score(plain, plain)}
@@ -59,8 +59,11 @@ def choose(loaded: LoadedModel, fitted: PerLayer, exam: Exam, *, most_rise: floa
         best, lowest = Choice(name, policy, scores), found["answer_loss"]
         return True
 
-    strength, step = 0.0, FIRST
-    while step >= FINEST:
+    strength, next_one = 0.0, FIRST
+    while better(next_one):
+        strength, next_one = next_one, 2 * next_one
+    step = (strength or FIRST) / 2
+    while step > FINE * max(strength, FIRST):
         if better(strength + step):
             strength += step
         elif scores[_name(strength + step)]["answer_loss"] >= lowest and better(strength - step):
