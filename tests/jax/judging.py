@@ -1,11 +1,12 @@
 """Judging a JAX result: by the float64 reference and the error budgets that the PyTorch suite uses, on the same cases.
 
-The reference and the naive low-precision attention run in PyTorch, whose autograd needs no compilation, so every
-comparison here is also one between the two frameworks.
+The reference and the naive low-precision attention run in PyTorch, whose autograd needs no compilation. The same budget
+judges it by what `sharpmax.torch.attention` makes of the same inputs.
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+import sharpmax.torch
 from sharpmax import reference_attention
 from sharpmax.jax import attention
 from tests.attention_cases import Case
@@ -110,6 +112,7 @@ def in_torch(case: Case, dtype: str, call: Any, precision: torch.dtype) -> Resul
     )
 
 
+@cache
 def exact(case: Case, dtype: str) -> Result:
     """The reference, in float64."""
 
@@ -121,17 +124,35 @@ def exact(case: Case, dtype: str) -> Result:
     return in_torch(case, dtype, call, torch.float64)
 
 
+@cache
+def by_torch(case: Case, dtype: str) -> Result:
+    """What our own attention in PyTorch makes of it, in the same dtype."""
+
+    def call(arrays: dict[str, Any], options: dict[str, Any]) -> Any:
+        first = [arrays[n] for n in ("query", "key", "value")]
+        rest = {n: arrays[n] for n in ("mask", "bias", "sinks")}
+        return sharpmax.torch.attention(*first, **rest, **options, return_stats=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return in_torch(case, dtype, call, DTYPES[dtype])
+
+
+@cache
 def naive(case: Case, dtype: str, precision: torch.dtype | None = None) -> Result:
     """Attention as people write it, in the inputs' dtype."""
     return in_torch(case, dtype, naive_attention, precision or DTYPES[dtype])
 
 
-def judge(case: Case, dtype: str, got: Result) -> None:
-    """Assert output, statistics and gradients within the budget."""
+def judge(case: Case, dtype: str, got: Result, beside: Result | None = None) -> None:
+    """Assert output, statistics and gradients within the budget; beside another result, that both can be within it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         want, low = exact(case, dtype), naive(case, dtype)
         low_wide = naive(case, dtype, got.wide)
+    if beside is not None:  # each of two may err by as much as the budget has for one
+        low, low_wide = (_moved(errs, want, beside) for errs in (low, low_wide))
+        want = beside
     assert got.dtype == DTYPES[dtype]
     assert got.wide == (torch.float64 if dtype == "float64" else torch.float32)
     assert_within_budget("output", got.output.to(got.dtype), want.output, low.output)
@@ -147,6 +168,20 @@ def judge(case: Case, dtype: str, got: Result) -> None:
         assert_within_budget(
             f"gradient of {name}", gradient.to(got.dtype), want.gradients[name], low.gradients[name], terms=terms
         )
+
+
+def _moved(low: Result, want: Result, beside: Result) -> Result:
+    """Return a result that errs by twice what `low` errs, around the one beside it instead of the exact one."""
+
+    def moved(low: torch.Tensor, want: torch.Tensor, beside: torch.Tensor) -> torch.Tensor:
+        return beside + 2 * (low.double() - want)
+
+    return replace(
+        low,
+        output=moved(low.output, want.output, beside.output),
+        stats={n: moved(s, want.stats[n], beside.stats[n]) for n, s in low.stats.items()},
+        gradients={n: moved(g, want.gradients[n], beside.gradients[n]) for n, g in low.gradients.items()},
+    )
 
 
 def probe(shape: tuple[int, ...]) -> np.ndarray:

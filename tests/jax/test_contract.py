@@ -1,4 +1,4 @@
-"""One contract, every implementation: output, statistics and gradients against the float64 reference.
+"""One contract, every implementation: output, statistics and gradients against the float64 reference and PyTorch's.
 
 The cases are those of the PyTorch suite. On a machine with an accelerator the same suite runs there.
 """
@@ -8,7 +8,7 @@ import pytest
 
 from sharpmax.jax import IMPLEMENTATIONS, streaming_blocks
 from tests.attention_cases import CASES
-from tests.jax.judging import in_jax, judge
+from tests.jax.judging import by_torch, in_jax, judge
 
 BY_NAME = {case.name: case for case in CASES}
 PORTABLE = ("chunked", "xla")  # these serve every case, on any device
@@ -32,7 +32,9 @@ def _quick_compiler():
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("implementation", PORTABLE)
 def test_contract(implementation, case):
-    judge(case, "float32", in_jax(case, "float32", implementation=implementation))
+    got = in_jax(case, "float32", implementation=implementation)
+    judge(case, "float32", got)
+    judge(case, "float32", got, beside=by_torch(case, "float32"))
 
 
 @pytest.mark.parametrize(
