@@ -184,5 +184,22 @@ def schedules(length=4096, heads=8, width=64, rounds=3):
     return found
 
 
+def growth(heads=32, key_heads=8, width=128):
+    """Return by schedule, length and devices the gigabytes of bfloat16 that a device sends in a forward pass."""
+    found = {}
+
+    def count(q, k):
+        logits = validated(q, k, k, policy=PAPER, is_causal=True).logits
+        for schedule, devices in product(("heads", "ring", "reduce"), (8, 64)):
+            if schedule != "heads" or key_heads % devices == 0:
+                gigabytes = bytes_moved(logits, width, devices, schedule) / 1e9
+                found.setdefault(schedule, {})[f"{q.shape[1]} on {devices}"] = round(gigabytes, 2)
+
+    for length in (131_072, 1_048_576):
+        jax.eval_shape(count, *(jax.ShapeDtypeStruct((1, length, n, width), jnp.bfloat16) for n in (heads, key_heads)))
+    return found
+
+
 if __name__ == "__main__":
-    print(json.dumps({"agreement": agreement, "memory": memory, "schedules": schedules}[sys.argv[1]]()))
+    programs = {"agreement": agreement, "memory": memory, "schedules": schedules, "growth": growth}
+    print(json.dumps(programs[sys.argv[1]]()))
