@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from sharpmax import reference_attention
@@ -75,7 +76,21 @@ def judge(case: Case, implementation: str = "pallas") -> None:
         assert_within_budget(name, got.to(dtype), exact[name].detach(), low[name].detach(), terms=terms)
 
 
+def judge_mapped(case: Case) -> None:
+    """Assert that vmap gives the second of two the statistics that it is given alone."""
+    arrays = draw(case, "bfloat16")
+    q, k = (lengths_first(jnp.asarray(arrays[n], jnp.bfloat16)) for n in ("query", "key"))
+
+    def run(q: Any, k: Any) -> Any:
+        return row_stats(q, k, is_causal=case.is_causal, window=case.window, implementation="pallas")
+
+    mapped, alone = jax.jit(jax.vmap(run))(jnp.stack([q, q / 2]), jnp.stack([k, -k])), jax.jit(run)(q / 2, -k)
+    for name in ("entropy", "logsumexp", "maximum"):
+        np.testing.assert_array_equal(getattr(mapped, name)[1], getattr(alone, name), err_msg=name)
+
+
 if __name__ == "__main__":
     pallas_passes.INTERPRET, pallas_passes.LOWERING = True, "mosaic"
     pallas_hopper.HELD, pallas_hopper.PASSING = 16, 32
     judge(CASE)
+    judge_mapped(replace(CASE, heads=1, queries=16, keys=32))

@@ -106,6 +106,14 @@ def test_mosaic_statistics_and_gradients_on_a_hopper(case, monkeypatch):
     on_a_hopper.judge(case)
 
 
+@pytest.mark.skipif(not ON_GPU, reason="by the interpreter below")
+def test_mosaic_under_vmap_on_a_hopper(monkeypatch):
+    if jax.devices()[0].compute_capability != "9.0":
+        pytest.skip("they are made for Hopper")
+    monkeypatch.setattr(pallas_passes, "LOWERING", "mosaic")
+    on_a_hopper.judge_mapped(on_a_hopper.CASE)
+
+
 @pytest.mark.skipif(ON_GPU, reason="here they are compiled")
 def test_mosaic_statistics_and_gradients_by_the_interpreter():
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
