@@ -27,8 +27,8 @@ NAME = "sharpmax_packed"
 """Our name in transformers' attention interface. It has no entry in the mask interface, so no mask is made."""
 MULTIPLE = 64
 """Batches are as wide as a multiple of this: few shapes, and whole tiles for the kernels."""
-SHORT = 256
-"""Examples up to this length share a batch, those up to twice, four times, … share others: few calls, padding < 2."""
+SHORT, GROWTH = 256, 3
+"""Examples up to this length share a batch, those up to 3 times it another, up to 9 times a third, …: few calls."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def lay_out(sizes: Sequence[int]) -> Layout:
     """
     size = np.asarray(sizes)
     start = np.cumsum(size) - size
-    batch = np.ceil(np.log2(np.maximum(size, SHORT) / SHORT)).astype(int)
+    batch = np.ceil(np.log(np.maximum(size, SHORT) / SHORT) / np.log(GROWTH) - 1e-9).astype(int)
     shapes, places, cells, filled = [], [], np.empty(int(size.sum()), np.int64), 0
     for which in np.unique(batch):
         chosen = np.flatnonzero(batch == which)

@@ -1,7 +1,8 @@
 """Our kernels as PyTorch operators: shapes known to tracing, gradients known to autograd.
 
 Every launch stands behind a custom operator with a fake kernel, its backward too, so `torch.compile(fullgraph=True)`,
-`torch.export` and autograd's own machinery meet no Python they cannot see through.
+`torch.export` and autograd's own machinery meet no Python they cannot see through. Calls that nobody traces go past the
+operator (`untraced`).
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from sharpmax.torch.triton_forward import launch_fused, launch_weighted
 from sharpmax.torch.triton_gradient import launch_output_gradient, launch_statistics_gradient
 from sharpmax.torch.triton_sharpened import attend_sharpened
 from sharpmax.torch.triton_statistics import launch_statistics
+from sharpmax.torch.untraced import untraced
 
 NO_GRADIENT_OF_MAXIMUM = (
     "our kernels do not differentiate RowStats.maximum (its gradient lies on the leading keys alone); "
@@ -90,6 +92,9 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
     )
 
 
+row_statistics_gradient = untraced(row_statistics_gradient)
+
+
 def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, key, row_scale, ctx.scale, ctx.left, ctx.right, ctx.with_variance = inputs
     entropy, _, log2_sum, _, variance = output
@@ -111,7 +116,7 @@ def _statistics_backward(
     return dq, dk, None, None, None, None, None
 
 
-row_statistics.register_autograd(_statistics_backward, setup_context=_keep_statistics)
+row_statistics = untraced(row_statistics, keep=_keep_statistics, backward=_statistics_backward)
 
 
 @torch.library.custom_op("sharpmax::sharpened_query", mutates_args=())
@@ -171,6 +176,9 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
     return query.new_empty(query.shape), key.new_empty(key.shape)
 
 
+sharpened_query_gradient = untraced(sharpened_query_gradient)
+
+
 @torch.library.custom_op("sharpmax::scaled_rows", mutates_args=())
 def scaled_rows(rows: Tensor, scale: Tensor) -> Tensor:
     """rows·scale, (B, H, L, D) by (B, H, L), multiplied in float32 and rounded once, in one launch."""
@@ -180,6 +188,9 @@ def scaled_rows(rows: Tensor, scale: Tensor) -> Tensor:
 @scaled_rows.register_fake
 def _(rows: Tensor, scale: Tensor) -> Tensor:
     return torch.empty_like(rows)
+
+
+scaled_rows = untraced(scaled_rows)
 
 
 def _keep_sharpened(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -213,7 +224,7 @@ def _sharpened_backward(
     return dq, dk, *nothing
 
 
-sharpened_query.register_autograd(_sharpened_backward, setup_context=_keep_sharpened)
+sharpened_query = untraced(sharpened_query, keep=_keep_sharpened, backward=_sharpened_backward)
 
 
 @torch.library.custom_op("sharpmax::sharpened_attention", mutates_args=())
@@ -228,6 +239,9 @@ def sharpened_attention(
 @sharpened_attention.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
     return query.new_empty(query.shape)
+
+
+sharpened_attention = untraced(sharpened_attention)
 
 
 @torch.library.custom_op("sharpmax::weighted", mutates_args=())
@@ -268,6 +282,9 @@ def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *rest: Any) -> An
     return *(x.new_empty(x.shape) for x in (query, key, value)), torch.empty_like(beta)
 
 
+weighted_gradient = untraced(weighted_gradient)
+
+
 def _keep_weighted(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, key, value, beta, ctx.scale, ctx.left, ctx.right = inputs
     ctx.mark_non_differentiable(output[1])
@@ -279,7 +296,7 @@ def _weighted_backward(ctx: Any, d_output: Tensor, d_logsumexp: Any) -> Any:
     return *gradients, None, None, None
 
 
-weighted.register_autograd(_weighted_backward, setup_context=_keep_weighted)
+weighted = untraced(weighted, keep=_keep_weighted, backward=_weighted_backward)
 
 
 @torch.library.custom_op("sharpmax::fused", mutates_args=())
@@ -308,3 +325,6 @@ def _(query: Tensor, key: Tensor, value: Tensor, scale: float, left: Any, right:
     rows = query.shape[:3] if store else (0,)
     out = query.new_empty((*query.shape[:3], value.shape[3]))
     return out, *(query.new_empty(rows, dtype=torch.float32) for _ in range(4))
+
+
+fused = untraced(fused)

@@ -1,0 +1,66 @@
+"""Call a custom operator's own function where nobody looks on.
+
+`torch.library` makes an operator known to tracing, and takes some 0.2 ms of the host for every call, more than short
+sequences take on the device. A tracer needs that; a plain call does not: it runs the function itself, and where a
+gradient is due, as an `autograd.Function` of the same two halves that the operator was registered with.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+Keep = Callable[[Any, tuple[Any, ...], Any], None]
+"""(ctx, inputs, output): keeps what the gradient needs, as `register_autograd`'s `setup_context`."""
+
+
+def untraced(operator: Any, *, keep: Keep | None = None, backward: Callable[..., Any] | None = None) -> Any:
+    """Return a function that calls the operator under a tracer, and what the operator stands for otherwise.
+
+    `keep` and `backward` are registered as its gradient. Without them a gradient that is due is left to the operator,
+    which refuses when it comes to it: a second derivative, of an operator that is itself a gradient.
+    """
+    compute = operator._init_fn
+    differentiable = _function(compute, keep, backward) if keep and backward else None
+    if differentiable is not None:
+        operator.register_autograd(backward, setup_context=keep)
+
+    def call(*arguments: Any) -> Any:
+        if torch.compiler.is_compiling() or _looked_on(arguments):
+            return operator(*arguments)
+        if not _needs_gradient(arguments):
+            return compute(*arguments)
+        return operator(*arguments) if differentiable is None else differentiable.apply(*arguments)
+
+    return call
+
+
+def _function(compute: Callable[..., Any], keep: Keep, backward: Callable[..., Any]) -> Any:
+    class Differentiable(Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            output = compute(*arguments)
+            keep(ctx, arguments, output)
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return backward(ctx, *gradients)
+
+    return Differentiable
+
+
+def _looked_on(arguments: tuple[Any, ...]) -> bool:
+    """Tell whether a mode, a transform or a tensor of another kind wants to see the operator."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or any(isinstance(x, Tensor) and type(x) not in (Tensor, nn.Parameter) for x in arguments)
+    )
+
+
+def _needs_gradient(arguments: tuple[Any, ...]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments)
