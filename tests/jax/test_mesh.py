@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -51,6 +52,35 @@ def test_memory_a_device_falls_with_devices():
         # With the blocks, the states and every gradient in flight, still less than all keys and values.
         assert temporary[8] < found[8]["all keys and values"], schedule
         assert found[8]["arguments"] == found[2]["arguments"] // 4, schedule
+
+
+def test_two_hosts_agree_with_one_device():
+    with socket.socket() as any_free:
+        any_free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{any_free.getsockname()[1]}"
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    script = Path(__file__).parent / "on_two_hosts.py"
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), coordinator],
+            env={**os.environ, **flags},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [host.communicate(timeout=300) for host in hosts]
+    finally:  # one that fails leaves the other waiting
+        for host in hosts:
+            host.kill()
+    for host, (printed, complaint) in zip(hosts, said, strict=True):
+        assert host.returncode == 0, complaint[-2000:]
+        found = json.loads(printed.splitlines()[-1])
+        assert (found.pop("devices"), found.pop("own")) == (4, 2)
+        # float64: nothing but a fault is as large.
+        assert max(found.values()) < 1e-10, found
 
 
 def one_device(names=("sequence",), kind=jax.sharding.AxisType.Auto):
