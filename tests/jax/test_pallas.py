@@ -106,7 +106,7 @@ def test_mosaic_statistics_and_gradients_on_a_hopper(case, monkeypatch):
     on_a_hopper.judge(case)
 
 
-@pytest.mark.skipif(not ON_GPU, reason="by the interpreter below")
+@pytest.mark.skipif(not ON_GPU, reason="by the interpreter it takes long: on_a_hopper.py vmap")
 def test_mosaic_under_vmap_on_a_hopper(monkeypatch):
     if jax.devices()[0].compute_capability != "9.0":
         pytest.skip("they are made for Hopper")
@@ -146,8 +146,11 @@ def test_kernels_lower_for_cuda_without_a_gpu(policy, width, lowering, monkeypat
     def windowed(q, k, v):
         return row_stats(q, k, window=100, implementation="pallas")
 
+    def mapped(q, k, v):
+        return jax.vmap(lambda q, k: windowed(q[None], k[None], v))(q, k)
+
     hopper = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H200", None, "gpu"))
-    for function in (jax.grad(loss, (0, 1, 2)), windowed):
+    for function in (jax.grad(loss, (0, 1, 2)), windowed, mapped):
         with use_abstract_mesh(hopper):
             text = jax.jit(function).trace(q, k, k).lower(lowering_platforms=("cuda",)).as_text()
         assert ("sharpmax_statistics_mosaic" in text) == (lowering == "mosaic")
