@@ -6,9 +6,9 @@ reference, source code, NumPy's docstrings, in parts that no fit or choice saw. 
 that nothing was fitted or chosen on, is reported beside them (`unseen`) and is no part of the claim. Then the honest
 part: the same card on other wordings and tasks, fitted on a mixture, against the paper's rule, one global beta, b
 alone, and a LoRA fitted at equal cost, at the best of three rates by the selection split; five seeds; and accuracy
-against perplexity as the price of text grows. What a first study found, on two kinds: docs/guide-length.md.
+against perplexity as the price of text grows. What was found: docs/guide-length.md.
 
-Cost: some six minutes on an H200, most of it one descent for all fits, in bfloat16. A killed run continues:
+Cost: some seven minutes on an H200, most of it one descent for all fits, in bfloat16. A killed run continues:
     python -m sharpmax.experiments.calibration_study --device cuda --out runs
     python -m sharpmax.experiments.calibration_study --device cuda --only seed0 seed1 --out runs     (a part of it)
 """
@@ -157,9 +157,13 @@ class _Study:
         return {"chosen": chosen, "tasks": compare(plain, policy).to_json()["tasks"], "worst_rise": rises}
 
     def write_card(self) -> None:
-        """Write the card of the seed that the selection split likes best, if it likes any."""
+        """Write the card of the seed that the selection split likes best, of those whose text was judged allowed."""
         choices = {name: self._choice(name) for name in SEEDS if name in FITS}
-        kept = {name: c["scores"][c["name"]]["answer_loss"] for name, c in choices.items() if c["policy"] is not None}
+        kept = {
+            name: choice["scores"][choice["name"]]["answer_loss"]
+            for name, choice in choices.items()
+            if choice["policy"] is not None and _worst_rise(self.step(name)) <= MOST_RISE
+        }
         if not kept:
             return
         best = min(kept, key=kept.__getitem__)
@@ -269,6 +273,10 @@ class _Study:
             return value
 
         return self.folder.once(name, timed)
+
+
+def _worst_rise(step: dict[str, Any]) -> float:
+    return max(float(text["perplexity_rise"]) for text in step["text"].values())
 
 
 def _asked_of(name: str) -> int:

@@ -1,11 +1,10 @@
 """The calibration study as tables in Markdown: what each policy gains and costs, kinds of text, and what transfers."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 SIZES, WINDOWS = ("32", "128", "256"), ("256", "1024", "4096")
-BESIDE = "source", "unseen"
-"""What a step has beside its text: the study of 2fc7940 had source code there, which now is a kind of the text."""
 
 
 def comparison(metrics: Mapping[str, Any]) -> list[str]:
@@ -31,7 +30,10 @@ def comparison(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def by_kind(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the rise of perplexity in % of every kind of text by window: the seeds' mean, and the highest of any."""
+    """Return the rise of perplexity in % of every kind of text by window: the seeds' mean, and the highest of any.
+
+    Last, all text but the unseen as one, each window of it alike.
+    """
     seeds = {name: metrics[name] for name in metrics["seeds"]["chosen"]}
     if not seeds:
         return []
@@ -40,10 +42,10 @@ def by_kind(metrics: Mapping[str, Any]) -> list[str]:
         shown = []
         for window in WINDOWS:
             key = window if kind == "text" else f"{kind} {window}"
-            rises = [100 * _rises(step)[key] for step in seeds.values() if key in _rises(step)]
-            shown.append(f"{sum(rises) / len(rises):+.2f} ({max(rises):+.2f})" if rises else "")
+            shown.append(_mean_and_highest([_rises(step)[key] for step in seeds.values() if key in _rises(step)]))
         lines.append(f"| {kind} | {' | '.join(shown)} |")
-    return lines
+    pooled = [_mean_and_highest([_pooled(step, window) for step in seeds.values()]) for window in WINDOWS]
+    return [*lines, f"| all but unseen | {' | '.join(pooled)} |"]
 
 
 def transfer(metrics: Mapping[str, Any], names: tuple[str, ...] = ("transfer-seed0", "transfer-mixture")) -> list[str]:
@@ -60,6 +62,17 @@ def transfer(metrics: Mapping[str, Any], names: tuple[str, ...] = ("transfer-see
     return lines
 
 
+def _mean_and_highest(rises: list[float]) -> str:
+    return f"{100 * sum(rises) / len(rises):+.2f} ({100 * max(rises):+.2f})" if rises else ""
+
+
+def _pooled(step: Mapping[str, Any], window: str) -> float:
+    """Return the rise of perplexity of all kinds of text together in windows of one length."""
+    kinds = [text for name, text in step["text"].items() if name.rpartition(" ")[2] == window]
+    items = sum(text["items"] for text in kinds)
+    return math.expm1(sum(text["items"] * text["difference"] for text in kinds) / items)
+
+
 def _row(name: str, right: list[float | None], rises: list[float]) -> str:
     shown = ["" if share is None else f"{100 * share:.1f}" for share in right]
     return f"| {' | '.join([name, *shown, *(f'{100 * rise:+.2f}' for rise in rises)])} |"
@@ -73,10 +86,7 @@ def _right(step: Mapping[str, Any], whose: str = "policy") -> list[float | None]
 def _rises(step: Mapping[str, Any]) -> dict[str, float]:
     """Return the rise of perplexity by "window" of the text itself, and by "kind window" of the others."""
     found = {window: text["perplexity_rise"] for window, text in step["text"].items()}
-    for kind in BESIDE:
-        of_kind = step.get(kind, {})
-        found |= {f"{kind} {window}": text["perplexity_rise"] for window, text in of_kind.items()}
-    return found
+    return found | {f"unseen {window}": text["perplexity_rise"] for window, text in step.get("unseen", {}).items()}
 
 
 def _kinds(steps: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -76,6 +76,21 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch, caplog):
     assert {file.name for file in figures.glob("*.png")} == {"accuracy.png", "trade-off.png"}
 
 
+def test_the_card_is_of_a_seed_whose_text_was_judged_allowed(small, tmp_path):
+    calibration_study.run(tmp_path, **small)
+    folder = tmp_path / "calibration-study" / "tiny"
+    for refused, left in (("seed0", "seed1"), ("seed1", None)):
+        judged = folder / "steps" / f"judge-{refused}.json"
+        step = json.loads(judged.read_text())
+        step["value"]["text"]["source 32"]["perplexity_rise"] = 10.1
+        judged.write_text(json.dumps(step))
+        (folder / "card.json").unlink()
+        calibration_study.run(tmp_path, **small)
+        assert (folder / "card.json").exists() == (left is not None)
+        if left:
+            assert load_card(folder / "card.json").data.endswith(left)
+
+
 def test_an_unknown_step_is_refused(small, tmp_path):
     with pytest.raises(ValueError, match="seed7"):
         calibration_study.run(tmp_path, **small, only=("seed7",))
