@@ -39,6 +39,12 @@ def visible_by_position(request: Request, start: int, stop: int, low: int, high:
 def counted_by_position(request: Request) -> Tensor:
     """Return how many keys each query sees when neither mask nor bias hides any, (B, H, Lq)."""
     length = request.key.shape[2]
+    # The usual cases in one launch: all of the keys, or one more a query.
+    device, dtype = request.query.device, request.wide
+    if request.left is None and request.right is None:
+        return torch.full((request.rows[2],), length, device=device, dtype=dtype).expand(request.rows)
+    if request.left is None and request.right == 0 and request.offset >= 0:
+        return torch.arange(request.offset + 1, length + 1, device=device, dtype=dtype).expand(request.rows)
     i = torch.arange(request.rows[2], device=request.query.device) + request.offset
     low = torch.zeros_like(i) if request.left is None else (i - request.left).clamp(min=0)
     high = torch.full_like(i, length) if request.right is None else (i + request.right + 1).clamp(max=length)

@@ -1,13 +1,16 @@
 """One query against a long cache: K and V are read once, the row of scores is kept between.
 
 beta needs the whole row before the first value can be weighed, and reading K twice would cost half as much again. But a
-row of scores is small, 4 bytes a key and query head beside 2·D·2 bytes a key for K and V shared by a group of heads:
+row of scores is small, 2 bytes a key and query head beside 2·D·2 bytes a key for K and V shared by a group of heads:
 
     scores    each program: one part of the keys, all query heads of a key head. Scores out; (m, Z, S) of the part
     weigh     merge the parts' (m, Z, S) -> H, beta, m; then Σ 2^(beta(x - m))·v of the part
     gather    sum the parts: they share one m, so there is nothing to rescale
 
-32 sequences, 32 query and 8 key heads, width 128: 4,096 bytes a key are read whatever one does, the scores add 256.
+A score is kept as its distance from the maximum so far, d: in float16 the weight 2^(-beta·d) errs by beta·d·2^-12 of
+itself, so what weighs much errs little, and all together by less than the weights' own rounding to half precision.
+
+32 sequences, 32 query and 8 key heads, width 128: 4,096 bytes a key are read whatever one does, the scores add 128.
 """
 
 # A kernel is not Python that a type checker can read.
@@ -27,7 +30,7 @@ ROWS = 16  # the least a tensor core multiplies; query heads of a group are padd
 
 @triton.jit
 def scores_kernel(
-    q, k, scores, part_m, part_z, part_s,
+    q, k, scores, highest, part_m, part_z, part_s,
     scale_log2, sq_b, sq_h, sk_b, sk_h, sk_l, H, LK, part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
     EARLY: tl.constexpr, PRECISION: tl.constexpr,
@@ -53,8 +56,10 @@ def scores_kernel(
         b_k = load_once(k, sk_l, o_j, o_d, LK, D)
         b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
         m_j = (o_j < LK)[None, :]
-        tl.store(scores + (row + o_r)[:, None] * LK + o_j[None, :], b_x, mask=m_j & (o_r < GROUPS)[:, None])
         b_m, b_z, b_s, _ = statistics_step(tl.where(m_j, b_x, -1e18), b_m, b_z, b_s, b_s, False)
+        b_x = tl.maximum(b_x - b_m[:, None], -6e4).to(scores.dtype.element_ty)  # float16 ends at 65,504
+        tl.store(scores + (row + o_r)[:, None] * LK + o_j[None, :], b_x, mask=m_j & (o_r < GROUPS)[:, None])
+        tl.store(highest + (row + o_r) * tl.cdiv(LK, BN) + start // BN, b_m, mask=o_r < GROUPS)
     o_part = (row + o_r) * tl.num_programs(0) + i_p
     m_r = o_r < GROUPS
     tl.store(part_m + o_part, b_m, mask=m_r)
@@ -64,7 +69,7 @@ def scores_kernel(
 
 @triton.jit
 def weigh_kernel(
-    v, scores, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
+    v, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
     sv_b, sv_h, sv_l, H, LK, part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
     PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, EARLY: tl.constexpr,
@@ -113,8 +118,9 @@ def weigh_kernel(
     for start in tl.range(i_p * part, end, BN):
         o_j = start + tl.arange(0, BN)
         m_x = (o_j < LK)[None, :] & m_r[:, None]
-        b_x = tl.load(scores + (row + o_r)[:, None] * LK + o_j[None, :], mask=m_x, other=-1e18)
-        b_p = tl.exp2(b_beta[:, None] * (b_x - b_m[:, None]))
+        b_x = tl.load(scores + (row + o_r)[:, None] * LK + o_j[None, :], mask=m_x, other=0.0).to(tl.float32)
+        b_rise = tl.load(highest + (row + o_r) * tl.cdiv(LK, BN) + start // BN, mask=m_r, other=0.0) - b_m
+        b_p = tl.exp2(b_beta[:, None] * tl.where(m_x, b_x + b_rise[:, None], -1e18))
         b_v = load_once(v, sv_l, o_j, o_dv, LK, DV)
         b_w += tl.sum(b_p, 1)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
@@ -164,7 +170,9 @@ def launch_decode(
 
     out = query.new_empty((batch, heads, 1, value_width))
     entropy, logsumexp, maximum, beta = (new(batch, heads, 1) if store else new(0) for _ in range(4))
-    scores, part_o = new(batch, heads, keys), new(batch, heads, parts, value_width)
+    kept = torch.float32 if query.dtype == torch.float32 else torch.float16
+    scores, highest = query.new_empty((batch, heads, keys), dtype=kept), new(batch, heads, triton.cdiv(keys, BN))
+    part_o = new(batch, heads, parts, value_width)
     part_m, part_z, part_s, part_w = (new(batch, heads, parts) for _ in range(4))
     groups, grid = heads // key_heads, (parts, batch * key_heads)
     rows = max(ROWS, triton.next_power_of_2(groups))
@@ -173,13 +181,13 @@ def launch_decode(
     early = not interpreted() and torch.cuda.get_device_capability(query.device) >= (9, 0)
     late = {"launch_pdl": True} if early else {}
     scores_kernel[grid](
-        query, key, scores, part_m, part_z, part_s,
+        query, key, scores, highest, part_m, part_z, part_s,
         log2_scale(scale), *query.stride()[:2], *key.stride()[:3], heads, keys, part,
         GROUPS=groups, ROWS=rows, D=width, BD=shape.BD, BN=BN, EARLY=early, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     weigh_kernel[grid](
-        value, scores, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
+        value, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
         *value.stride()[:3], heads, keys, part,
         GROUPS=groups, ROWS=rows, DV=value_width, BDV=BDV, BN=BN, PARTS=PARTS,
         KIND=kind, COUNT=len(numbers), STORE=store, EARLY=early, PRECISION=shape.precision,

@@ -20,6 +20,7 @@ from sharpmax.torch.triton_statistics import masked_scores, scaled_statistics_st
 from sharpmax.torch.triton_tiles import (
     LENGTHS,
     TileShape,
+    interpreted,
     key_bounds,
     load_rows,
     load_tile,
@@ -156,9 +157,9 @@ def fused_kernel(
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
 
 
-@triton.jit(do_not_specialize=LENGTHS)
-def weighted_kernel(
-    q, k, v, k_tiles, v_tiles, beta, out, log2_sum, listed,
+@triton.jit
+def weigh_tile(
+    i_m, i_bh, q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
     scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
@@ -166,12 +167,7 @@ def weighted_kernel(
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
     LISTED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row."""
-    if LISTED:
-        i_tile = tl.load(listed + tl.program_id(0))
-        i_m, i_bh = i_tile % tl.cdiv(LQ, BM), i_tile // tl.cdiv(LQ, BM)
-    else:
-        i_m, i_bh = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
+    """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row: tile i_m of one head."""
     i_b, i_h = i_bh // H, i_bh % H
     q += i_b.to(tl.int64) * sq_b + i_h * sq_h
     k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
@@ -211,6 +207,33 @@ def weighted_kernel(
     if not LISTED:
         # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
         tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def weighted_kernel(
+    q, k, v, k_tiles, v_tiles, beta, out, log2_sum, listed, counter,
+    scale_log2,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
+    H, LQ, LK, left, right,
+    GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
+    LISTED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries; or, of those listed, this program's share."""
+    if LISTED:
+        for i in tl.range(tl.program_id(0), tl.load(counter), tl.num_programs(0)):
+            i_tile = tl.load(listed + i)
+            weigh_tile(
+                i_tile % tl.cdiv(LQ, BM), i_tile // tl.cdiv(LQ, BM), q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
+                scale_log2, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left, right,
+                GROUPS, D, BD, DV, BDV, BM, BN, HAS_LEFT, HAS_RIGHT, TILED, LISTED, PRECISION,
+            )  # fmt: skip
+    else:
+        weigh_tile(
+            tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), q, k, v, k_tiles, v_tiles, beta, out,
+            log2_sum, scale_log2, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left, right,
+            GROUPS, D, BD, DV, BDV, BM, BN, HAS_LEFT, HAS_RIGHT, TILED, LISTED, PRECISION,
+        )  # fmt: skip
 
 
 def launch_fused(
@@ -260,23 +283,28 @@ def launch_weighted(
 
 
 def launch_weighted_tiles(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor, listed: Tensor, *, scale: float,
-    right: int | None,
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor, listed: Tensor, counter: Tensor, *,
+    scale: float, right: int | None,
 ) -> None:  # fmt: skip
-    """Write softmax(beta·e)·v of the listed tiles of 64 queries into `out`, (batch·head)·tiles + tile by number."""
+    """Write softmax(beta·e)·v of the listed tiles of 64 queries into `out`, (batch·head)·tiles + tile by number.
+
+    How many are listed is read on the device, by as many programs as may be at work there together.
+    """
     shape = tile_shape("listed", query)._replace(BM=64)
-    _weigh((listed.numel(),), shape, query, key, value, beta, out, beta, listed, scale, None, right)
+    together = 1 if interpreted() else 3 * torch.cuda.get_device_properties(query.device).multi_processor_count
+    grid = (min(listed.numel(), together),)
+    _weigh(grid, shape, query, key, value, beta, out, beta, (listed, counter), scale, None, right)
 
 
 def _weigh(
     grid: tuple[int, ...], shape: TileShape, query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor,
-    log2_sum: Tensor, listed: Tensor | None, scale: float, left: int | None, right: int | None,
+    log2_sum: Tensor, listed: tuple[Tensor, Tensor] | None, scale: float, left: int | None, right: int | None,
 ) -> None:  # fmt: skip
     heads, length, width = query.shape[1:]
     value_width = value.shape[3]
     k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
     weighted_kernel[grid](
-        query, key, value, k_tiles, v_tiles, beta, out, log2_sum, beta if listed is None else listed,
+        query, key, value, k_tiles, v_tiles, beta, out, log2_sum, *(listed or (beta, beta)),
         log2_scale(scale),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,

@@ -5,7 +5,7 @@
 FlashAttention with one more running sum (x in units of log 2). It is a speculation: whoever reads the entropies may
 find that a row needs another beta, and must then attend to it again.
 
-A program stays on its multiprocessor and takes tile after tile of 192 queries: three consumers (warp groups) of 64, and
+A program stays on its multiprocessor and draws tile after tile of 192 queries: three consumers (warp groups) of 64, and
 a producer that has the copy engine fetch queries, keys and values. While one consumer exponentiates, the others
 multiply. All blocks go by one loop, masked or not: with a loop for each, ptxas 12.8 computes the second half of the
 queries' address for the first loop alone, and where that has no block the other multiplies with the tile before.
@@ -15,13 +15,13 @@ queries' address for the first loop alone, and where that has no block the other
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from sharpmax.torch.triton_statistics_hopper import KEYS, ROWS, describe, multiply, private
+from sharpmax.torch.triton_tickets import counter, draw, hand_over, handed_over, heads_together, programs, tile_of
 from sharpmax.torch.triton_tiles import LENGTHS, log2_scale
 
 CONSUMERS = 3  # as many as the registers allow: 64 for scores and 64 for the output of a width of 128
@@ -29,36 +29,19 @@ STAGES = {64: 5, 128: 2}  # blocks of keys and of values in flight, by width
 
 
 @gluon.jit
-def nth_tile(n, sizes, HAS_RIGHT: gl.constexpr):
-    """Return batch·head, tile of 192 queries, and blocks of keys, of the n-th tile of this program.
-
-    Tiles come in twos, one that sees many keys and one that sees few: every two are as much work, in any order, so
-    programs side by side can work on the same few heads, whose keys then stay in the cache.
-    """
-    LQ, LK, right = sizes
-    tiles = gl.cdiv(LQ, 192)
-    pairs = gl.cdiv(tiles, 2)
-    i_pair = gl.program_id(0) + (n // 2) * gl.num_programs(0)
-    i_bh = i_pair // pairs
-    i_m = i_pair - i_bh * pairs
-    # The middle tile of an odd number is its own partner: the second time it is a tile of no queries.
-    i_m = gl.where(n % 2 == 0, tiles - 1 - i_m, gl.where(2 * i_m + 1 == tiles, tiles, i_m))
-    high = LK
-    if HAS_RIGHT:
-        high = gl.maximum(gl.minimum(LK, gl.minimum(i_m * 192 + 192, LQ) + LK - LQ + right), 0)
-    return i_bh, i_m, gl.where(i_m == tiles, 0, gl.cdiv(high, 128))
-
-
-@gluon.jit
-def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, sizes, H,
-         count, GROUPS: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
+def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue,
+         sizes, H, GROUPS: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
     """The producer: the queries of the next tile while this one is at work, and rings of key and value blocks."""
     STAGES: gl.constexpr = b_k.shape[0]
+    b_ticket, asked, total, together = queue
     at = 0
-    for n in range(count):
-        i_bh, i_m, blocks = nth_tile(n, sizes, HAS_RIGHT)
+    n = 0
+    ticket = gl.program_id(0)
+    while ticket < total:
+        i_bh, i_m, blocks = tile_of(ticket, sizes, together, 3, HAS_RIGHT)
         i_b, i_h = i_bh // H, i_bh % H
         mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
+        hand_over(ticket, b_ticket.index(n % 2))
         mbarrier.expect(q_ready.index(n % 2), 3 * q_tiles.block_type.nbytes)
         for i in gl.static_range(3):
             tma.async_copy_global_to_shared(
@@ -78,6 +61,11 @@ def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_
                 v_tiles, [i_b, i_h // GROUPS, i * 128, 0], v_ready.index(slot), b_v.index(slot)
             )
         at += blocks
+        n += 1
+        ticket = draw(asked, total)
+    mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
+    hand_over(ticket, b_ticket.index(n % 2))
+    mbarrier.arrive(q_ready.index(n % 2), count=1)
 
 
 @gluon.jit
@@ -109,10 +97,11 @@ def weigh(b_x, scale, b_v, v_ready, v_empty, at, b_m, b_z, b_s, b_o):
 
 
 @gluon.jit
-def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, out, entropy, sizes, count, scale,
+def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, entropy, sizes, scale,
             CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
     """A consumer: output and entropy of 64 queries of every tile."""
-    LQ, LK, right = sizes
+    _, LQ, LK, right = sizes
+    b_ticket, _, total, together = queue
     D: gl.constexpr = b_q.shape[4]
     STAGES: gl.constexpr = b_k.shape[0]
     scores: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
@@ -122,8 +111,11 @@ def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty,
     # What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there.
     masked = -1152921504606846976.0
     at = 0
-    for n in range(count):
-        i_bh, i_m, blocks = nth_tile(n, sizes, HAS_RIGHT)
+    n = 0
+    mbarrier.wait(q_ready.index(0), 0)
+    ticket = handed_over(b_ticket.index(0))
+    while ticket < total:
+        i_bh, i_m, blocks = tile_of(ticket, sizes, together, 3, HAS_RIGHT)
         i_m = i_m * 3 + CONSUMER
         first = i_m * 64 + LK - LQ
         full, high = LK, LK
@@ -137,7 +129,6 @@ def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty,
         b_o = gl.zeros([64, D], gl.float32, outputs)
         o_i = first + gl.arange(0, 64, gl.SliceLayout(1, scores))
         b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
-        mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
         b_qn = b_q.index(n % 2 * 3 + CONSUMER).reshape([64, D])
         for j in range(own):
             b_x = multiply(b_qn, b_k, k_ready, k_empty, zeros, at + j)
@@ -153,6 +144,9 @@ def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty,
         mbarrier.arrive(q_empty.index(n % 2), count=1)
         m_empty = b_m <= masked * scale
         write(m_empty, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ)
+        n += 1
+        mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
+        ticket = handed_over(b_ticket.index(n % 2))
 
 
 @gluon.jit
@@ -175,9 +169,9 @@ def write(m_empty, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ):
     gl.store(p_out, b_o.to(out.dtype.element_ty), mask=(o_m < LQ)[:, None])
 
 
-@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads"])
+@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together"])
 def once_kernel(
-    q_tiles, k_tiles, v_tiles, out, entropy, scale_log2, H, heads, LQ, LK, right,
+    q_tiles, k_tiles, v_tiles, out, entropy, asked, scale_log2, H, heads, together, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr,
 ):  # fmt: skip
     """Output and entropy of this program's share of the tiles of 192 queries."""
@@ -186,6 +180,7 @@ def once_kernel(
     b_v = gl.allocate_shared_memory(v_tiles.dtype, [STAGES, 1, 1, 128, D], v_tiles.layout)
     q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    b_ticket = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     k_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -198,18 +193,17 @@ def once_kernel(
         mbarrier.init(k_empty.index(i), count=3)
         mbarrier.init(v_ready.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=3)
-    pairs = gl.cdiv(gl.cdiv(LQ, 192), 2) * heads
-    count = 2 * gl.cdiv(pairs - gl.program_id(0), gl.num_programs(0))
-    sizes = (LQ, LK, right)
+    sizes = (heads, LQ, LK, right)
+    queue = (b_ticket, asked, heads * gl.cdiv(LQ, 192), together)
     gl.warp_specialize([
-        (load, (q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, sizes,
-                H, count, GROUPS, HAS_RIGHT)),
-        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, out, entropy, sizes, count,
-                   scale_log2, 0, HAS_RIGHT)),
-        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, out, entropy, sizes, count,
-                   scale_log2, 1, HAS_RIGHT)),
-        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, out, entropy, sizes, count,
-                   scale_log2, 2, HAS_RIGHT)),
+        (load, (q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue,
+                sizes, H, GROUPS, HAS_RIGHT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, entropy,
+                   sizes, scale_log2, 0, HAS_RIGHT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, entropy,
+                   sizes, scale_log2, 1, HAS_RIGHT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, entropy,
+                   sizes, scale_log2, 2, HAS_RIGHT)),
     ], [4, 4, 4], [160, 160, 160])  # fmt: skip
 
 
@@ -218,11 +212,9 @@ def launch_once(query: Tensor, key: Tensor, value: Tensor, *, scale: float, righ
     batch, heads, length, width = query.shape
     out = query.new_empty(query.shape)
     entropy = query.new_empty((batch, heads, length), dtype=torch.float32)
-    pairs = batch * heads * triton.cdiv(triton.cdiv(length, CONSUMERS * ROWS), 2)
-    programs = min(pairs, torch.cuda.get_device_properties(query.device).multi_processor_count)
-    once_kernel[(programs,)](
-        describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, entropy,
-        log2_scale(scale), heads, batch * heads, length, key.shape[2], right or 0,
+    once_kernel[(programs(query, CONSUMERS * ROWS),)](
+        describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, entropy, counter(query.device),
+        log2_scale(scale), heads, batch * heads, heads_together(query, key, value), length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None,
         num_warps=4, maxnreg=128,
     )  # fmt: skip

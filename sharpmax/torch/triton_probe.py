@@ -97,32 +97,41 @@ def needy_kernel(
 
 
 def launch_probe(
-    query: Tensor, key: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...], tail: float
-) -> Tensor:
-    """Return how many of the SAMPLES tiles have a row with beta != 1, and how many one that no key settles (2,)."""
+    query: Tensor,
+    key: Tensor,
+    *,
+    scale: float,
+    right: int | None,
+    kind: int,
+    numbers: tuple[float, ...],
+    tail: float,
+    counts: Tensor,
+    tickets: Tensor,
+) -> None:
+    """Add to `counts` (2,) how many of the SAMPLES tiles have a row with beta != 1, and how many one no key settles.
+
+    `tickets` are SAMPLES zeros, int32, for the kernel to count with.
+    """
     batch, heads, length, width = query.shape
     shape = tile_shape("statistics", query)
     parts = query.new_empty((SAMPLES, PARTS, 3, shape.BM), dtype=torch.float32)
-    counts = torch.zeros(2 + SAMPLES, dtype=torch.int32, device=query.device)
     probe_kernel[(SAMPLES, PARTS)](
-        query, key, parts, counts[2:], counts, numbers, log2_scale(scale), tail,
+        query, key, parts, tickets, counts, numbers, log2_scale(scale), tail,
         *query.stride()[:3], *key.stride()[:3], heads, batch * heads, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, BM=shape.BM, BN=shape.BN, PARTS=PARTS,
         HAS_RIGHT=right is not None, KIND=kind, COUNT=len(numbers), PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
-    return counts[:2]
 
 
-def launch_needy(entropy: Tensor, *, kind: int, numbers: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return beta (B, H, Lq), the tiles of 64 queries in which it is not 1 throughout, and how many those are."""
+def launch_needy(entropy: Tensor, *, kind: int, numbers: tuple[float, ...], counter: Tensor) -> tuple[Tensor, Tensor]:
+    """Return beta (B, H, Lq), and the tiles of 64 queries in which it is not 1 throughout; `counter` counts those."""
     batch, heads, length = entropy.shape
     total = batch * heads * int(triton.cdiv(length, ROWS))
     beta = torch.empty_like(entropy)
     needy = torch.empty(total, dtype=torch.int32, device=entropy.device)
-    counter = torch.zeros(1, dtype=torch.int32, device=entropy.device)
     needy_kernel[(triton.cdiv(total, TILES),)](
         entropy, beta, needy, counter, numbers, length, total,
         ROWS=ROWS, TILES=TILES, KIND=kind, COUNT=len(numbers), num_warps=4,
     )  # fmt: skip
-    return beta, needy, counter
+    return beta, needy

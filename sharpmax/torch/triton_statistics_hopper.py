@@ -1,24 +1,29 @@
 """The statistics pass for Hopper, in Gluon: what `triton_statistics` computes, with more warps to hide behind.
 
-A program has four consumers (warp groups) of 64 queries each, and a producer that has the copy engine fetch blocks of
-keys, which all four share. A consumer multiplies a block on the tensor cores and then exponentiates it; while it does
-the one, others do the other. Four on a multiprocessor keep both units at about 65 % of what they can do.
+A program stays on its multiprocessor and draws tile after tile of 256 queries (`triton_tickets`). It has four consumers
+(warp groups) of 64 queries each, and a producer that has the copy engine fetch blocks of keys, which all four share,
+and the queries of the next tile. A consumer multiplies a block on the tensor cores and then exponentiates it; while it
+does the one, others do the other. Four on a multiprocessor keep both units at about 65 % of what they can do.
+
+All blocks go by one loop, masked or not: with a loop for each, ptxas 12.8 computes the queries' address for the first
+alone, and where that has no block the other multiplies with whatever the register held.
 
 A thread keeps its own (m, Z, S) of its 32 of a block's 128 keys, for each of its two rows: nothing is exchanged between
 threads until a row has ended.
 
 With SETTLE the kernel also notes where each row's leading key is, and lists the tiles of 64 queries in which a row is
-not settled: where the keys other than the leader weigh more than TAIL.
+not settled: where the keys other than the leader weigh more than TAIL. With FORETOLD it does nothing at all where a
+sample of the rows (`triton_probe`) says that another launch is to serve.
 """
 
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
+import math
 from functools import cache
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -26,12 +31,23 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from sharpmax.torch import triton_policy
+from sharpmax.torch.triton_tickets import (
+    counter,
+    draw,
+    hand_over,
+    handed_over,
+    heads_together,
+    multiprocessors,
+    programs,
+    tickets,
+    tile_of,
+)
 from sharpmax.torch.triton_tiles import LENGTHS, interpreted, log2_scale
 
 ROWS, KEYS, CONSUMERS = 64, 128, 4
-STAGES = {64: 8, 128: 4}  # blocks of keys in flight, by width
-SHORTEST = {64: 4096, 128: 2048}  # keys, by width: below, a program's start and end cost more than it gains
-CACHED = 2**24  # bytes of keys that programs at work at one time may read: well within the second-level cache
+STAGES = {64: 8, 128: 3}  # blocks of keys in flight, by width
+MOST_UNEVEN = 1.25  # the largest share of the work that a multiprocessor may get, over the mean
+SHORTEST = {64: 2048, 128: 1024}  # keys, by width: below, a tile's start and end cost more than it gains
 TAIL = 2.0**-11
 """What all but the leading key of a settled row weigh at most: a quarter of what bfloat16 rounds an output by."""
 
@@ -44,6 +60,16 @@ class Settled(NamedTuple):
     leaders: Tensor
     unsettled: Tensor
     counter: Tensor
+
+
+class Foretold(NamedTuple):
+    """What a sample of the tiles says (`triton_probe`): how many of them are needy and unsettled, and up to how many
+    are few. Where few are unsettled a launch with notes on leaders serves, if there is one `beside`; else where few are
+    needy the one walk; else a launch without notes."""
+
+    counts: Tensor
+    few: int
+    beside: bool
 
 
 @gluon.jit
@@ -69,23 +95,46 @@ def merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE: gl.constexpr):
 
 
 @gluon.jit
-def load_keys(k_tiles, b_k, ready, empty, i_b, i_hk, blocks):
-    """The producer: keep the ring of key blocks full."""
+def load(q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, sizes, H, GROUPS: gl.constexpr,
+         HAS_RIGHT: gl.constexpr):  # fmt: skip
+    """The producer: the queries of the next tile while this one is at work, and a ring of key blocks."""
     STAGES: gl.constexpr = b_k.shape[0]
-    for j in range(blocks):
-        slot = j % STAGES
-        mbarrier.wait(empty.index(slot), (j // STAGES) & 1 ^ 1)
-        mbarrier.expect(ready.index(slot), k_tiles.block_type.nbytes)
-        tma.async_copy_global_to_shared(k_tiles, [i_b, i_hk, j * 128, 0], ready.index(slot), b_k.index(slot))
+    b_ticket, asked, total, together = queue
+    at = 0
+    n = 0
+    ticket = gl.program_id(0)
+    while ticket < total:
+        i_bh, i_m, blocks = tile_of(ticket, sizes, together, 4, HAS_RIGHT)
+        i_b, i_h = i_bh // H, i_bh % H
+        mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
+        hand_over(ticket, b_ticket.index(n % 2))
+        mbarrier.expect(q_ready.index(n % 2), 4 * q_tiles.block_type.nbytes)
+        for i in gl.static_range(4):
+            tma.async_copy_global_to_shared(
+                q_tiles, [i_b, i_h, (i_m * 4 + i) * 64, 0], q_ready.index(n % 2), b_q.index(n % 2 * 4 + i)
+            )
+        for j in range(blocks):
+            slot = (at + j) % STAGES
+            mbarrier.wait(empty.index(slot), ((at + j) // STAGES) & 1 ^ 1)
+            mbarrier.expect(ready.index(slot), k_tiles.block_type.nbytes)
+            tma.async_copy_global_to_shared(
+                k_tiles, [i_b, i_h // GROUPS, j * 128, 0], ready.index(slot), b_k.index(slot)
+            )
+        at += blocks
+        n += 1
+        ticket = draw(asked, total)
+    mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
+    hand_over(ticket, b_ticket.index(n % 2))
+    mbarrier.arrive(q_ready.index(n % 2), count=1)
 
 
 @gluon.jit
-def multiply(b_q, b_k, ready, empty, zeros, j):
-    """Multiply the queries with block j of the keys, when it has come, and hand the block back."""
+def multiply(b_q, b_k, ready, empty, zeros, at):
+    """Multiply the queries with the block of keys that is number `at` of all, when it has come, and hand it back."""
     STAGES: gl.constexpr = b_k.shape[0]
     D: gl.constexpr = b_k.shape[4]
-    slot = j % STAGES
-    mbarrier.wait(ready.index(slot), (j // STAGES) & 1)
+    slot = at % STAGES
+    mbarrier.wait(ready.index(slot), (at // STAGES) & 1)
     b_k = b_k.index(slot).reshape([128, D]).permute([1, 0])
     b_x = warpgroup_mma_wait(0, deps=[warpgroup_mma(b_q, b_k, zeros, use_acc=False, is_async=True)])
     mbarrier.arrive(empty.index(slot), count=1)
@@ -94,49 +143,61 @@ def multiply(b_q, b_k, ready, empty, zeros, j):
 
 @gluon.jit
 def consume(
-    b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m, blocks, scale,
+    b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale,
     CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr, COUNT: gl.constexpr,
-    SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
+    STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
 ):  # fmt: skip
-    """A consumer: the statistics of the 64 queries of tile i_m."""
-    LQ, LK, right = sizes
+    """A consumer: the statistics of 64 queries of every tile."""
+    _, LQ, LK, right = sizes
+    b_ticket, _, total, together = queue
     D: gl.constexpr = b_q.shape[4]
     STAGES: gl.constexpr = b_k.shape[0]
     scores: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     zeros = gl.zeros([64, 128], gl.float32, scores)
-    b_m = gl.full_like(gl.max(private(zeros), 2), -1e18)
-    b_j = gl.zeros_like(b_m, dtype=gl.int32)
-    b_z = gl.zeros_like(b_m)
-    b_s = gl.zeros_like(b_m)
-    b_q = b_q.index(CONSUMER).reshape([64, D])
-
-    first = i_m * 64 + LK - LQ
-    full, high = LK, LK
-    if HAS_RIGHT:
-        full = gl.maximum(gl.minimum(LK, first + right + 1), 0)
-        high = gl.maximum(gl.minimum(LK, first + right + 64), 0)
-    own = gl.minimum(gl.cdiv(high, 128), blocks)
-    full = gl.minimum(full // 128, own)
-    mbarrier.wait(q_ready, 0)
-    for j in range(full):
-        b_x = multiply(b_q, b_k, ready, empty, zeros, j)
-        b_m, b_j, b_z, b_s = merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE)
-    o_i = first + gl.arange(0, 64, gl.SliceLayout(1, scores))
-    b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
     o_n = gl.arange(0, 128, gl.SliceLayout(0, scores))
-    for j in range(full, own):
-        b_x = multiply(b_q, b_k, ready, empty, zeros, j)
-        b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x * scale, -1e18)
-        b_m, b_j, b_z, b_s = merge(b_x, j, 1.0, b_m, b_j, b_z, b_s, SETTLE)
-    for j in range(own, blocks):  # blocks that only other consumers see
-        mbarrier.wait(ready.index(j % STAGES), (j // STAGES) & 1)
-        mbarrier.arrive(empty.index(j % STAGES), count=1)
-    write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIND, COUNT, SHARPENED, SETTLE)
+    # What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there.
+    masked = -1152921504606846976.0
+    at = 0
+    n = 0
+    mbarrier.wait(q_ready.index(0), 0)
+    ticket = handed_over(b_ticket.index(0))
+    while ticket < total:
+        i_bh, i_m, blocks = tile_of(ticket, sizes, together, 4, HAS_RIGHT)
+        i_m = i_m * 4 + CONSUMER
+        first = i_m * 64 + LK - LQ
+        full, high = LK, LK
+        if HAS_RIGHT:
+            full = gl.maximum(gl.minimum(LK, first + right + 1), 0)
+            high = gl.maximum(gl.minimum(LK, first + right + 64), 0)
+        own = gl.minimum(gl.cdiv(high, 128), blocks)
+        b_m = gl.full_like(gl.max(private(zeros), 2), masked) * scale
+        b_j = gl.zeros_like(b_m, dtype=gl.int32)
+        b_z = gl.zeros_like(b_m)
+        b_s = gl.zeros_like(b_m)
+        o_i = first + gl.arange(0, 64, gl.SliceLayout(1, scores))
+        b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
+        b_qn = b_q.index(n % 2 * 4 + CONSUMER).reshape([64, D])
+        for j in range(own):
+            b_x = multiply(b_qn, b_k, ready, empty, zeros, at + j)
+            if j * 128 + 128 > full:
+                b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x, masked)
+            b_m, b_j, b_z, b_s = merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE)
+        for j in range(own, blocks):  # blocks that only other consumers see
+            mbarrier.wait(ready.index((at + j) % STAGES), ((at + j) // STAGES) & 1)
+            mbarrier.arrive(empty.index((at + j) % STAGES), count=1)
+        at += blocks
+        b_m = gl.where(b_m <= masked * scale, -1e18, b_m)  # nothing seen
+        write(b_qn, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIND, COUNT, STORE, SHARPENED,
+              SETTLE)  # fmt: skip
+        mbarrier.arrive(q_empty.index(n % 2), count=1)
+        n += 1
+        mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
+        ticket = handed_over(b_ticket.index(n % 2))
 
 
 @gluon.jit
 def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIND: gl.constexpr,
-          COUNT: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr):  # fmt: skip
+          COUNT: gl.constexpr, STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr):  # fmt: skip
     """Merge the threads' states, and write what follows from them."""
     D: gl.constexpr = b_q.shape[1]
     b_top = gl.max(b_m, 1)
@@ -154,7 +215,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
     i_row = i_bh.to(gl.int64) * LQ
     o_row = i_row + o_m
     entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened = outputs
-    if not SETTLE:  # nobody asks for statistics there
+    if STORE:
         b_lse = b_top + gl.log2(b_z)
         gl.store(entropy + o_row, b_h, mask=m_m)
         gl.store(logsumexp + o_row, gl.where(m_empty, float("-inf"), 0.6931471805599453 * b_lse), mask=m_m)
@@ -163,8 +224,9 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
     if KIND != 0:
         b_beta, b_slope = beta_and_slope(b_h, numbers, KIND, COUNT)
         b_beta = gl.where(m_empty, 1.0, b_beta)
-        gl.store(beta + o_row, b_beta, mask=m_m)
-        if not SETTLE:
+        if STORE or SETTLE:
+            gl.store(beta + o_row, b_beta, mask=m_m)
+        if STORE:
             gl.store(slope + o_row, gl.where(m_empty, 0.0, b_slope), mask=m_m)
         if SHARPENED:
             tile: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
@@ -174,79 +236,73 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
             p_out = sharpened + (i_row + o_t)[:, None] * D + o_d[None, :]
             gl.store(p_out, b_out.to(sharpened.dtype.element_ty), mask=(o_t < LQ)[:, None])
         if SETTLE:
-            leaders, unsettled, counter, tail = settled
+            leaders, unsettled, loose_tiles, tail = settled
             # The thread that has the maximum, and its block: 32 keys. beta >= 1 leaves the others no more weight.
             o_thread = gl.arange(0, 4, gl.SliceLayout(0, b_m.type.layout))[None, :]
             b_lead = gl.max(gl.where(b_m == b_top[:, None], b_j * 128 + o_thread * 2, 0), 1)
             gl.store(leaders + o_row, gl.where(m_empty, -1, b_lead), mask=m_m)
             m_settled = m_empty | ((b_z - 1 <= tail) & (b_beta >= 1)) | (o_m >= LQ)
             if gl.min(m_settled.to(gl.int32), 0) == 0:
-                gl.store(unsettled + gl.atomic_add(counter, 1), i_bh * gl.cdiv(LQ, 64) + i_m)
+                gl.store(unsettled + gl.atomic_add(loose_tiles, 1), i_bh * gl.cdiv(LQ, 64) + i_m)
 
 
-@gluon.jit(do_not_specialize=[*LENGTHS, "H", "together"])
+@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "few"])
 def statistics_kernel(
     q_tiles, k_tiles, entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened, numbers,
-    leaders, unsettled, counter, tail,
-    scale_log2, H, together, LQ, LK, right,
+    leaders, unsettled, loose_tiles, tail, foretold, few, asked,
+    scale_log2, H, heads, together, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
-    COUNT: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
+    COUNT: gl.constexpr, STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, FORETOLD: gl.constexpr,
 ):  # fmt: skip
-    """The statistics of 256 queries of one head."""
-    tiles = gl.cdiv(LQ, 256)
-    heads = gl.num_programs(0) // tiles
-    # Some heads at a time, so that their keys stay in the cache; of those, the queries that see the most keys first.
-    i_part = gl.program_id(0) // (tiles * together)
-    i_rest = gl.program_id(0) - i_part * tiles * together
-    abreast = gl.minimum(together, heads - i_part * together)
-    i_bh = i_part * together + i_rest % abreast
-    i_m = tiles - 1 - i_rest // abreast
-    i_b, i_h = i_bh // H, i_bh % H
-
-    b_q = gl.allocate_shared_memory(q_tiles.dtype, [4, 1, 1, 64, D], q_tiles.layout)
+    """The statistics of this program's share of the tiles of 256 queries."""
+    b_q = gl.allocate_shared_memory(q_tiles.dtype, [8, 1, 1, 64, D], q_tiles.layout)
     b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
-    q_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    b_ticket = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(q_ready, count=1)
+    for i in gl.static_range(2):
+        mbarrier.init(q_ready.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=4)
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(empty.index(i), count=4)
-    mbarrier.expect(q_ready, 4 * q_tiles.block_type.nbytes)
-    for i in gl.static_range(4):
-        tma.async_copy_global_to_shared(q_tiles, [i_b, i_h, i_m * 256 + i * 64, 0], q_ready, b_q.index(i))
-
-    high = LK
-    if HAS_RIGHT:
-        high = gl.maximum(gl.minimum(LK, gl.minimum(i_m * 256 + 256, LQ) + LK - LQ + right), 0)
-    blocks = gl.cdiv(high, 128)
+    total = heads * gl.cdiv(LQ, 256)
+    if FORETOLD != 0:  # 1: alone; 2: beside a launch with notes, or without
+        needy, loose = gl.load(foretold) > few, gl.load(foretold + 1) > few
+        if SETTLE:
+            total = gl.where(loose, 0, total)
+        elif FORETOLD == 2:
+            total = gl.where(loose & needy, total, 0)
+        else:
+            total = gl.where(loose & (needy == 0), 0, total)
     outputs = (entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened)
-    settled = (leaders, unsettled, counter, tail)
-    sizes = (LQ, LK, right)
+    settled = (leaders, unsettled, loose_tiles, tail)
+    sizes = (heads, LQ, LK, right)
+    queue = (b_ticket, asked, total, together)
     # ptxas grants registers to partitions other than the first, so the first is the producer.
     gl.warp_specialize([
-        (load_keys, (k_tiles, b_k, ready, empty, i_b, i_h // GROUPS, blocks)),
-        (consume, (b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m * 4, blocks, scale_log2,
-                   0, HAS_RIGHT, KIND, COUNT, SHARPENED, SETTLE)),
-        (consume, (b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m * 4 + 1, blocks,
-                   scale_log2, 1, HAS_RIGHT, KIND, COUNT, SHARPENED, SETTLE)),
-        (consume, (b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m * 4 + 2, blocks,
-                   scale_log2, 2, HAS_RIGHT, KIND, COUNT, SHARPENED, SETTLE)),
-        (consume, (b_q, b_k, q_ready, ready, empty, outputs, settled, numbers, sizes, i_bh, i_m * 4 + 3, blocks,
-                   scale_log2, 3, HAS_RIGHT, KIND, COUNT, SHARPENED, SETTLE)),
+        (load, (q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, sizes, H, GROUPS, HAS_RIGHT)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale_log2,
+                   0, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale_log2,
+                   1, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale_log2,
+                   2, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale_log2,
+                   3, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE)),
     ], [4, 4, 4, 4], [112, 112, 112, 112])  # fmt: skip
 
 
 def serves(query: Tensor, key: Tensor) -> bool:
     """Tell whether this kernel is the faster one for these tensors on their device."""
-    if interpreted() or query.dtype not in (torch.float16, torch.bfloat16):
+    if interpreted() or query.dtype not in (torch.float16, torch.bfloat16) or query.shape[3] not in STAGES:
         return False
-    if key.shape[2] < SHORTEST.get(query.shape[3], key.shape[2] + 1):
+    if multiprocessors(query.device) == 0 or key.shape[2] < SHORTEST[query.shape[3]]:
         return False
-    device = torch.cuda.get_device_properties(query.device)
-    if (device.major, device.minor) != (9, 0) or _programs(query) < device.multi_processor_count:
-        return False
-    return copied_in_tiles(query, key)
+    shares = tickets(query, 2 * CONSUMERS * ROWS) / multiprocessors(query.device)  # a long tile and a short one
+    return math.ceil(shares) <= MOST_UNEVEN * shares and copied_in_tiles(query, key)
 
 
 def copied_in_tiles(*tensors: Tensor) -> bool:
@@ -265,29 +321,25 @@ def launch_on_hopper(
     rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
     sharpened: Tensor,
     settled: Settled | None = None,
+    foretold: Foretold | None = None,
 ) -> None:
-    """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q, and what settles; empty ones are not.
+    """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q, and what settles.
 
-    With `settled` only beta is filled of `rows`.
+    With an empty entropy, no `rows` are filled but beta where it settles; with `foretold` nothing is, where another
+    launch serves.
     """
-    batch, heads, _, width = query.shape
-    groups = heads // key.shape[1]
-    together = max(1, CACHED // (key.shape[2] * width * key.element_size())) * groups
-    together = triton.cdiv(batch * heads, triton.cdiv(batch * heads, together))  # equal shares
-    leaders, unsettled, counter = settled or (rows[0], rows[0], rows[0])
-    statistics_kernel[(_programs(query),)](
+    batch, heads, length, width = query.shape
+    asked = counter(query.device)
+    counts, few, beside = foretold or (asked, 0, False)
+    statistics_kernel[(programs(query, CONSUMERS * ROWS),)](
         describe(query, ROWS), describe(key, KEYS), *rows, sharpened, numbers or (0.0,),
-        leaders, unsettled, counter, TAIL,
-        log2_scale(scale), heads, together, query.shape[2], key.shape[2], right or 0,
-        GROUPS=groups, D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=max(len(numbers), 1), SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
+        *(settled or (asked, asked, asked)), TAIL, counts, few, asked,
+        log2_scale(scale), heads, batch * heads, heads_together(query, key), length, key.shape[2], right or 0,
+        GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
+        COUNT=max(len(numbers), 1), STORE=rows[0].numel() > 0, SHARPENED=sharpened.numel() > 0,
+        SETTLE=settled is not None, FORETOLD=0 if foretold is None else 1 + beside,
         num_warps=4, maxnreg=96,
     )  # fmt: skip
-
-
-def _programs(query: Tensor) -> int:
-    batch, heads, length, _ = query.shape
-    return int(triton.cdiv(length, CONSUMERS * ROWS)) * batch * heads
 
 
 def describe(tensor: Tensor, rows: int) -> TensorDescriptor:

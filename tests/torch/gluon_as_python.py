@@ -67,6 +67,9 @@ class Shared:
     def load(self, layout):
         return block(self.tensor.clone())
 
+    def store(self, value):
+        self.tensor.copy_(value)
+
 
 class Barriers:
     """One mbarrier, or several."""
@@ -109,7 +112,7 @@ class Tiles:
 def _allocate(dtype, shape, layout):
     if layout == "barriers":
         return Barriers(shape[0] if len(shape) > 1 else 0)
-    return Shared(torch.full(shape, torch.nan, dtype=dtype))
+    return Shared(torch.full(shape, torch.nan if dtype.is_floating_point else -1, dtype=dtype))
 
 
 def _either(pick):
@@ -134,7 +137,7 @@ def _specialize(functions_and_arguments, warps, registers):
         raise failures[0]
 
 
-def _atomic_add(pointer, value):
+def _atomic_add(pointer, value, sem="acq_rel"):
     before = pointer.tensor.clone()
     pointer.tensor += value
     return block(before[0])
@@ -146,7 +149,8 @@ def _language(program, programs):
         constexpr=object, int32=torch.int32, int64=torch.int64, float32=torch.float32, static_range=range,
         program_id=lambda axis: block(program), num_programs=lambda axis: block(programs),
         SliceLayout=lambda *a: None, NVMMADistributedLayout=lambda **k: None, BlockedLayout=lambda *a: None,
-        DotOperandLayout=lambda *a: None, convert_layout=lambda x, layout, assert_trivial=False: x,
+        SwizzledSharedLayout=lambda *a: None, DotOperandLayout=lambda *a: None,
+        convert_layout=lambda x, layout, assert_trivial=False: x,
         allocate_shared_memory=_allocate, warp_specialize=_specialize,
         arange=lambda low, high, layout=None: block(torch.arange(low, high)), cdiv=lambda a, b: (a + b - 1) // b,
         zeros=lambda shape, dtype, layout: block(torch.zeros(shape, dtype=dtype)),

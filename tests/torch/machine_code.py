@@ -120,11 +120,11 @@ def our_kernels():
     from sharpmax.torch import triton_once_hopper as once
     from sharpmax.torch import triton_statistics_hopper as statistics
 
-    numbers = dict.fromkeys(("H", "heads", "together", "LQ", "LK", "right"), "i32")
+    numbers = dict.fromkeys(("H", "heads", "together", "few", "LQ", "LK", "right"), "i32")
     numbers |= {"scale_log2": "fp32", "tail": "fp32", "numbers": ("fp32",) * 8}
     rows = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
     numbers |= {**dict.fromkeys(rows, "*fp32"), "sharpened": "*bf16", "out": "*bf16"}
-    numbers |= dict.fromkeys(("leaders", "unsettled", "counter"), "*i32")
+    numbers |= dict.fromkeys(("leaders", "unsettled", "loose_tiles", "foretold", "asked"), "*i32")
     for width in (64, 128):
 
         def tile(rows, width=width):
@@ -133,16 +133,13 @@ def our_kernels():
 
         types = {**numbers, "q_tiles": tile(64), "k_tiles": tile(128), "v_tiles": tile(128)}
         shared = {"GROUPS": 1, "D": width, "HAS_RIGHT": True}
-        policy = {"KIND": 1, "COUNT": 8, "SHARPENED": True, "SETTLE": True}
-        yield (
-            f"statistics {width}",
-            compiled(
-                statistics.statistics_kernel,
-                types,
-                {**shared, **policy, "STAGES": statistics.STAGES[width]},
-                maxnreg=96,
-            ),
-        )
+        policy = {"KIND": 1, "COUNT": 8, "SHARPENED": True, "STAGES": statistics.STAGES[width]}
+        for notes in (True, False):
+            how = {"STORE": not notes, "SETTLE": notes, "FORETOLD": 2 * notes}
+            yield (
+                f"statistics {width}{', with notes' if notes else ''}",
+                compiled(statistics.statistics_kernel, types, {**shared, **policy, **how}, maxnreg=96),
+            )
         yield (
             f"one walk {width}",
             compiled(once.once_kernel, types, {**shared, "STAGES": once.STAGES[width]}, maxnreg=128),

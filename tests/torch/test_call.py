@@ -52,8 +52,8 @@ def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
     """Tensors of a GPU that is not there: what is chosen is all that is asked."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
-    def chosen(dtype=torch.float32, queries=64, value_width=32, **options):
-        shapes = ((1, 2, queries, 32), (1, 2, 64, 32), (1, 2, 64, value_width))
+    def chosen(dtype=torch.float32, queries=64, width=32, value_width=None, **options):
+        shapes = ((1, 2, queries, width), (1, 2, 64, width), (1, 2, 64, value_width or width))
         with FakeTensorMode():
             tensors = [torch.empty(shape, device="cuda", dtype=dtype) for shape in shapes]
             return which_implementation(*tensors, **options).implementation
@@ -64,6 +64,10 @@ def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
     assert chosen(value_width=40) == "triton"
     assert chosen(is_causal=True, window=3) == "triton"
     assert chosen(return_stats=True) == "triton"
+    assert chosen(width=128) == "stock"
+    assert chosen(width=128, queries=1) == "triton"
+    assert chosen(width=128, return_stats=True) == "chunked"
+    assert chosen(torch.bfloat16, width=128, return_stats=True) == "hybrid"
     assert chosen(torch.float64) == "chunked"
 
 

@@ -17,7 +17,7 @@ if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch import triton_once_hopper as once
-from sharpmax.torch import triton_probe, triton_sharpened, triton_statistics
+from sharpmax.torch import triton_sharpened, triton_statistics
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
 from tests.torch import machine_code
@@ -26,27 +26,34 @@ from tests.torch.gluon_as_python import Tiles, run_kernel
 POLICY = kernel_policy(PAPER)
 
 
-def statistics_as_python(query, key, *, scale, right, kind, numbers, rows, sharpened, settled=None):
+def statistics_as_python(
+    query, key, *, scale, right, kind, numbers, rows, sharpened, settled=None, foretold=None
+):  # fmt: skip
     """Do what `launch_on_hopper` does, without a GPU."""
-    heads, length, width = query.shape[1:]
+    batch, heads, length, width = query.shape
+    asked = torch.zeros(1, dtype=torch.int32)
     run_kernel(
-        hopper.statistics_kernel, hopper._programs(query), Tiles(query, 64), Tiles(key, 128), *rows, sharpened,
-        numbers, *(settled or (rows[0],) * 3), hopper.TAIL,
-        scale * 1.4426950408889634, heads, 3, length, key.shape[2], right or 0,
+        hopper.statistics_kernel, 3, Tiles(query, 64), Tiles(key, 128), *rows, sharpened,
+        numbers, *(settled or (rows[0],) * 3), hopper.TAIL, *(foretold or (rows[0], 0))[:2], asked,
+        scale * 1.4426950408889634, heads, batch * heads, 2, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=len(numbers), SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
+        COUNT=len(numbers), STORE=rows[0].numel() > 0, SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
+        FORETOLD=0 if foretold is None else 1 + foretold.beside,
     )  # fmt: skip
+    assert asked == 0  # for the next launch to count with
 
 
 def once_as_python(query, key, value, *, scale, right):
     """Do what `launch_once` does, without a GPU."""
     batch, heads, length, width = query.shape
     out, entropy = torch.full_like(query, torch.nan), torch.full(query.shape[:3], torch.nan)
+    asked = torch.zeros(1, dtype=torch.int32)
     run_kernel(
-        once.once_kernel, 2, Tiles(query, 64), Tiles(key, 128), Tiles(value, 128), out, entropy,
-        scale * 1.4426950408889634, heads, batch * heads, length, key.shape[2], right or 0,
+        once.once_kernel, 2, Tiles(query, 64), Tiles(key, 128), Tiles(value, 128), out, entropy, asked,
+        scale * 1.4426950408889634, heads, batch * heads, 2, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None,
     )  # fmt: skip
+    assert asked == 0
     return out, entropy
 
 
@@ -65,7 +72,7 @@ SHAPES = pytest.mark.parametrize(
         ((1, 1, 1, 300, 100, 64), 0),  # the first queries see no key
         ((1, 1, 1, 1, 1, 64), 0),
         ((1, 1, 1, 256, 256, 64), None),  # whole blocks: none is masked
-        ((1, 1, 1, 256, 256, 128), 0),  # and, of the last tile, only where there is a query
+        ((1, 1, 1, 256, 256, 128), 0),  # and some only because no query is there
     ],
 )
 
@@ -102,85 +109,86 @@ def test_one_walk_equals_the_reference(shape, right):
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()  # weights are rounded to bfloat16
 
 
-def retrieval(length, width, *, near, heads=2, twins=False):
-    """Each query matches one earlier key by far, but for `near` queries of the first head, which match two.
+def matched(length, width, *, matches, spread=0, heads=2):
+    """Each query matches so many earlier keys by far (of two, equal ones), but for `spread` queries of the first head.
 
-    With `twins` keys come in twos that are equal.
+    With no matches, and for those queries, logits are spread so that `PAPER` sharpens the row.
     """
     generator = torch.Generator().manual_seed(0)
-    k, v = (torch.randn(1, heads, length, width, generator=generator) for _ in range(2))
-    k = k / k.norm(dim=-1, keepdim=True) * width**0.5
-    if twins:
-        k[:, :, 1::2] = k[:, :, ::2]
-    match = (torch.rand(length, generator=generator) * torch.arange(1, length + 1)).long()
-    q = k[:, :, match] * (40 / width**0.5)
-    last = slice(length - 20, length - 20 + near)
-    q[0, 0, last] += k[0, 0, 3] * (40 / width**0.5)
+    q, k, v = (torch.randn(1, heads, length, width, generator=generator) for _ in range(3))
+    q = 2.4 * q
+    first = (torch.rand(length, generator=generator) * torch.arange(1, length + 1)).long()
+    if matches:
+        k = k / k.norm(dim=-1, keepdim=True) * width**0.5
+        if matches == 2:
+            k[:, :, 1::2] = k[:, :, ::2]
+        best = k[:, :, first] * (40 / width**0.5)
+        best[0, 0, length - 20 : length - 20 + spread] = q[0, 0, length - 20 : length - 20 + spread]
+        q = best
     return q, k, v
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernel itself runs: test_retrieval_on_the_gpu")
-@pytest.mark.parametrize(("near", "few", "attended"), [(0, 16, 0), (5, 2, 0), (5, 16, 1)])
-def test_the_road_taken_is_the_one_the_rows_allow(near, few, attended, monkeypatch):
-    """Leaders alone; leaders and a second pass on one tile of ten; or all rows attended to, by how many are few."""
-    plain, calls = triton_sharpened.plain_attention, []
-    monkeypatch.setattr(triton_sharpened, "launch_on_hopper", statistics_as_python)
-    monkeypatch.setattr(triton_sharpened, "_worth_waiting", lambda query, key: True)
-    monkeypatch.setattr(triton_sharpened, "FEW", few)
-    monkeypatch.setattr(triton_sharpened, "plain_attention", lambda *a, **k: calls.append(1) or plain(*a, **k))
-    q, k, v = (x.to(torch.float16) for x in retrieval(300, 64, near=near))
-    got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert len(calls) == attended
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
-
-
-def paired(length, width, *, spread, heads=2):
-    """Each query matches two equal keys by far, but for `spread` queries of the first head, which `PAPER` sharpens."""
-    q, k, v = retrieval(length, width, near=0, heads=heads, twins=True)
-    few = slice(length - 20, length - 20 + spread)
-    q[0, 0, few] = 2.4 * torch.randn(spread, width, generator=torch.Generator().manual_seed(1))
-    return q, k, v
+ROADS = pytest.mark.parametrize(
+    ("matches", "spread", "road"),
+    [
+        (1, 0, "leaders, 0 tiles again"),
+        (1, 5, "leaders, 1 tiles again"),
+        (2, 0, "one walk, 0 tiles again"),
+        (2, 5, "one walk, 1 tiles again"),
+        (0, 0, "statistics, all again"),
+    ],
+)
 
 
 def follow(monkeypatch):
-    """Take the road of one walk where it may be taken, and note what runs."""
+    """Note which kernels run from here on, however little there is to do."""
     taken = []
 
     def noted(stage, call):
         return lambda *a, **k: taken.append(stage(a)) or call(*a, **k)
 
-    stages = {
+    for name, stage in {
+        "launch_on_hopper": lambda a: "statistics",
+        "launch_leaders": lambda a: "leaders",
         "launch_once": lambda a: "one walk",
-        "launch_weighted_tiles": lambda a: f"{len(a[5])} tile again",
+        "launch_weighted_tiles": lambda a: f"{int(a[6])} tiles again",
         "plain_attention": lambda a: "all again",
-    }
-    for name, stage in stages.items():
+    }.items():
         monkeypatch.setattr(triton_sharpened, name, noted(stage, getattr(triton_sharpened, name)))
-    monkeypatch.setattr(triton_sharpened, "ONE_WALK", True)
-    monkeypatch.setattr(triton_sharpened, "WORTH_WAITING", 0)
+    for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
+        monkeypatch.setattr(triton_sharpened, name, 0)
     return taken
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_one_walk_on_the_gpu")
-@pytest.mark.parametrize(
-    ("spread", "few", "road"),
-    [(0, 4, "one walk"), (5, 4, "one walk, 1 tile again"), (5, 16, "one walk, all again"), (300, 4, "all again")],
-)
-def test_one_walk_serves_where_no_row_is_sharpened(spread, few, road, monkeypatch):
-    """And the tiles it does not serve are attended to again, or all, by how many are few."""
+def test_pytorchs_kernels_are_tried_fastest_first_and_the_order_is_given_back(monkeypatch):
+    before = torch._C._get_sdp_priority_order()
+    orders = []
+    stock = triton_sharpened.scaled_dot_product_attention
+
+    def noted(*tensors, **options):
+        orders.append(torch._C._get_sdp_priority_order())
+        return stock(*tensors, **options)
+
+    monkeypatch.setattr(triton_sharpened, "scaled_dot_product_attention", noted)
+    q, k = inputs(1, 2, 2, 8, 8, 16)
+    triton_sharpened.plain_attention(q, k, k, scale=0.25, right=0)
+    with pytest.raises(RuntimeError):
+        triton_sharpened.plain_attention(q, k[..., :8], k, scale=0.25, right=0)
+    fastest = [backend.value for backend in triton_sharpened.FASTEST_FIRST]
+    assert [order[: len(fastest)] for order in orders] == [fastest, fastest]
+    assert torch._C._get_sdp_priority_order() == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_roads_on_the_gpu")
+@ROADS
+def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeypatch):
     monkeypatch.setattr(triton_sharpened, "launch_on_hopper", statistics_as_python)
     monkeypatch.setattr(triton_sharpened, "launch_once", once_as_python)
     monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
-    for module in (triton_probe, triton_sharpened):
-        monkeypatch.setattr(module, "SAMPLES", 16)  # the interpreter takes its time
     taken = follow(monkeypatch)
-    monkeypatch.setattr(triton_sharpened, "FEW", few)
-    q, k, v = (x.to(torch.float16) for x in paired(300, 64, spread=min(spread, 20)))
-    if spread == 300:
-        q = (2.4 * torch.randn(q.shape, generator=torch.Generator().manual_seed(2))).to(torch.float16)
+    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert ", ".join(taken) == road
+    assert ", ".join(taken[-2:]) == road
     wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
     torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
 
@@ -194,7 +202,8 @@ def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
         pytest.skip("written for Hopper")
     launches = []
     launch = hopper.launch_on_hopper
-    monkeypatch.setattr(triton_statistics, "launch_on_hopper", lambda *a, **k: launches.append(1) or launch(*a, **k))
+    for module in (triton_statistics, triton_sharpened):
+        monkeypatch.setattr(module, "launch_on_hopper", lambda *a, **k: launches.append(1) or launch(*a, **k))
     q, k = (x.cuda() for x in inputs(1, 12, 12, 4100, 4100, width))
     stats = row_stats(q, k, is_causal=is_causal)
     out = attention(q, k, k, is_causal=is_causal)
@@ -206,33 +215,42 @@ def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("near", [0, 5])
-def test_retrieval_on_the_gpu(near, monkeypatch):
-    """The same roads by the kernel itself: no row is attended to in full."""
+@pytest.mark.parametrize("width", [64, 128])
+@ROADS
+def test_roads_on_the_gpu(matches, spread, road, width, monkeypatch):
+    """The same roads by the kernels themselves, twice with the same bits."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("written for Hopper")
-    monkeypatch.setattr(triton_sharpened, "WORTH_WAITING", 0)
-    monkeypatch.setattr(triton_sharpened, "plain_attention", lambda *a, **k: pytest.fail("attended to every key"))
-    q, k, v = (x.repeat(1, 8, 1, 1).to("cuda", torch.bfloat16) for x in retrieval(2500, 128, near=near))
+    taken = follow(monkeypatch)
+    q, k, v = (x.to("cuda", torch.bfloat16) for x in matched(2500, width, matches=matches, spread=spread, heads=24))
     got = attention(q, k, v, is_causal=True)
+    assert ", ".join(taken[-2:]) == road
+    assert torch.equal(got, attention(q, k, v, is_causal=True))
     wanted = attention(*(x[:, :2].double() for x in (q, k, v)), is_causal=True, implementation="chunked")
     assert (got[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("width", [64, 128])
-@pytest.mark.parametrize(("spread", "road"), [(0, "one walk"), (5, "one walk, 1 tile again")])
-def test_one_walk_on_the_gpu(spread, road, width, monkeypatch):
-    """The same road by the kernels themselves, twice with the same bits."""
+def test_a_captured_graph_and_two_streams_count_their_own_tickets_on_the_gpu():
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("written for Hopper")
-    taken = follow(monkeypatch)
-    q, k, v = (x.to("cuda", torch.bfloat16) for x in paired(2500, width, spread=spread, heads=24))
-    got = attention(q, k, v, is_causal=True)
-    assert ", ".join(taken) == road
-    assert torch.equal(got, attention(q, k, v, is_causal=True))
-    wanted = attention(*(x[:, :2].double() for x in (q, k, v)), is_causal=True, implementation="chunked")
-    assert (got[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm()
+    q, k = (x.cuda() for x in inputs(1, 24, 24, 2500, 2500, 128))
+    wanted = row_stats(q, k, is_causal=True).entropy
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = row_stats(q, k, is_causal=True).entropy
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for _ in range(3):
+        captured.fill_(torch.nan)
+        torch.cuda.synchronize()
+        found = []
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(row_stats(q, k, is_causal=True).entropy)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(got, wanted) for got in (captured, *found))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -248,6 +266,26 @@ def test_one_walk_equals_the_reference_on_the_gpu(shape, right, width):
     exact, stats = reference_attention(*wide, policy=Constant(1.0), is_causal=right == 0, return_stats=True)
     torch.testing.assert_close(entropy.double(), stats.entropy, rtol=1e-5, atol=1e-5)
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("width", [64, 128])
+@SHAPES
+def test_statistics_equal_the_reference_on_the_gpu(shape, right, width):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("written for Hopper")
+    q, k = (x.cuda() for x in inputs(*shape[:5], width))
+    rows = tuple(torch.full(q.shape[:3], torch.nan, device="cuda") for _ in range(6))
+    sharpened = torch.full_like(q, torch.nan)
+    hopper.launch_on_hopper(
+        q, k, scale=width**-0.5, right=right, kind=POLICY.kind, numbers=POLICY.numbers, rows=rows, sharpened=sharpened
+    )
+    wide = [x.double() for x in (q, k, k)]
+    _, exact = reference_attention(*wide, policy=PAPER, is_causal=right == 0, return_stats=True)
+    torch.testing.assert_close(rows[0].double(), exact.entropy, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rows[1].double(), exact.logsumexp, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rows[4].double(), exact.inverse_temperature, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(sharpened.float(), (q.float() * rows[4][..., None]).to(q.dtype).float())
 
 
 LISTING = """
@@ -276,7 +314,7 @@ def test_every_product_has_its_descriptors_set():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) == 4
+    assert len(found) == 6
     for kernel, (products, unset) in found.items():
         assert products > 0, kernel
         assert not unset, kernel

@@ -1,0 +1,102 @@
+"""Which tile next: a program that stays on its multiprocessor draws tickets, as a post office serves its queue.
+
+Ticket t is a tile of queries of one head. The first P tickets are the P programs' own; whoever is done draws the next
+from a counter on the device, so none waits while another has two to go. Tickets are numbered so that some heads come at
+a time, whose keys then stay in the cache, and of those the queries that see the most keys first: the last to be drawn
+are short.
+
+The producer of a program draws, and hands the ticket to the consumers in shared memory, with the tile's queries.
+"""
+
+# A kernel is not Python that a type checker can read.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+CACHED = 2**24  # bytes of keys that programs at work at one time may read: well within the second-level cache
+
+
+@gluon.jit
+def tile_of(ticket, sizes, together, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
+    """Return batch·head, tile of 64·C queries, and blocks of keys, that a ticket stands for."""
+    heads, LQ, LK, right = sizes
+    tiles = gl.cdiv(LQ, 64 * C)
+    i_part = ticket // (tiles * together)
+    i_rest = ticket - i_part * tiles * together
+    abreast = gl.minimum(together, heads - i_part * together)
+    i_m = tiles - 1 - i_rest // abreast
+    i_bh = i_part * together + i_rest % abreast
+    high = LK
+    if HAS_RIGHT:
+        high = gl.maximum(gl.minimum(LK, gl.minimum((i_m + 1) * 64 * C, LQ) + LK - LQ + right), 0)
+    return i_bh, i_m, gl.cdiv(high, 128)
+
+
+@gluon.jit
+def draw(counter, total):
+    """Return the next ticket: those below the number of programs were dealt out before."""
+    drawn = gl.atomic_add(counter, 1, sem="relaxed")
+    if drawn == total - 1:  # every program asks once in vain, so this is the last to ask
+        gl.store(counter, 0)
+    return gl.num_programs(0) + drawn
+
+
+@gluon.jit
+def hand_over(ticket, b_ticket):
+    """Show a ticket to the consumers; they see it once the barrier that is arrived at next has ended its phase."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    b_ticket.store(gl.full([1], ticket, gl.int32, layout))
+
+
+@gluon.jit
+def handed_over(b_ticket):
+    """Return the ticket that was shown."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    return gl.max(b_ticket.load(layout), 0)
+
+
+def counter(device: torch.device) -> Tensor:
+    """Return one zero for a kernel to count with, which it leaves a zero.
+
+    Each stream has one, since its kernels follow one another. A graph that is captured has its own: it may be replayed
+    beside them.
+    """
+    if torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    return _counter_of(device, torch.cuda.current_stream(device).cuda_stream)
+
+
+@cache
+def _counter_of(device: torch.device, stream: int) -> Tensor:
+    del stream
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors a Hopper device has; of another kind, none."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(properties.multi_processor_count) if (properties.major, properties.minor) == (9, 0) else 0
+
+
+def programs(query: Tensor, rows: int) -> int:
+    """Return how many programs to launch on tiles of so many rows: one a multiprocessor, if there is the work."""
+    return min(tickets(query, rows), multiprocessors(query.device))
+
+
+def tickets(query: Tensor, rows: int) -> int:
+    """Return how many tiles of so many rows there are."""
+    batch, heads, length, _ = query.shape
+    return batch * heads * -(-length // rows)
+
+
+def heads_together(query: Tensor, *read: Tensor) -> int:
+    """Return how many heads come at a time, in equal shares, so that what they read stays in the cache."""
+    heads, groups = query.shape[0] * query.shape[1], query.shape[1] // read[0].shape[1]
+    most = max(1, CACHED // sum(x.shape[2] * x.shape[3] * x.element_size() for x in read)) * groups
+    return -(-heads // -(-heads // most))
