@@ -112,9 +112,10 @@ def loss_and_gradients(model, rows):
 def test_packing_changes_no_loss_and_no_gradient(size, policy, monkeypatch):
     """Every example in a row alone, against all in one row and in three, by weights in float64, so only bugs differ.
 
-    Examples up to 16, 32, 64 tokens have batches of their own, so that there are several.
+    Examples up to 16, 48, 144 tokens have batches of their own, so that there are several, each with a row of padding.
     """
     monkeypatch.setattr(packing, "SHORT", 16)
+    monkeypatch.setattr(packing, "coarse", lambda count: count + 1)
     model, asked = sharp_model(size), examples()
     before = model.config._attn_implementation
     width = sum(len(example.ids) for example in asked) + 37
