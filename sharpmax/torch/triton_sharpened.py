@@ -42,9 +42,7 @@ LARGE = 2**28  # bytes of query from which one key head alone fills the device, 
 # Products of numbers in q·k, masked or not: from how many on the host looks first (0.25 ms), and notes leaders (1 ms).
 WORTH_LOOKING, WORTH_LEADERS = 2**37, 2**38
 FEW = 16  # one tile of so many is few
-WRITTEN_ANYWAY = {
-    64
-}  # widths at which the statistics kernel takes 4 % longer where it writes beta·q alone (ptxas 12.8)
+WRITTEN_ANYWAY = {64}  # widths at which the statistics kernel is no faster (by 0 to -4 %) where it writes beta·q alone
 FASTEST_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
