@@ -1,6 +1,7 @@
 """The attention benchmark checks before it times, says what it timed, and outlives a contestant that fails."""
 
 import json
+import math
 from pathlib import Path
 
 import entmax
@@ -91,11 +92,31 @@ def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path, capsys)
         bench("attention", draw=file)
 
 
+RESULTS = Path(__file__).parents[2] / "results" / "attention"
+
+
 def test_the_committed_figures_can_be_drawn():
-    files = list((Path(__file__).parents[2] / "results" / "attention").glob("*/*.json"))
-    assert files
+    files = [file for name in ("metrics", "others") for file in RESULTS.glob(f"*/{name}.json")]
+    assert len(files) > 2
     for file in files:
         assert display(json.loads(file.read_text())).panels["forward"]
+
+
+def test_the_committed_profile_explains_the_committed_times():
+    """The kernels of a call take no longer than the call; where nobody waits for the host, nearly as long."""
+    measured, profiled = (
+        json.loads((RESULTS / "h200" / f"{name}.json").read_text()) for name in ("metrics", "profile")
+    )
+    assert profiled["commit"] == measured["commit"]
+    best = {}
+    for row in measured["results"]:
+        if "milliseconds" in row:
+            case = row["case"], row["length"], row["width"]
+            best[case] = min(row["milliseconds"], best.get(case, math.inf))
+    for row in profiled["results"]:
+        share = sum(row["microseconds"].values()) / 1e3 / best[row["case"], row["length"], row["width"]]
+        assert share < 1.05, row
+        assert row["case"] == "forward, no row sharpened" or share > 0.95, row
 
 
 @on_cpu
