@@ -9,6 +9,7 @@ Every argument that Flax passes is honoured, or raises.
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
 from sharpmax.core.policies import PAPER
@@ -18,6 +19,7 @@ from sharpmax.jax.api import attention
 def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
     """Return a function that Flax can take for `dot_product_attention`; `options` are those of `attention`.
 
+    A mask may have any dtype, as Flax's own float32 ones do: what is not 0 is visible.
     Products are always in float32 or wider, whatever `precision` and `force_fp32_for_softmax` say. Weights are never
     formed, so they cannot be sown; and dropout is drawn for each weight, so `broadcast_dropout` must be False with it.
     """
@@ -57,7 +59,7 @@ def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
         output: Array = attention(
             *(array.reshape(-1, *array.shape[-3:]) for array in (query, key, value)),
             policy=policy,
-            mask=_flat(mask, len(leading)),
+            mask=None if mask is None else _flat(jnp.asarray(mask, bool), len(leading)),
             bias=_flat(bias, len(leading)),
             is_causal=is_causal,
             dropout=dropout,

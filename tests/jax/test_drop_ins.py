@@ -49,6 +49,36 @@ def test_nnx():
     assert np.abs(of_nnx(attention_fn(PAPER))(X) - plain(X)).max() > 1e-3
 
 
+def test_flax_s_own_masks_are_numbers():
+    mask = nn.make_causal_mask(X[..., 0])
+    assert mask.dtype == nnx.make_causal_mask(X[..., 0]).dtype == jnp.float32
+    np.testing.assert_allclose(linen(attention_fn(PLAIN))(mask=mask), linen()(mask=mask), atol=1e-5)
+    np.testing.assert_allclose(of_nnx(attention_fn(PLAIN))(X, mask=mask), of_nnx()(X, mask=mask), atol=1e-5)
+
+
+def test_linen_decodes():
+    def decoded(**chosen):
+        module = nn.MultiHeadDotProductAttention(num_heads=4, decode=True, **chosen)
+        variables = module.init(KEY, X)
+        outputs = []
+        for t in range(X.shape[1]):
+            output, cache = module.apply(variables, X[:, t : t + 1], mutable=["cache"])
+            variables = {**variables, **cache}
+            outputs.append(output)
+        return jnp.concatenate(outputs, axis=1)
+
+    np.testing.assert_allclose(decoded(attention_fn=attention_fn(PLAIN)), decoded(), atol=1e-5)
+
+
+def test_nnx_decodes():
+    def decoded(fn=None):
+        layer = of_nnx(fn)
+        layer.init_cache(X.shape)
+        return jnp.concatenate([layer(X[:, t : t + 1], decode=True) for t in range(X.shape[1])], axis=1)
+
+    np.testing.assert_allclose(decoded(attention_fn(PLAIN)), decoded(), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
