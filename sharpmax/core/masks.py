@@ -14,20 +14,24 @@ from sharpmax.core.arrays import Array, Namespace
 
 Window = int | tuple[int, int] | None
 
+FARTHEST = 2**30
+"""Farther than any key lies: what a window beyond it is taken for, so that an end plus a place fits in 32 bits."""
+
 
 def window_ends(window: Window) -> tuple[int, int] | None:
     """Return a window as inclusive (left, right) distances, validated; None for no window."""
     if window is None:
         return None
-    pair = window if isinstance(window, tuple) else (window,)
+    is_pair = isinstance(window, tuple)
+    given: Any = window if is_pair else (window, 1)  # W shows the distances from 0 to W - 1
     try:
-        ends = tuple(operator.index(end) for end in pair if not isinstance(end, bool))
+        ends = tuple(min(operator.index(end), FARTHEST) for end in given if not isinstance(end, bool))
     except TypeError:
         ends = ()
-    if len(pair) == len(ends) == 1 and ends[0] >= 1:
-        return ends[0] - 1, 0
-    if len(pair) == len(ends) == 2 and min(ends) >= 0:
-        return ends[0], ends[1]
+    if len(given) == len(ends) == 2:
+        left, right = ends if is_pair else (ends[0] - 1, 0)
+        if min(left, right) >= 0:
+            return left, right
     raise ValueError(f"window must be an int W >= 1 or a pair (left, right) of ints >= 0, got {window!r}")
 
 

@@ -72,6 +72,18 @@ def test_constant_one_is_jax_s_own_attention():
     np.testing.assert_allclose(attention(q, k, v, policy=Constant(1.0), is_causal=True), expected, rtol=0, atol=band)
 
 
+@pytest.mark.parametrize("implementation", ["chunked", "xla"])
+@pytest.mark.parametrize("window", [2**31 - 1, 10**12, (2**31 - 1, 2**31 - 1), (0, 10**12)])
+def test_a_window_wider_than_any_row_does_not_overflow(window, implementation):
+    q, k, v = inputs()
+    far = tuple(min(end, 100) for end in window) if isinstance(window, tuple) else 100
+    for policy in (PAPER, LengthScaled.ssmax(0.5)):
+        options = {"policy": policy, "implementation": implementation}
+        np.testing.assert_array_equal(
+            attention(q, k, v, window=window, **options), attention(q, k, v, window=far, **options)
+        )
+
+
 def test_the_same_call_twice_is_bit_equal():
     q, k, v = inputs()
     np.testing.assert_array_equal(attention(q, k, v), attention(q, k, v))
@@ -171,6 +183,7 @@ BAD = [
     ({"bias": jnp.ones((20, 20), int)}, TypeError, "floating"),
     ({"bias": jnp.ones((1, 2, 4, 20, 20))}, ValueError, "does not broadcast"),
     ({"window": 0}, ValueError, "W >= 1"),
+    ({"window": (1,)}, ValueError, "a pair"),
     ({"softcap": 0.0}, ValueError, "softcap must be finite greater than 0"),
     ({"scale": float("nan")}, ValueError, "scale must be finite"),
     ({"scale": jnp.ones(())}, TypeError, "Python number"),

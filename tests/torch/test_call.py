@@ -137,6 +137,7 @@ def test_a_named_implementation_serves_or_says_why_not(implementation, options):
         (ValueError, "window must be", {"window": -2}),
         (ValueError, "window must be", {"window": (-1, 2)}),
         (ValueError, "window must be", {"window": (1, 2, 3)}),
+        (ValueError, "window must be", {"window": (1,)}),
         (ValueError, "window must be", {"window": 2.5}),
         (TypeError, "is_causal must be True or False, got 'yes'", {"is_causal": "yes"}),
         (TypeError, "is_causal must be True or False, got a tensor", {"is_causal": torch.ones(24, 24)}),
@@ -157,6 +158,15 @@ def test_errors_say_what_was_expected_in_one_line(error, match, change):
     with pytest.raises(error, match=match) as caught:
         attention(**arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "eager", "triton"])
+@pytest.mark.parametrize("window", [2**31 - 1, 10**12, (2**31 - 1, 10**12)])
+def test_a_window_wider_than_any_row_does_not_overflow(window, implementation):
+    q, k, v = (tensor.float() for tensor in qkv())
+    far = (100, 100) if isinstance(window, tuple) else 100
+    wide, narrow = (attention(q, k, v, window=w, implementation=implementation) for w in (window, far))
+    torch.testing.assert_close(wide, narrow, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("implementation", ["chunked", "eager"])
