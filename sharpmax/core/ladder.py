@@ -26,7 +26,7 @@ def choose_implementation(
         NotImplementedError: the one named, or every one, refuses; the message says why.
     """
     if implementation is not None:
-        if implementation not in ladder:
+        if implementation not in list(ladder):
             raise ValueError(f"implementation must be one of {', '.join(ladder)} or None, got {implementation!r}")
         reason = ladder[implementation].refusal(request)
         if reason is not None:

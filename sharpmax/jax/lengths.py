@@ -27,7 +27,7 @@ def rows_without_logits(logits: Logits) -> RowStats | None:
         return None
     bare = logits.mask is None and logits.query_segments is None
     count = counted_by_position(logits) if bare else _counted(logits)
-    return RowStats(maximum=jnp.where(count > 0, 0.0, -jnp.inf), count=count)
+    return RowStats(maximum=jnp.where(count > 0, jnp.zeros_like(count), -jnp.inf), count=count)
 
 
 def _counted(logits: Logits) -> Array:

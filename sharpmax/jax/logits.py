@@ -80,7 +80,7 @@ class Logits:
     def position(self) -> Array:
         """Index of each query within its own sequence or segment, (B, H, Lq), in the statistics' dtype."""
         places = jnp.broadcast_to(self.places, (self.rows[0], self.rows[2]))
-        if self.query_segments is not None:
+        if self.query_segments is not None and self.key.shape[2]:
             places = places - self._segment_starts()
         return jnp.broadcast_to(places[:, None].astype(self.wide), self.rows)
 

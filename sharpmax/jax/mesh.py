@@ -8,7 +8,7 @@ statistics, so any policy works and learns. Three schedules, and a count of the 
     reduce    keys are sharded, queries are on every device; row states are merged (`mesh_reduce`)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -21,15 +21,17 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sharpmax.core.policies import PAPER
+from sharpmax.core.policies.base import short
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
 from sharpmax.jax import mesh_heads, mesh_reduce, mesh_ring
 from sharpmax.jax.logits import Logits
-from sharpmax.jax.request import validated
+from sharpmax.jax.request import check_options, validated
 from sharpmax.jax.streaming_blocks import block_size
 from sharpmax.jax.three_steps import attend_in_three_steps
 
 SCHEDULES: dict[str, ModuleType] = {"heads": mesh_heads, "ring": mesh_ring, "reduce": mesh_reduce}
+OPTIONS = ("mask", "bias", "is_causal", "scale", "window", "softcap", "sinks", "segments", "dropout", "dropout_key")
 
 
 class Layout(NamedTuple):
@@ -115,6 +117,7 @@ def sharded_attention(
             mesh whose axes are not of the automatic kind (`jax.sharding.AxisType.Auto`).
         NotImplementedError: dropout, and arrays with an axis of length 0.
     """
+    check_options("sharded_attention", options, OPTIONS)
     request = validated(query, key, value, policy=policy, return_stats=return_stats, **options)
     if request.dropout or request.is_empty:
         raise NotImplementedError("a sharded sequence is served without dropout and with no axis of length 0")
@@ -165,9 +168,14 @@ def _layout(
     schedule: str | None,
 ) -> Layout:
     """Check what the mesh must divide, and choose the schedule."""
-    for name in (axis, batch_axis, head_axis):
-        if name is not None and name not in mesh.shape:
-            raise ValueError(f"the mesh has the axes {', '.join(map(str, mesh.shape))}, not {name!r}")
+    if not isinstance(getattr(mesh, "shape", None), Mapping):
+        raise TypeError(f"mesh must be a jax.sharding.Mesh, got {short(mesh)}")
+    chosen = {"axis": axis, "batch_axis": batch_axis, "head_axis": head_axis}
+    for role, name in chosen.items():
+        if (name is not None or role == "axis") and name not in list(mesh.shape):
+            raise ValueError(f"{role} must name an axis of the mesh ({', '.join(map(str, mesh.shape))}), got {name!r}")
+        if role != "axis" and name is not None and list(chosen.values()).count(name) > 1:
+            raise ValueError(f"{role} needs a mesh axis of its own, got {name!r} twice")
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
         raise ValueError(
             f"the mesh's axes must be of the automatic kind, got {mesh.axis_types}; "

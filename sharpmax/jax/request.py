@@ -4,15 +4,17 @@ Validation happens here, before any work and in one place: an implementation may
 (`refusal`) what it cannot serve. Everything here is known while tracing, so it costs nothing under jit.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from sharpmax.core.masks import Window, window_ends
-from sharpmax.core.policies.base import Policy, check_number, needed
+from sharpmax.core.policies.base import Policy, check_number, needed, short
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
 from sharpmax.jax.logits import Logits
 
@@ -72,10 +74,8 @@ def validated(
     for name, array in arrays.items():
         if array.ndim != 4:
             raise ValueError(f"{name} must be (batch, length, heads, width), got shape {tuple(array.shape)}")
-    if not (isinstance(policy, Policy) or callable(policy)):
-        raise TypeError(
-            f"policy must be a sharpmax policy (PAPER, Constant(1.0), …) or a callable on RowStats, got {policy!r}"
-        )
+    check_policy(policy)
+    is_causal, return_stats = _flag("is_causal", is_causal), _flag("return_stats", return_stats)
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
     _check_shapes(query.shape, key.shape, value.shape)
@@ -93,7 +93,7 @@ def validated(
     for name, number, above in (("scale", scale, -jnp.inf), ("softcap", softcap, 0.0)):
         if number is not None:
             _check_static(name, number)
-            check_number("attention", name, number, above=above)
+            check_number("attention", name, number, above=above, scalar=True)
     query_segments, key_segments = _segments(segments, shape)
     _check_dropout(dropout, dropout_key)
     left, right = window_ends(window) or (None, None)
@@ -122,6 +122,20 @@ def validated(
     )
 
 
+def check_policy(policy: Any) -> None:
+    """Raise unless it is a policy, or a callable that may be one."""
+    if isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
+        expected = "a sharpmax policy (PAPER, Constant(1.0), …) or a callable on RowStats"
+        raise TypeError(f"policy must be {expected}, got {short(policy)}")
+
+
+def check_options(owner: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise if an option is not a known one."""
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{owner} takes no option {name!r}, only {', '.join(known)}")
+
+
 def _is_array(array: Any) -> bool:
     return isinstance(array, jax.Array) or type(array).__module__ == "numpy"
 
@@ -146,14 +160,24 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
 
 def _check_static(name: str, number: Any) -> None:
     if isinstance(number, jax.Array):
-        raise TypeError(f"{name} must be a Python number (it is part of the compiled program), got {number!r}")
+        raise TypeError(f"{name} must be a Python number (it is part of the compiled program), got {short(number)}")
 
 
-def _check_dropout(dropout: float, dropout_key: Array | None) -> None:
+def _flag(name: str, flag: Any) -> bool:
+    if not isinstance(flag, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False (it is part of the compiled program), got {short(flag)}")
+    return bool(flag)
+
+
+def _check_dropout(dropout: Any, dropout_key: Any) -> None:
+    _check_static("dropout", dropout)
+    check_number("attention", "dropout", dropout, scalar=True)
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
     if dropout and dropout_key is None:
         raise ValueError("dropout draws from dropout_key, and none came: pass a jax.random key")
+    if dropout_key is not None and not _is_array(dropout_key):
+        raise TypeError(f"dropout_key must be a jax.random key, got {short(dropout_key)}")
 
 
 def _four_axes(name: str, array: Array, logits: tuple[int, int, int, int]) -> Array:
@@ -170,10 +194,11 @@ def _segments(segments: Segments, logits: tuple[int, int, int, int]) -> tuple[Ar
         return None, None
     pair = segments if isinstance(segments, tuple) else (segments, segments)
     if len(pair) != 2:
-        raise ValueError(f"segments must be one array or a pair (of queries, of keys), got {len(pair)} of them")
+        raise ValueError(f"segments must be one array or a tuple (of queries, of keys), got {len(pair)} of them")
     for name, array, length in zip(("queries", "keys"), pair, logits[2:], strict=True):
         if not _is_array(array) or not jnp.issubdtype(array.dtype, jnp.integer):
-            raise TypeError(f"segments of {name} must be an integer array, got {getattr(array, 'dtype', array)}")
+            got = getattr(array, "dtype", type(array).__name__)
+            raise TypeError(f"segments of {name} must be an integer array (or a tuple of two), got {got}")
         if array.shape != (logits[0], length):
             raise ValueError(f"segments of {name} must be (batch, length) = {(logits[0], length)}, got {array.shape}")
     return jnp.asarray(pair[0]), jnp.asarray(pair[1])

@@ -46,6 +46,7 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
     def stats_at(beta: Array) -> RowStats:
         return statistics(logits, row_scale=beta, extra=frozenset({"variance"}))
 
-    beta = choose(request.policy, stats, stats_at)
+    # A policy's own arrays may be wider than the rows.
+    beta = choose(request.policy, stats, stats_at).astype(logits.wide)
     # A beta of 0 must not bring masked keys back: see `SMALLEST`.
     return weighted(logits, request.value, jnp.maximum(beta, SMALLEST)), stats._replace(inverse_temperature=beta)

@@ -117,6 +117,38 @@ def test_nothing_to_compute_is_served():
     np.testing.assert_array_equal(attention(q, k, v), 0)
 
 
+@pytest.mark.parametrize("policy", [PAPER, LengthScaled.llama4()])
+def test_no_keys_in_segments_and_no_documents_are_served(policy):
+    q, k, v = inputs(keys=0)
+    segments = (jnp.zeros((2, 20), int), jnp.zeros((2, 0), int))
+    np.testing.assert_array_equal(attention(q, k, v, policy=policy, segments=segments), 0)
+    empty = attention_varlen(q[0, :0], k[0], v[0], jnp.array([0, 0]), policy=policy)
+    assert empty.shape == (0, 4, 8)
+
+
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("policy", [PAPER, Constant(2.0), LengthScaled.llama4(), LengthScaled.ssmax(0.5)])
+@pytest.mark.parametrize("implementation", ["chunked", "xla"])
+def test_narrow_arrays_stay_narrow_where_wide_ones_are_enabled(implementation, policy, dtype):
+    q, k, v = (x.astype(dtype) for x in inputs())
+    options = {"policy": policy, "implementation": implementation}
+    output, stats = attention(q, k, v, return_stats=True, **options)
+    assert attention(q, k, v, **options).dtype == output.dtype == dtype
+    assert stats.inverse_temperature.dtype == stats.entropy.dtype == jnp.float32
+    assert jax.grad(lambda q: attention(q, k, v, **options).sum())(q).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("is_causal", "is_causal must be True or False"), ("return_stats", "True or False"), ("dropout", "Python number")],
+)
+def test_what_is_part_of_the_program_cannot_be_traced(name, message):
+    q, k, v = inputs()
+    with pytest.raises(TypeError, match=message):
+        jax.jit(lambda traced: attention(q, k, v, **{name: traced}))(jnp.zeros(()))
+
+
 def test_it_says_when_the_policy_is_silent():
     q, k, v = inputs(batch=1, queries=1, keys=500)
     with pytest.warns(SilentPolicyWarning):
@@ -192,8 +224,17 @@ BAD = [
     ({"segments": jnp.zeros((2, 19), int)}, ValueError, "batch, length"),
     ({"dropout": 1.0}, ValueError, r"\[0, 1\)"),
     ({"dropout": 0.1}, ValueError, "dropout_key"),
+    ({"dropout": "a"}, TypeError, "dropout must be a number"),
+    ({"dropout": None}, TypeError, "dropout must be a number"),
+    ({"dropout": 0.1, "dropout_key": 0}, TypeError, "dropout_key must be a jax.random key"),
+    ({"scale": [1.0]}, TypeError, "scale must be a number"),
+    ({"is_causal": "no"}, TypeError, "is_causal must be True or False"),
+    ({"return_stats": 1}, TypeError, "return_stats must be True or False"),
+    ({"segments": [jnp.zeros((2, 20), int)] * 2}, TypeError, "tuple of two.*got list"),
     ({"policy": "paper"}, TypeError, "policy must be"),
+    ({"policy": Constant}, TypeError, "policy must be"),
     ({"implementation": "triton"}, ValueError, "implementation must be one of"),
+    ({"implementation": ["xla"]}, ValueError, "implementation must be one of"),
 ]
 
 
@@ -211,6 +252,11 @@ def test_bad_input_is_refused_in_one_line(change, error, message):
         ({"cu_seqlens_q": jnp.array([0.0, 20.0])}, "integer"),
         ({"cu_seqlens_q": jnp.array([0, 20]), "cu_seqlens_k": jnp.array([0, 5, 20])}, "documents"),
         ({"cu_seqlens_q": jnp.array([0, 20]), "bias": jnp.zeros(20)}, "takes no bias"),
+        ({"cu_seqlens_q": jnp.array([1, 20])}, r"rise from 0 to the total length 20, got \[1, 20\]"),
+        ({"cu_seqlens_q": jnp.array([0, 12, 7, 20])}, "cu_seqlens_q must rise"),
+        ({"cu_seqlens_q": jnp.array([0, 20]), "cu_seqlens_k": np.array([0, 21])}, "cu_seqlens_k must rise"),
+        ({"cu_seqlens_q": jnp.array([0, 20]), "causal": True}, "attention_varlen takes no option 'causal', only is_c"),
+        ({"cu_seqlens_q": jnp.array([0, 20]), "asked": frozenset({"variance"})}, "takes no option 'asked'"),
     ],
 )
 def test_bad_documents_are_refused(ends, message):

@@ -129,7 +129,14 @@ class TwoDevices:
     [
         ({"mesh": TwoDevices(), "axis": "sequence", "schedule": "ring"}, ValueError, r"11 keys .* the 2 devices"),
         ({"mesh": TwoDevices(), "axis": "heads"}, ValueError, "11 keys cannot be shared evenly by the 4 devices"),
-        ({"axis": "sequence", "head_axis": "tensor"}, ValueError, "not 'tensor'"),
+        ({"axis": "sequence", "head_axis": "tensor"}, ValueError, "head_axis must name an axis .* got 'tensor'"),
+        ({"axis": None}, ValueError, "axis must name an axis of the mesh .sequence., got None"),
+        ({"axis": ["sequence"]}, ValueError, "axis must name an axis of the mesh"),
+        ({"axis": "sequence", "mesh": None}, TypeError, "mesh must be a jax.sharding.Mesh, got None"),
+        ({"axis": "sequence", "head_axis": "sequence"}, ValueError, "head_axis needs a mesh axis of its own"),
+        ({"axis": "sequence", "batch_axis": "sequence"}, ValueError, "batch_axis needs a mesh axis of its own"),
+        ({"axis": "sequence", "causal": True}, TypeError, "sharded_attention takes no option 'causal', only mask"),
+        ({"axis": "sequence", "asked": frozenset({"variance"})}, TypeError, "takes no option 'asked'"),
         ({"axis": "sequence", "schedule": "star"}, ValueError, "schedule must be one of heads, ring, reduce"),
         ({"axis": "sequence", "dropout": 0.1, "dropout_key": jax.random.key(0)}, NotImplementedError, "dropout"),
         (
