@@ -6,12 +6,13 @@ True only where a logit is scale·<q, k> and nothing else. Folding beta into q r
 which is no more than the naive product rounds its logits.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from sharpmax.core.policies import Constant
 from sharpmax.jax.logits import Logits
 from sharpmax.jax.request import Request
 
@@ -22,8 +23,8 @@ KERNEL: Literal["cudnn", "xla"] = "cudnn"
 def refusal_of_cudnn(request: Request) -> str | None:
     """Return why cuDNN cannot weight the values of this request, or None."""
     logits = request.logits
-    if KERNEL == "cudnn" and jax.default_backend() != "gpu":
-        return f"cuDNN needs an NVIDIA GPU, and the backend is {jax.default_backend()!r}"
+    if KERNEL == "cudnn" and logits.device.platform != "gpu":
+        return f"cuDNN needs an NVIDIA GPU, and the arrays are on {logits.device.platform!r}"
     if request.dropout:
         return "dropout is drawn by 'xla' only"
     if request.is_empty:
@@ -42,10 +43,18 @@ def refusal_of_cudnn(request: Request) -> str | None:
         return f"cuDNN takes even lengths, got {queries} and {keys}"
     if logits.query.dtype not in (jnp.bfloat16, jnp.float16):
         return f"cuDNN multiplies in half precision, and these are {logits.query.dtype}"
+    if logits.query.dtype == jnp.float16 and not _never_sharpens(request.policy):
+        return "float16 ends at 65,504, which beta·q may exceed"
     widths = {logits.query.shape[3], request.value.shape[3]}
     if len(widths) != 1 or max(widths) > 128 or max(widths) % 8:
         return f"cuDNN takes one width, a multiple of 8 up to 128, got {sorted(widths)}"
     return None
+
+
+def _never_sharpens(policy: Any) -> bool:
+    """Whether beta is known to be at most 1, so that beta·q is in range where q is."""
+    beta = policy.inverse_temperature if isinstance(policy, Constant) else None
+    return isinstance(beta, int | float) and beta <= 1
 
 
 def weighted(logits: Logits, value: Array, beta: Array) -> Array:

@@ -70,6 +70,15 @@ class Logits:
         return np.dtype(np.float64 if self.query.dtype == np.float64 else np.float32)
 
     @property
+    def device(self) -> Any:
+        """A device that will compute this: one that holds the query, or while tracing JAX's default one."""
+        if not isinstance(self.query, jax.core.Tracer):
+            return next(iter(self.query.devices()))
+        config: Any = jax.config  # whose types leave its options out
+        chosen = config.jax_default_device  # a device, or a platform's name, or None
+        return chosen if hasattr(chosen, "platform") else jax.local_devices(backend=chosen)[0]
+
+    @property
     def places(self) -> Array:
         """Index of each query among all keys, (Lq,)."""
         if self.query_places is not None:

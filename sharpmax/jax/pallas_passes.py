@@ -37,8 +37,8 @@ WIDTHS = (16, 32, 64, 128, 256)
 def refusal_of_kernels(request: Request) -> str | None:
     """Return why the kernels cannot serve this, or None."""
     logits = request.logits
-    if not INTERPRET and jax.default_backend() != "gpu":
-        return f"the kernels need an NVIDIA GPU, and the backend is {jax.default_backend()!r}"
+    if not INTERPRET and logits.device.platform != "gpu":
+        return f"the kernels need an NVIDIA GPU, and the arrays are on {logits.device.platform!r}"
     if request.dropout:
         return "dropout is drawn by 'xla' only"
     if request.is_empty:
@@ -84,7 +84,7 @@ def _by_mosaic(logits: Logits) -> bool:
     if LOWERING is not None:
         return LOWERING == "mosaic"
     serves = logits.query.shape[3] in pallas_hopper.WIDTHS and logits.scale > 0
-    return serves and getattr(jax.local_devices()[0], "compute_capability", None) == "9.0"
+    return serves and getattr(logits.device, "compute_capability", None) == "9.0"
 
 
 def _tiles(logits: Logits) -> Tiles:

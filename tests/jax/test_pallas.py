@@ -93,8 +93,48 @@ def test_float32_is_refused():
 @pytest.mark.parametrize("implementation", ["pallas", "pallas_cudnn", "stock"])
 def test_off_the_gpu_they_are_refused(implementation):
     x = jnp.zeros((1, 8, 1, 16), jnp.bfloat16)
-    with pytest.raises(NotImplementedError, match="an NVIDIA GPU, and the backend is 'cpu'"):
+    with pytest.raises(NotImplementedError, match="an NVIDIA GPU, and the arrays are on 'cpu'"):
         attention(x, x, x, policy=Constant(2.0), implementation=implementation)
+
+
+def test_the_ladder_looks_at_where_the_arrays_are(monkeypatch):
+    """On a machine with a GPU, arrays of the CPU stay there; while tracing JAX's default device decides."""
+    (x,) = (jax.device_put(jnp.ones((1, 8, 1, 16), jnp.bfloat16), cpu) for cpu in jax.devices("cpu")[:1])
+
+    class Gpu:
+        platform, compute_capability = "gpu", "9.0"
+
+    real = jax.local_devices
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: real(backend=backend) if backend else [Gpu()])
+
+    def while_tracing():
+        chosen = []
+        jax.eval_shape(lambda x: chosen.append(which_implementation(x, x, x).implementation), x)
+        return chosen
+
+    assert which_implementation(x, x, x).implementation == "chunked"
+    assert np.isfinite(attention(x, x, x)).all()
+    assert while_tracing() == ["pallas_cudnn"]
+    for cpu in ("cpu", jax.devices("cpu")[0]):
+        with jax.default_device(cpu):
+            assert while_tracing() == ["chunked"]
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("policy", [PAPER, Constant(1e5), LengthScaled.ssmax(0.5), Constant(jnp.ones(()))])
+def test_float16_is_refused_where_beta_times_q_may_leave_its_range(policy):
+    x = jax.random.normal(jax.random.key(0), (1, 8, 1, 16), jnp.float16)
+    for implementation in ("stock", "pallas_cudnn"):
+        with pytest.raises(NotImplementedError, match=r"65,504|beyond the error budget"):
+            attention(x, x, x, policy=policy, implementation=implementation)
+    assert which_implementation(x, x, x, policy=policy).implementation == "pallas"
+    assert np.isfinite(attention(x, x, x, policy=policy)).all()
+
+
+@pytest.mark.usefixtures("_interpreted")
+def test_float16_that_is_not_sharpened_is_served():
+    x = jax.random.normal(jax.random.key(0), (1, 8, 1, 16), jnp.float16)
+    assert which_implementation(x, x, x, policy=Constant(1.0)).implementation == "stock"
 
 
 @pytest.mark.skipif(not ON_GPU, reason="long ones by the interpreter take minutes")
