@@ -3,6 +3,7 @@
 weights = softmax(beta(H)·x),   H the entropy of softmax(x) along `axis`
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,21 +20,41 @@ def softmax(
 ) -> Array:
     """Softmax over `axis` (one, several, or None for all) of the items that `where` shows, sharpened by `policy`.
 
+    Raises:
+        ValueError: an axis that `x` does not have, or the same one twice.
+
     >>> float(softmax(jnp.zeros(4))[0])
     0.25
     """
     x = jnp.asarray(x)
-    if isinstance(axis, int):
-        weights: Array = core_softmax(x, policy, axis=axis, where=where)
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = x.astype(jnp.result_type(x.dtype, float))
+    where = None if where is None else jnp.broadcast_to(jnp.asarray(where, bool), x.shape)
+    axes = _axes(axis, x.ndim)
+    if len(axes) == 1:
+        weights: Array = core_softmax(x, policy, axis=axes[0], where=where)
         return weights
-    axes = tuple(range(x.ndim)) if axis is None else tuple(a % x.ndim for a in axis)
     last = tuple(range(x.ndim - len(axes), x.ndim))
     rows = jnp.moveaxis(x, axes, last)
     flat = rows.reshape(*rows.shape[: x.ndim - len(axes)], -1)
-    shown = None if where is None else jnp.moveaxis(jnp.broadcast_to(where, x.shape), axes, last).reshape(flat.shape)
+    shown = None if where is None else jnp.moveaxis(where, axes, last).reshape(flat.shape)
     return jnp.moveaxis(core_softmax(flat, policy, where=shown).reshape(rows.shape), last, axes)
 
 
 def sharpened_softmax(policy: Any = PAPER) -> Callable[..., Array]:
     """Return a function that can stand wherever `jax.nn.softmax` does."""
     return partial(softmax, policy=policy)
+
+
+def _axes(axis: int | Sequence[int] | None, dimensions: int) -> tuple[int, ...]:
+    """Return which axes are meant, each from 0 and once."""
+    if axis is None:
+        return tuple(range(dimensions))
+    axes = [operator.index(a) for a in (axis if isinstance(axis, Sequence) else (axis,))]
+    for a in axes:
+        if not -dimensions <= a < dimensions:
+            raise ValueError(f"axis {a} is out of bounds for an array of {dimensions} dimensions")
+    found = tuple(a % dimensions for a in axes)
+    if len(set(found)) < len(found):
+        raise ValueError(f"axis names a dimension twice, got {axis}")
+    return found

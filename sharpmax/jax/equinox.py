@@ -14,14 +14,26 @@ from jax import Array
 
 from sharpmax.core.policies import PAPER
 from sharpmax.jax.api import attention
+from sharpmax.jax.request import check_options, check_policy
+
+OPTIONS = ("bias", "is_causal", "scale", "window", "softcap", "sinks", "segments", "implementation")
 
 
 class Sharpened(eqx.Module):
-    """`MultiheadAttention` whose rows choose their temperature; `options` are those of `attention`, as pairs."""
+    """`MultiheadAttention` whose rows choose their temperature; `options` are those of `attention`, as pairs.
+
+    Raises:
+        TypeError: something that is no policy, or an option that `attention` does not take or the module gives itself.
+    """
 
     attention: eqx.nn.MultiheadAttention
     policy: Any = PAPER
     options: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
+
+    def __check_init__(self) -> None:
+        """Check what was given, once: not where JAX rebuilds the module around something else."""
+        check_policy(self.policy)
+        check_options("Sharpened", dict(self.options), OPTIONS)
 
     def __call__(
         self,

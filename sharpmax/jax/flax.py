@@ -14,15 +14,25 @@ from jax import Array
 
 from sharpmax.core.policies import PAPER
 from sharpmax.jax.api import attention
+from sharpmax.jax.request import check_options, check_policy
+
+OPTIONS = ("scale", "window", "softcap", "sinks", "segments", "implementation")
 
 
 def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
-    """Return a function that Flax can take for `dot_product_attention`; `options` are those of `attention`.
+    """Return a function that Flax can take for `dot_product_attention`.
+
+    `options` are those of `attention` that Flax does not give: scale, window, softcap, sinks, segments, implementation.
 
     A mask may have any dtype, as Flax's own float32 ones do: what is not 0 is visible.
     Products are always in float32 or wider, whatever `precision` and `force_fp32_for_softmax` say. Weights are never
     formed, so they cannot be sown; and dropout is drawn for each weight, so `broadcast_dropout` must be False with it.
+
+    Raises:
+        TypeError: something that is no policy, or an option that `attention` does not take or that Flax gives itself.
     """
+    check_policy(policy)
+    check_options("attention_fn", options, OPTIONS)
 
     def sharpened_attention(
         query: Array,

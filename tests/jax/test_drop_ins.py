@@ -22,6 +22,7 @@ KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (2, 9, 16))
 CAUSAL = jnp.tril(jnp.ones((9, 9), bool))
 PLAIN = Constant(1.0)
+EQUINOX = eqx.nn.MultiheadAttention(num_heads=4, query_size=16, key=KEY)
 
 
 def linen(fn=None, **options):
@@ -94,6 +95,16 @@ def test_flax_arguments_that_cannot_be_honoured_raise(call, message):
         call()
 
 
+@pytest.mark.parametrize("made", [attention_fn, lambda p=PAPER, **o: Sharpened(EQUINOX, p, tuple(o.items()))])
+def test_what_cannot_be_used_is_refused_when_it_is_made(made):
+    with pytest.raises(TypeError, match="policy must be a sharpmax policy"):
+        made("PAPER")
+    for name in ("return_stats", "mask", "windows"):
+        with pytest.raises(TypeError, match=f"takes no option '{name}', only "):
+            made(PAPER, **{name: True})
+    made(PAPER, window=3, implementation="xla")
+
+
 def test_flax_dropout_is_honoured():
     dropping = linen(attention_fn(), dropout_rate=0.5, broadcast_dropout=False)
     one, two = (dropping(deterministic=False, rngs={"dropout": jax.random.key(seed)}) for seed in (1, 2))
@@ -127,8 +138,19 @@ def test_softmax_has_the_arguments_of_jax_nn_softmax():
     x = 3 * jax.random.normal(KEY, (4, 5, 6))
     shown = jax.random.bernoulli(KEY, 0.7, x.shape)
     plain = sharpened_softmax(PLAIN)
-    for axis in (-1, 0, (1, 2), (0, 2), None):
+    for axis in (-1, 0, np.int64(1), (1,), [1, 2], (0, -1), (), None):
         np.testing.assert_allclose(plain(x, axis=axis), jax.nn.softmax(x, axis=axis), atol=1e-6)
-    np.testing.assert_allclose(plain(x, where=shown), jax.nn.softmax(x, where=shown), atol=1e-6)
+    for where in (shown, shown[:1], True):
+        np.testing.assert_allclose(plain(x, where=where), jax.nn.softmax(x, where=where), atol=1e-6)
+    whole = jnp.arange(6)
+    np.testing.assert_allclose(plain(whole), jax.nn.softmax(whole), atol=1e-6)
+    assert plain(whole).dtype == jax.nn.softmax(whole).dtype
     np.testing.assert_array_equal(jax.jit(sharpmax.jax.softmax)(x), jax.jit(sharpmax.softmax)(x))
     assert doctest.testmod(drop_in_softmax).failed == 0
+
+
+@pytest.mark.parametrize("axis", [3, -4, (5,), (0, 0), (1, -2)])
+def test_softmax_over_axes_that_are_not_there_is_refused(axis):
+    for function in (jax.nn.softmax, sharpened_softmax(PLAIN)):
+        with pytest.raises(ValueError, match=r"axis|axes"):
+            function(jnp.zeros((4, 5, 6)), axis=axis)
