@@ -6,6 +6,7 @@ roundings.
 
 import json
 import sys
+from functools import partial
 from itertools import product
 from statistics import median
 from time import perf_counter
@@ -16,12 +17,13 @@ import numpy as np
 import torch
 
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, PerHead
-from sharpmax.jax import attention, streaming_blocks
+from sharpmax.jax import attention, pallas_passes, streaming_blocks
 from sharpmax.jax.mesh import bytes_moved, sharded_attention
 from sharpmax.jax.request import validated
 from tests.torch.budgets import assert_within_budget
 
 streaming_blocks.WIDEST = 16
+pallas_passes.INTERPRET, pallas_passes.LOWERING = True, "triton"
 STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 
 
@@ -69,11 +71,11 @@ def on_one_device(arrays, options, dtype):
         return {name: torch.from_numpy(np.array(array, np.float64)) for name, array in found.items()}
 
 
-def judged(arrays, *, mesh, options=None, run=compiled, **how):
+def judged(arrays, *, mesh, options=None, run=compiled, call=sharded_attention, **how):
     """Assert every result within its budget; return the worst error of each over its largest element (at least 1)."""
     options = options or {}
     exact, naive = (on_one_device(arrays, options, dtype) for dtype in (np.float64, np.float32))
-    many = run(lambda *a, **o: sharded_attention(*a, **o, mesh=mesh, **how), arrays, options)
+    many = run(lambda *a, **o: call(*a, **o, mesh=mesh, **how), arrays, options)
     logit = exact["maximum"][exact["maximum"].isfinite()].abs().max().clamp(min=1).item()
     # dL/de is a difference of terms of the size of dO·v, and through beta and H of those times the logits.
     of_gradients = logit * max(1.0, *(float(abs(array).max()) ** 2 for array in arrays[1:3]))
@@ -128,12 +130,55 @@ def agreement():
         "heads, a length that the devices do not divide": judged(
             inputs(63, 63), mesh=mesh_of(2), options=causal, axis="sequence"
         ),
+        "every device its own sequences and heads": judged(
+            square, mesh=mesh_of(4, ("data", "heads"), (2, 2)), options=causal, call=on_its_own
+        ),
         "ring, outside jit": judged(square, mesh=eight, options=causal, run=everything, **ring),
         "reduce, one query": judged(inputs(1, 64), mesh=eight, options=causal, **reduce),
         "reduce, window, bias, sinks, softcap": judged(
             [*inputs(5, 64), bias[:, :, :5], sinks], mesh=eight, options={"softcap": 4.0, "window": 40}, **reduce
         ),
     }
+
+
+def on_its_own(*arrays, mesh, **options):
+    """Attention by each device of its own sequences and heads, as docs/mesh.md shows."""
+    by_head = jax.sharding.PartitionSpec("data", None, "heads")
+    specs = (by_head, jax.sharding.PartitionSpec("data", "heads")) if options.get("return_stats") else by_head
+    call = partial(attention, **options)
+    return jax.shard_map(call, mesh=mesh, in_specs=by_head, out_specs=specs, check_vma=False)(*arrays)
+
+
+def apart():
+    """Return by implementation what the devices exchange for output and gradients, and how far the kernels' are off.
+
+    That is the worst error over the largest element, beside the same kernels on one device.
+    """
+    mesh = mesh_of(8, ("data", "heads"), (4, 2))
+    by_head = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", None, "heads"))
+
+    def everything_of(call, **options):
+        def loss(*arrays):
+            output = call(*arrays, is_causal=True, **options)
+            return (output.astype(jnp.float32) ** 2).sum(), output
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
+
+    exchanges = ("all-gather", "all-to-all", "collective-permute")
+    found = {}
+    for implementation, dtype in (("chunked", jnp.float32), ("pallas", jnp.bfloat16)):
+        arrays = [x.astype(dtype) for x in inputs(32, 32, batch=4, heads=8, key_heads=4, width=16)]
+        placed = [jax.device_put(x, by_head) for x in arrays]
+        shared = everything_of(on_its_own, mesh=mesh, implementation=implementation)
+        text = shared.lower(*placed).compile().as_text()
+        (_, output), gradients = shared(*placed)
+        (_, expected), by_one = everything_of(attention, implementation=implementation)(*arrays)
+        errors = [
+            float(jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).max() / jnp.abs(b).max())
+            for a, b in zip((output, *gradients), (expected, *by_one), strict=True)
+        ]
+        found[implementation] = {"exchanged": [name for name in exchanges if name in text], "error": max(errors)}
+    return found
 
 
 def memory():
@@ -201,5 +246,5 @@ def growth(heads=32, key_heads=8, width=128):
 
 
 if __name__ == "__main__":
-    programs = {"agreement": agreement, "memory": memory, "schedules": schedules, "growth": growth}
+    programs = {"agreement": agreement, "memory": memory, "schedules": schedules, "growth": growth, "apart": apart}
     print(json.dumps(programs[sys.argv[1]]()))

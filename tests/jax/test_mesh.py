@@ -36,10 +36,17 @@ def on_eight_devices(what):
 def test_eight_devices_agree_with_one():
     """Each result within its budget, asserted there; here, that every case ran and gave every result."""
     found = on_eight_devices("agreement")
-    assert len(found) == 10
+    assert len(found) == 11
     assert all(
         {"output", "entropy", "gradient 0", "gradient 1", "gradient 2"} <= set(worst) for worst in found.values()
     )
+
+
+def test_batch_and_heads_need_no_exchange():
+    """By `shard_map`; that float32 is within its budget is among the cases of the test before."""
+    found = on_eight_devices("apart")
+    assert all(figures["exchanged"] == [] for figures in found.values()), found
+    assert found["pallas"]["error"] <= 2**-7  # both round to bfloat16
 
 
 def test_memory_a_device_falls_with_devices():
