@@ -10,14 +10,17 @@ from torch import Tensor
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.chunked_forward import attend_in_one_pass, is_rowwise
 from sharpmax.torch.chunked_ops import chunked_output, chunked_statistics
-from sharpmax.torch.request import Request
+from sharpmax.torch.request import NO_TANGENTS, Request
 from sharpmax.torch.three_steps import attend_in_three_steps
+from sharpmax.torch.untraced import looked_on
 
 
 def refusal(request: Request) -> str | None:
-    """Serve everything but dropout and empty tensors."""
+    """Serve everything but dropout, forward-mode derivatives and empty tensors."""
     if request.dropout:
         return "dropout is drawn by 'eager' only"
+    if request.has_tangent:
+        return NO_TANGENTS
     if request.is_empty:
         return "a tensor with an axis of length 0 is served by 'eager'"
     return None
@@ -25,7 +28,8 @@ def refusal(request: Request) -> str | None:
 
 def attend(request: Request) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
-    if not request.needs_gradient and is_rowwise(request.policy) and not torch.compiler.is_compiling():
+    traced = torch.compiler.is_compiling() or looked_on(request.query, request.key, request.value)
+    if not (traced or request.needs_gradient) and is_rowwise(request.policy):
         return attend_in_one_pass(request)
     return attend_in_three_steps(request, _row_statistics, _weighted)
 

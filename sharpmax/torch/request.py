@@ -7,16 +7,18 @@ Validation happens here, before any work and in one place: an implementation may
 import reprlib
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
 
+NO_TANGENTS = "forward-mode derivatives are taken by 'eager' only"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What attention is computed on."""
 
@@ -81,6 +83,15 @@ class Request:
         """Whether autograd may ask for a gradient of anything passed in (a policy's own tensors aside)."""
         inputs = (self.query, self.key, self.value, self.bias, self.sinks)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+
+    @property
+    def has_tangent(self) -> bool:
+        """Whether a forward-mode derivative is being taken of anything passed in."""
+        if forward_ad._current_level < 0:
+            return False
+        inputs = (self.query, self.key, self.value, self.bias, self.sinks)
+        tangents = (forward_ad.unpack_dual(t).tangent for t in inputs if t is not None)  # type: ignore[no-untyped-call]
+        return any(tangent is not None for tangent in tangents)
 
     @cached_property
     def is_finite(self) -> bool:
@@ -196,7 +207,7 @@ def _number(name: str, value: Any) -> float:
         number = float("nan" if isinstance(value, bool | str) else value)
     except (TypeError, ValueError, RuntimeError):
         number = float("nan")
-    if not isfinite(number):
+    if not -inf < number < inf:  # not `isfinite`, which refuses the symbol that a traced number is
         raise ValueError(f"{name} must be a finite number, got {_shown(value)}")
     return number
 

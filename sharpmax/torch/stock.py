@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted_by_position
-from sharpmax.torch.request import Request
+from sharpmax.torch.request import NO_TANGENTS, Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 
 
@@ -24,6 +24,8 @@ def refusal(request: Request) -> str | None:
             return f"{name} is not honoured: the identity H = LSE - scale·<q, attention(q, k, k)> needs bare logits"
     if request.dropout:
         return "dropout is drawn by 'eager' only"
+    if request.has_tangent:
+        return NO_TANGENTS
     if request.is_empty:
         return "a tensor with an axis of length 0 is served by 'eager'"
     if request.left is not None or request.right not in (None, 0):
@@ -82,7 +84,8 @@ def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
 
 
 def _is_causal(request: Request) -> bool:
-    return request.right == 0 and request.rows[2] > 1
+    # A branch, not the comparison itself: of a traced length that is a symbol, which PyTorch's kernels do not take.
+    return True if request.right == 0 and request.rows[2] > 1 else False  # noqa: SIM210
 
 
 def _attend(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ from torch import Tensor
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
 from sharpmax.torch.lengths import counted_by_position
-from sharpmax.torch.request import Request
+from sharpmax.torch.request import NO_TANGENTS, Request
 from sharpmax.torch.triton_tiles import interpreted
 
-WIDEST = 256
+WIDEST, MOST_HEADS = 256, 65535
 
 
 def kernels_refuse(request: Request) -> str | None:
@@ -23,8 +23,12 @@ def kernels_refuse(request: Request) -> str | None:
             return f"{name} is not honoured by the kernels yet"
     if request.dropout:
         return "dropout is drawn by 'eager' only"
+    if request.has_tangent:
+        return NO_TANGENTS
     if request.is_empty:
         return "a tensor with an axis of length 0 is served by 'eager'"
+    if request.rows[0] * request.rows[1] > MOST_HEADS:
+        return f"{request.rows[0]} · {request.rows[1]} heads: a grid is {MOST_HEADS:,} high at most"
     if request.query.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"the kernels compute in float32 at most, got {request.query.dtype}"
     if max(request.query.shape[3], request.value.shape[3]) > WIDEST:

@@ -17,6 +17,7 @@ while a CUDA graph is captured: then, and where there is less to do, the last ro
 import math
 from collections.abc import Callable
 from functools import cache
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -49,6 +50,8 @@ FASTEST_FIRST = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
+_ORDER = Lock()
+"""Held while the order of PyTorch's kernels, which is the whole process's, is ours."""
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None) -> Tensor:
@@ -57,12 +60,13 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, *, scale: float, 
         with sdpa_kernel(FASTEST_FIRST, set_priority=True):
             return _attended(query, key, value, scale, right)
     # What `sdpa_kernel` does, but for a tenth of its time, and what the user has forbidden stays so.
-    order = torch._C._get_sdp_priority_order()
-    torch._C._set_sdp_priority_order(_fastest_first(tuple(order)))
-    try:
-        return _attended(query, key, value, scale, right)
-    finally:
-        torch._C._set_sdp_priority_order(order)
+    with _ORDER:
+        order = torch._C._get_sdp_priority_order()
+        torch._C._set_sdp_priority_order(_fastest_first(tuple(order)))
+        try:
+            return _attended(query, key, value, scale, right)
+        finally:
+            torch._C._set_sdp_priority_order(order)
 
 
 @cache
@@ -76,7 +80,8 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, scale: float, right: in
         query,
         key,
         value,
-        is_causal=right == 0 and query.shape[2] > 1,
+        # A branch, not the comparison itself: of a traced length that is a symbol, which the kernels do not take.
+        is_causal=True if right == 0 and query.shape[2] > 1 else False,  # noqa: SIM210
         scale=scale,
         enable_gqa=query.shape[1] > key.shape[1],
     )

@@ -6,6 +6,7 @@ gradient is due, as an `autograd.Function` of the same two halves that the opera
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -28,11 +29,12 @@ def untraced(operator: Any, *, keep: Keep | None = None, backward: Callable[...,
         operator.register_autograd(backward, setup_context=keep)
 
     def call(*arguments: Any) -> Any:
-        if torch.compiler.is_compiling() or _looked_on(arguments):
+        if torch.compiler.is_compiling() or looked_on(*arguments):
             return operator(*arguments)
-        if not _needs_gradient(arguments):
-            return compute(*arguments)
-        return operator(*arguments) if differentiable is None else differentiable.apply(*arguments)
+        with _device_of(arguments):
+            if not _needs_gradient(arguments):
+                return compute(*arguments)
+            return operator(*arguments) if differentiable is None else differentiable.apply(*arguments)
 
     return call
 
@@ -52,7 +54,7 @@ def _function(compute: Callable[..., Any], keep: Keep, backward: Callable[..., A
     return Differentiable
 
 
-def _looked_on(arguments: tuple[Any, ...]) -> bool:
+def looked_on(*arguments: Any) -> bool:
     """Tell whether a mode, a transform or a tensor of another kind wants to see the operator."""
     return bool(
         torch._C._len_torch_dispatch_stack()
@@ -60,6 +62,14 @@ def _looked_on(arguments: tuple[Any, ...]) -> bool:
         or torch._C._get_tracing_state() is not None
         or any(isinstance(x, Tensor) and type(x) not in (Tensor, nn.Parameter) for x in arguments)
     )
+
+
+def _device_of(arguments: tuple[Any, ...]) -> AbstractContextManager[Any]:
+    """Make the tensors' GPU the current one, on which kernels are launched and events recorded."""
+    device = next((x.device for x in arguments if isinstance(x, Tensor)), None)
+    if device is None or device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def _needs_gradient(arguments: tuple[Any, ...]) -> bool:

@@ -1,7 +1,10 @@
 """Being a citizen of PyTorch, on the CPU: traced whole, any dtype, width, length and layout, bit-equal each time."""
 
+from threading import Thread
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sharpmax import PAPER, EntropyTarget, LogLinear, detach
 from sharpmax.torch import attention, row_stats
@@ -48,6 +51,43 @@ def test_compiles_whole_with_every_argument(implementation, policy):
         return attention(q, k, v, policy=policy, window=(9, 2), **options, implementation=implementation)
 
     assert_compiles(call, qkv(), "aot_eager")
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_compiled_call_takes_any_length(implementation, dynamic):
+    """With the lengths that were not there when it was traced, the graph is as whole as before."""
+    torch._dynamo.reset()
+
+    def call(q, k, v):
+        return attention(q, k, v, is_causal=True, implementation=implementation)
+
+    whole = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for length in (8, 9, 16, 1):
+        tensors = qkv(queries=length, keys=length)
+        torch.testing.assert_close(whole(*tensors), call(*tensors))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # forward mode's own imports
+@pytest.mark.parametrize("options", [{}, {"window": 4}, {"softcap": 5.0}], ids=str)
+def test_forward_mode_goes_by_eager(options):
+    q, k, v = (x.detach() for x in qkv())
+    tangent = torch.randn_like(q)
+    exact = torch.func.jvp(lambda a: attention(a, k, v, implementation="eager", **options), (q,), (tangent,))[1]
+    found = torch.func.jvp(lambda a: attention(a, k, v, **options), (q,), (tangent,))[1]
+    assert exact.abs().sum() > 1
+    torch.testing.assert_close(found, exact)
+    entropy = torch.func.jvp(lambda a: row_stats(a, k).entropy, (q,), (tangent,))[1]
+    assert entropy.abs().sum() > 0.1
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        torch.func.jvp(lambda a: attention(a, k, v, implementation="chunked"), (q,), (tangent,))
+
+
+def test_tensors_without_values_get_shapes():
+    with FakeTensorMode():
+        q = torch.randn(1, 2, 8, 16)
+        for options in ({}, {"softcap": 30.0}, {"window": 3}):
+            assert attention(q, q, q, **options).shape == q.shape
 
 
 def test_statistics_compile_whole():
@@ -145,3 +185,17 @@ def test_a_change_in_place_between_forward_and_backward_is_noticed():
     key.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+def test_threads_leave_the_order_of_pytorchs_kernels_as_it_was():
+    from sharpmax.torch.triton_sharpened import plain_attention
+
+    q, before = torch.randn(1, 1, 4, 8), torch._C._get_sdp_priority_order()
+    work = [
+        Thread(target=lambda: [plain_attention(q, q, q, scale=1.0, right=0) for _ in range(1000)]) for _ in range(4)
+    ]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    assert torch._C._get_sdp_priority_order() == before
