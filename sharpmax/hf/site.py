@@ -57,26 +57,43 @@ class Site:
 
 
 def attend_at(site: Site, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-    """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell whoever observes."""
+    """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell whoever observes.
+
+    Gradient checkpointing calls it again in the backward pass: whoever looks is told of the first call only, but the
+    same is computed, because autograd compares the two graphs.
+    """
     layer, policy = site.next_layer()
-    run = site.run
+    run, again = site.run, recomputing()
     run.calls += 1
-    if run.probe is not None:
+    if run.probe is not None and not again:
         run.probe(layer, query, key, options)
     # A policy that switches itself off is watched once a site: enough to say so, too little to cost.
-    watch = policy.silent_above is not None and not site.watched and not torch.compiler.is_compiling()
-    if run.observer is None and not watch:
+    if policy.silent_above is not None and not site.watched and not torch.compiler.is_compiling():
+        _watch(site, query, key, options)
+    if run.observer is None:
         output: Tensor = sharpmax.torch.attention(
             query, key, value, policy=policy, implementation=run.implementation, **options
         )
         return output
     output, stats = _with_statistics(query, key, value, policy, run.implementation, options)
-    if watch and stats.entropy.numel():
-        run.highest_entropy = max(run.highest_entropy, float(stats.entropy.detach().max()))
-        site.watched = True
-    if run.observer is not None:
+    if not again:
         run.observer(layer, stats)
     return output
+
+
+def recomputing() -> bool:
+    """Tell whether this call stands inside a backward pass: gradient checkpointing runs a layer again there."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+@torch.no_grad()
+def _watch(site: Site, query: Tensor, key: Tensor, options: dict[str, Any]) -> None:
+    """Note the highest entropy of the rows, beside the graph: the graph is the same with and without."""
+    of_logits = {name: option for name, option in options.items() if name != "dropout"}
+    entropy = sharpmax.torch.row_stats(query, key, **of_logits).entropy
+    if entropy.numel():
+        site.run.highest_entropy = max(site.run.highest_entropy, float(entropy.max()))
+        site.watched = True
 
 
 def _with_statistics(

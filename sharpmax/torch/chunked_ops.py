@@ -303,6 +303,6 @@ def _like_inputs(query: Tensor, key: Tensor, bias: Tensor | None, sinks: Tensor 
 
 def _of_inputs(ctx: Any, found: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """Return the gradients of query, key, bias and sinks as autograd takes them: None for one that nobody wants."""
+    # `ctx.saved_tensors` must not be asked here again: under gradient checkpointing they can be unpacked only once.
     dq, dk, d_bias, d_sinks = found
-    has_sinks = ctx.saved_tensors[3] is not None
-    return dq, dk, d_bias if ctx.needs_input_grad[2] else None, d_sinks if has_sinks else None
+    return dq, dk, d_bias if ctx.needs_input_grad[2] else None, d_sinks if ctx.needs_input_grad[3] else None

@@ -19,12 +19,12 @@ class Tracker(TrainerCallback):
         self.logs.append((state.global_step, dict(logs)))
 
 
-def trained(folder, model, every):
+def trained(folder, model, every, **more):
     data = [{"input_ids": ids, "labels": ids} for ids in tokens(batch=8)]
     tracker = Tracker()
     options = TrainingArguments(
         str(folder), max_steps=4, per_device_train_batch_size=2, report_to=[], logging_steps=100, use_cpu=True,
-        disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False,
+        disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False, **more,
     )  # fmt: skip
     trainer = Trainer(model, options, train_dataset=data, callbacks=[tracker])
     trainer.add_callback(AttentionLog(trainer, every=every))
@@ -42,6 +42,14 @@ def test_every_second_step_is_logged_for_every_layer(tmp_path):
             assert 0 < log[f"attention/layer{layer}/entropy"] < 3.2
             assert 0 < log[f"attention/layer{layer}/largest_weight"] <= 1
     assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gradient_checkpointing_logs_the_same(tmp_path):
+    (_, plain), (_, checkpointed) = (
+        trained(tmp_path, build("llama"), every=4, gradient_checkpointing=on)[0] for on in (False, True)
+    )
+    assert checkpointed == pytest.approx(plain)
 
 
 @pytest.mark.filterwarnings("ignore")

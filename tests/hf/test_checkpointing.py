@@ -1,0 +1,57 @@
+"""Gradient checkpointing: layers that run again in the backward pass give the same gradients, and are told of once."""
+
+import pytest
+import torch
+
+import sharpmax
+from sharpmax.hf import sharpen
+from tests.hf.families import build, tokens
+
+POLICIES = {
+    "paper": sharpmax.PAPER,
+    "target": sharpmax.EntropyTarget(0.5),
+    "log_linear": sharpmax.LogLinear(0.1, 0.1, 0.1),
+    "constant": sharpmax.Constant(1.5),
+}
+CASES = [(name, how, observed) for name in POLICIES for how in ("eager", "chunked") for observed in (False, True)]
+CASES += [(name, "stock", False) for name in POLICIES if name != "target"]  # it gives no maximum and no variance
+
+
+def trained(checkpointing, *, reentrant=False, family="llama"):
+    model = build(family).double().train()  # a reentrant first pass, without a graph, may round otherwise
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    return model
+
+
+def gradients(model, policy, steps=1, **options):
+    """Gradients summed over several passes: the first one may watch, the later ones do not."""
+    ids = tokens()
+    with sharpen(model, policy, **options):
+        for _ in range(steps):
+            model(ids, labels=ids).loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize(("name", "implementation", "observed"), CASES)
+def test_checkpointed_gradients_are_the_plain_ones(name, implementation, observed, reentrant):
+    options = {"implementation": implementation, "observer": (lambda *_: None) if observed else None}
+    plain = gradients(trained(False), POLICIES[name], steps=2, **options)
+    found = gradients(trained(True, reentrant=reentrant), POLICIES[name], steps=2, **options)
+    torch.testing.assert_close(found, plain)
+
+
+def test_sinks_learn_under_checkpointing():
+    plain, found = (
+        gradients(trained(on, family="gpt_oss"), sharpmax.PAPER, implementation="chunked") for on in (False, True)
+    )
+    torch.testing.assert_close(found, plain)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_whoever_looks_is_told_of_every_layer_once(reentrant):
+    seen, probed = [], []
+    looks = {"observer": lambda layer, _: seen.append(layer), "probe": lambda layer, *_: probed.append(layer)}
+    gradients(trained(True, reentrant=reentrant), sharpmax.PAPER, **looks)
+    assert seen == probed == [0, 1]
