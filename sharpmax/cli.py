@@ -172,7 +172,7 @@ def _add_certify(parser: argparse.ArgumentParser) -> None:
     parser.description = "Bound every head's logits by its weights; beside it, what a text shows."
     _add_model_options(parser)
     parser.add_argument("--text", type=Path, metavar="FILE", help="measure on this text (source code of Python itself)")
-    parser.add_argument("--length", type=int, default=512, help="tokens of it to read (512)")
+    parser.add_argument("--length", type=int, help="tokens of it to read (512, or as many as there are)")
     parser.add_argument("--card", type=Path, metavar="FILE", help="certify the model under this policy card")
 
 

@@ -10,22 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import Constant
 from sharpmax.diagnose.certificates import WEIGHTS
 from sharpmax.experiments.run_folder import RunFolder, run_name
 from sharpmax.experiments.text_files import read_texts
 from sharpmax.hf.certify import certify as certify_heads
-from sharpmax.hf.diagnose import source_code
+from sharpmax.hf.diagnose import checked_lengths, source_code
 from sharpmax.hf.load import load
-from sharpmax.hf.sidecar import card_file
+from sharpmax.hf.sidecar import card_for
+
+LENGTH = 512
+"""Tokens to measure on unless told otherwise."""
 
 
 def certify(
     model: str,
     *,
     text: str | Path | None = None,
-    length: int = 512,
+    length: int | None = None,
     card: str | Path | None = None,
     out: str | Path = "runs",
     accept_license: bool = False,
@@ -35,18 +37,22 @@ def certify(
     Args:
         model: a built-in name, a local folder or a hub name.
         text: a file to measure on; Python's own source code unless given.
-        length: how many tokens of it.
-        card: certify the model as sharpened by this card.
+        length: how many tokens of it; 512, or as many as the text and the model hold, unless given.
+        card: certify the model as sharpened by this card, and measure it so.
     """
-    if length < 2:
+    if length is not None and length < 2:
         raise ValueError(f"expected a length of 2 tokens or more, got {length}")
-    policy = Constant(1.0) if card is None else load_policy(card_file(card))
+    policy = Constant(1.0) if card is None else card_for(model, card).policy
     content = source_code() if text is None else read_texts([text])
     loaded = load(model, accept_license=accept_license)
     tokens = loaded.tokens(content).shape[1]
-    length = min(length, loaded.context, tokens)
-    if length < 2 or not content.strip():
+    if tokens < 2 or not content.strip():
         raise ValueError(f"expected a text of 2 tokens or more to measure on, got {tokens}")
+    if length is None:
+        length = min(LENGTH, loaded.context, tokens)
+    checked_lengths(loaded, [length])
+    if length > tokens:
+        raise ValueError(f"the text has {tokens} tokens, fewer than the length {length}")
     config = {"seed": None, "model": model, "text": None if text is None else str(text), "length": length}
     config["card"] = None if card is None else str(card)
     place = (out, "certify", run_name(model), config)

@@ -65,7 +65,7 @@ def sharpen(
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch module, got {type(model).__name__}")
     layers = attention_layers(model)
-    _check_layers(policy, layers)
+    check_layers(policy, layers)
     warn_of_second_temperature(policy, configs_of(model))
     return Sharpened(model, policy, layers, Run(observer, implementation, probe))
 
@@ -191,7 +191,8 @@ def _register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def _check_layers(policy: Policy, layers: list[AttentionLayer]) -> None:
+def check_layers(policy: Policy, layers: list[AttentionLayer]) -> None:
+    """Raise ValueError for a `PerLayer` of another number of layers."""
     count = layer_count(layers)
     if isinstance(policy, PerLayer) and len(policy.policies) != count:
         raise ValueError(f"the policy holds {len(policy.policies)} layers, and this model has {count} attention layers")

@@ -3,6 +3,7 @@
 transformers does not save which attention a model used, so the card travels as a file of its own.
 """
 
+import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,22 @@ from sharpmax.core.policies import Policy
 CARD_FILE = "sharpmax.json"
 
 
+class OtherModelWarning(UserWarning):
+    """A card is used on a model that it was not fitted on."""
+
+
 def card_file(path: str | PathLike[str]) -> Path:
     """Return the card at `path`: the file itself, or the sidecar of a model's folder."""
     file = Path(path)
     return file / CARD_FILE if file.is_dir() else file
+
+
+def card_for(model: str, path: str | PathLike[str]) -> Card:
+    """Read the card at `path` for the model of that name; warns when the card names another, raises as `load_card`."""
+    card = load_card(card_file(path))
+    if card.model is not None and Path(card.model).name != Path(model).name:
+        warnings.warn(f"this card was fitted on {card.model}, and is used on {model}", OtherModelWarning, stacklevel=3)
+    return card
 
 
 def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]) -> Path:

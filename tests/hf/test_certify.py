@@ -8,11 +8,13 @@ import torch
 
 import sharpmax
 from sharpmax.diagnose.certificates import Certificate
+from sharpmax.experiments import certification
 from sharpmax.experiments.certification import print_certificates
 from sharpmax.hf import LoadedModel, attention_layers, load, sharpen
-from sharpmax.hf.certify import certify
+from sharpmax.hf.certify import PLAIN, certify
 from sharpmax.hf.probe import RowProbe
 from sharpmax.hf.projections import proved_spreads
+from sharpmax.hf.sidecar import OtherModelWarning, card_for
 from tests.hf.families import build, inputs, output
 from tests.hf.tiny import tiny
 
@@ -146,6 +148,61 @@ def test_a_policy_multiplies_and_an_unbounded_one_is_refused():
     assert sharp.log10_sizes()["0.5"] > plain.log10_sizes()["0.5"]
     with pytest.raises(ValueError, match="without bound"):
         certify(loaded, policy=sharpmax.LengthScaled.ssmax(0.4))
+
+
+def test_with_a_policy_the_text_is_read_under_it():
+    loaded, policy = tiny("llama"), sharpmax.Constant(3.0)
+    plain, sharp = ([h.measured_spread for h in certify(loaded, TEXT, length=64, policy=p)] for p in (PLAIN, policy))
+    assert sharp[:4] == plain[:4]  # what the first layer reads is the same
+    assert sharp[4:] != plain[4:]
+    assert_within(certify(loaded, TEXT, length=64, policy=policy))
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (sharpmax.PerLayer((PLAIN,) * 3), "holds 3 layers, and this model has 2"),
+        (sharpmax.PerHead((PLAIN,) * 3), "layer 0 holds 3 heads, and this layer has 4"),
+        (
+            sharpmax.PerLayer((PLAIN, sharpmax.LogLinear(a=((0.1,), (0.2,))))),
+            "layer 1 holds 2 heads, and this layer has 4",
+        ),
+    ],
+)
+def test_a_policy_of_another_models_shape_is_refused(policy, words):
+    for text in (None, TEXT):
+        with pytest.raises(ValueError, match=words):
+            certify(tiny("llama"), text, length=64, policy=policy)
+
+
+def test_a_policy_with_a_value_a_head_is_certified():
+    policy = sharpmax.PerLayer((sharpmax.LogLinear(a=((0.1,), (0.2,), (0.3,), (0.4,))), PLAIN))
+    assert_within(certify(tiny("llama"), TEXT, length=64, policy=policy))
+
+
+def test_a_card_of_another_model_is_warned_of(tmp_path):
+    PLAIN.save(tmp_path / "card.json", model="smollm2")
+    assert card_for("smollm2", tmp_path / "card.json").policy == PLAIN
+    assert card_for("copies/smollm2/", tmp_path / "card.json").policy == PLAIN
+    with pytest.warns(OtherModelWarning, match="fitted on smollm2, and is used on minilm"):
+        card_for("minilm", tmp_path / "card.json")
+
+
+@pytest.mark.filterwarnings("ignore::sharpmax.hf.sidecar.OtherModelWarning")
+def test_a_card_for_more_layers_is_no_card_of_this_model(tmp_path):
+    card = Path(__file__).parents[2] / "results" / "calibration" / "smollm2" / "card.json"
+    with pytest.raises(ValueError, match="holds 30 layers, and this model has 6"):
+        certification.certify("minilm", card=card, out=tmp_path)
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_a_length_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "text").write_text("short")
+    with pytest.raises(ValueError, match="positions for 512 tokens, got a length of 99999999"):
+        certification.certify("minilm", length=99999999, out=tmp_path / "runs")
+    with pytest.raises(ValueError, match="tokens, fewer than the length 400"):
+        certification.certify("minilm", text=tmp_path / "text", length=400, out=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("family", ["swin", "bart", "t5", "whisper"])

@@ -164,6 +164,7 @@ def assert_refused(arguments, words, capsys):
         (["certify", "rxnmapper", "--text", "bytes"], "bytes is not text in UTF-8"),
         (["certify", "rxnmapper", "--text", "empty"], "expected a text of 2 tokens or more"),
         (["certify", "rxnmapper", "--length", "0"], "expected a length of 2 tokens or more, got 0"),
+        (["certify", "rxnmapper", "--length", "99999999"], "has positions for 512 tokens, got a length of 99999999"),
         (["certify", "rxnmapper", "--card", "empty"], "empty is not a usable policy card"),
         (["certify", "rxnmapper", "--out", "empty"], "cannot write the run folder empty/certify"),
     ],
