@@ -72,10 +72,12 @@ def _calibrate(**options: Any) -> int:
     return 0 if result["card"] else EXIT_NO_GAIN
 
 
-def _evaluate(**options: Any) -> None:
+def _evaluate(**options: Any) -> int:
     from sharpmax.experiments.calibration import evaluate, print_judgement
 
-    print_judgement(evaluate(**options))
+    result = evaluate(**options)
+    print_judgement(result)
+    return 0 if result["gains"] else EXIT_NO_GAIN
 
 
 def _finetune(**options: Any) -> None:
@@ -195,7 +197,8 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Judge a card on prompts and text: accuracy, loss, perplexity, each paired with the plain model."
+        "Judge a card on prompts and text: accuracy, loss, perplexity, each paired with the plain model; exit 3 if it "
+        "does not gain."
     )
     _add_model_options(parser)
     parser.add_argument("--card", type=Path, required=True, metavar="FILE", help="the policy card, or a model's folder")
@@ -206,8 +209,8 @@ def _add_exam_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", nargs="+", default=("lookup",), metavar="TASK", help="what to judge on (lookup)")
     parser.add_argument("--sizes", type=int, nargs="+", default=(16, 32, 64), metavar="N", help="sizes (16 32 64)")
     parser.add_argument("--prompts", type=int, default=40, help="prompts a task and size (40)")
-    windows = (256, 1024, 4096)
-    parser.add_argument("--windows", type=int, nargs="+", default=windows, metavar="N", help="of text (256 1024 4096)")
+    windows = "of text (those of 256 1024 4096 that the model holds)"
+    parser.add_argument("--windows", type=int, nargs="+", metavar="N", help=windows)
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text (Python's reference and source, NumPy)")
     parser.add_argument("--text-tokens", type=int, default=8192, help="how much text of a kind (8192)")
     parser.add_argument("--most-rise", type=float, default=0.005, help="allowed rise of perplexity (0.005)")

@@ -6,28 +6,31 @@ Expected: lookup accuracy up severalfold at 2 to 8 times the fitted size. Asked:
 of text, which two of five seeds missed in source code at 4,096 tokens (docs/guide-length.md).
 """
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sharpmax.core.cards import Card, load_card
 from sharpmax.core.policies import PerLayer, Policy
-from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.experiments.run_folder import RunFolder, run_name
 from sharpmax.experiments.splits import KINDS, questions, seed_of, text_of
-from sharpmax.hf.answers import Question
+from sharpmax.hf.answers import Question, write
 from sharpmax.hf.choose import Choice, choose, search
 from sharpmax.hf.descent import Draw, Recipe
-from sharpmax.hf.judge import TEXT, Exam, compare, sit
+from sharpmax.hf.judge import TEXT, TURNS, Exam, compare, must_fit, must_hold, sit, time_ratio
 from sharpmax.hf.layers import attention_layers, layer_count
 from sharpmax.hf.learn import learn
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.match import match
+from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.sidecar import card_file
 from sharpmax.tasks.prompts import parts
 
@@ -47,6 +50,9 @@ MORE_TEXT = 3
 MOST_FITTED = 200_000
 """Characters of a kind of text to fit on: about what the reference has."""
 WINDOWS = (256, 1024, 4096)
+"""Of text, those that the model holds."""
+MATCHED = (128, 256, 512, 1024, 2048, 4096, 8192)
+"""The lengths that match measures at, those that the model and the text hold."""
 STEPS = 108
 """Of learn: twelve turns of each of three kinds of text at three lengths."""
 BETAS = (1.05, 1.1, 1.2)
@@ -88,35 +94,51 @@ def calibrate(
     """
     if method not in METHODS:
         raise ValueError(f"expected a method among {', '.join(METHODS)}, got {method!r}")
-    _check_counts({"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}, exam)
+    counts = {"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}
+    _check_numbers(counts, seed, exam)
     if text_before < 0:
         raise ValueError(f"expected text_before of at least 0 characters, got {text_before}")
     if fit_sizes[0] > fit_sizes[-1]:
         raise ValueError(f"expected fit_sizes from low to high, got {', '.join(map(str, fit_sizes))}")
     most_rise = exam.get("most_rise", 0.005)
+    if method == "learn" and penalty is None and most_rise == 0:
+        raise ValueError("expected most_rise above 0 for prices to follow, or a fixed penalty; got 0")
     recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, truth=truth, seed=seed)
-    # Held to itself at every length it is judged at: what n does beyond them is anybody's guess.
-    recipe = replace(recipe, learning_rate=learning_rate, windows=tuple(exam.get("windows", WINDOWS)))
+    recipe = replace(recipe, learning_rate=learning_rate)
     loaded = _loaded(model, accept_license, device)
+    exam["windows"] = _windows(loaded, exam.get("windows"))
+    # Held to itself at every length it is judged at: what n does beyond them is anybody's guess.
+    recipe = replace(recipe, windows=tuple(exam["windows"]))
     config = {"seed": seed, "model": loaded.name, "method": method, "fit_tasks": list(fit_tasks)}
     config |= {"fit_sizes": list(fit_sizes), "steps": steps, "questions_a_step": questions_a_step}
     config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned, "truth": truth}
     config["text_before"] = text_before
     config |= {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
-    folder = RunFolder.open(out, "calibrate", f"{Path(loaded.name).name}-{method}-seed{seed}", config)
-    began = time.perf_counter()
+    place = (out, "calibrate", f"{run_name(loaded.name)}-{method}-seed{seed}", config)
+    RunFolder.planned(*place)
+    # Whatever may be refused is, before hours of fitting.
     selection = selection_exam(loaded, fit_tasks, fit_sizes[-1], seed, exam)
-    if method == "search":
-        choice = search(loaded, layer_count(attention_layers(loaded.model)), BETAS, selection, most_rise=most_rise)
-        curves: dict[str, list[float]] = {}
-    else:
+    must_fit(loaded, selection, _called("choose", exam))
+    held_out = held_out_exam(loaded, seed=seed, **exam)
+    must_fit(loaded, held_out, _called("report", exam))
+    fit: _Fit | None = None
+    if method == "match":
+        fit = _matching(loaded, exam)
+    elif method == "learn":
         before = text_of("fit", exam.get("text"))
         draw_step = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step, before=before, most=text_before)
-        fitted, curves = _fit(loaded, method, draw_step, recipe, exam, folder.path / "fit.safetensors")
+        fit = _learning(loaded, draw_step, recipe, exam)
+    folder = RunFolder.open(*place)
+    began = time.perf_counter()
+    curves: dict[str, list[float]] = {}
+    if fit is None:
+        choice = search(loaded, layer_count(attention_layers(loaded.model)), BETAS, selection, most_rise=most_rise)
+    else:
+        fitted, curves = fit(folder.path / "fit.safetensors")
         choice = choose(loaded, fitted, selection, most_rise=most_rise)
     fitting = time.perf_counter() - began
     metrics = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores, "curves": curves}
-    metrics |= _judged(loaded, choice, held_out_exam(loaded, seed=seed, **exam), most_rise)
+    metrics |= _judged(loaded, choice, held_out, most_rise)
     metrics["card"] = None
     if metrics["gains"] and choice.policy is not None:
         card = folder.path / "card.json"
@@ -144,27 +166,45 @@ def evaluate(
     **exam: Any,
 ) -> dict[str, Any]:
     """Judge a card on a model again, on data that no fitting step of the same seed saw; returns the metrics."""
-    _check_counts({}, exam)
-    loaded = _loaded(model, accept_license, device)
+    _check_numbers({}, seed, exam)
     found = load_card(card_file(card))
+    loaded = _loaded(model, accept_license, device)
+    exam["windows"] = _windows(loaded, exam.get("windows"))
     config = {"seed": seed, "model": loaded.name, "card": str(card)}
     config |= {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
-    folder = RunFolder.open(out, "evaluate", f"{Path(loaded.name).name}-{Path(card).stem}-seed{seed}", config)
+    place = (out, "evaluate", f"{run_name(loaded.name)}-{run_name(Path(card).stem)}-seed{seed}", config)
+    RunFolder.planned(*place)
+    held_out = held_out_exam(loaded, seed=seed, **exam)
+    must_fit(loaded, held_out, _called("report", exam))
+    _must_take(loaded, found.policy)
     choice = Choice("card", found.policy, {})
     most_rise = exam.get("most_rise", 0.005)
     metrics = {"chosen": "card", "card": str(card)}
-    metrics |= _judged(loaded, choice, held_out_exam(loaded, seed=seed, **exam), most_rise)
+    metrics |= _judged(loaded, choice, held_out, most_rise)
+    folder = RunFolder.open(*place)
     folder.finish(metrics)
     return metrics
 
 
-def _check_counts(fitting: Mapping[str, Sequence[int]], exam: Mapping[str, Any]) -> None:
-    """Raise ValueError for a number below 1, or a text that is not there, before any work."""
-    asked = {name: exam[name] for name in ("sizes", "windows") if name in exam}
+def _must_take(loaded: LoadedModel, policy: Policy) -> None:
+    """Raise what the model says to a policy of other layers or heads, by two tokens and before any work."""
+    with torch.no_grad(), sharpen(loaded.model, policy):
+        loaded.hidden(torch.zeros(1, 2, dtype=torch.long, device=loaded.model.device))
+
+
+def _check_numbers(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number that is too small or none, or a text that is not there, before any work."""
+    asked = {name: exam[name] for name in ("sizes", "windows") if exam.get(name) is not None}
     asked |= {name: [exam[name]] for name in ("prompts", "text_tokens", "together") if name in exam}
     for name, values in {**fitting, **asked}.items():
-        if not values or min(values) < 1:
-            raise ValueError(f"expected {name} of at least 1, got {', '.join(map(str, values)) or 'none'}")
+        least = 2 if name == "windows" else 1  # a token alone has no next one to predict
+        if not values or min(values) < least:
+            raise ValueError(f"expected {name} of at least {least}, got {', '.join(map(str, values)) or 'none'}")
+    if seed < 0:
+        raise ValueError(f"expected a seed of at least 0, got {seed}")
+    most_rise = exam.get("most_rise", 0.005)
+    if not 0 <= most_rise < math.inf:
+        raise ValueError(f"expected most_rise, a share such as 0.005, of at least 0, got {most_rise}")
     if exam.get("text") is not None and not Path(exam["text"]).is_file():
         raise FileNotFoundError(f"there is no text file {exam['text']}")
 
@@ -175,14 +215,18 @@ def held_out_exam(
     tasks: Sequence[str] = ("lookup",),
     sizes: Sequence[int] = (16, 32, 64),
     prompts: int = 40,
-    windows: Sequence[int] = WINDOWS,
+    windows: Sequence[int] | None = None,
     text: str | Path | None = None,
     text_tokens: int = 8192,
     together: int = 1,
     seed: int = 0,
     most_rise: float = 0.005,
 ) -> Exam:
-    """Return the exam of the report split: `prompts` questions a task and size, and every kind of text in windows."""
+    """Return the exam of the report split: `prompts` questions a task and size, and every kind of text in windows.
+
+    Windows are those of 256, 1,024 and 4,096 tokens that the model holds, unless given.
+    """
+    windows = _windows(loaded, windows)
     asked = {t: {n: questions(t, n, prompts, seed=seed, split="report") for n in sizes} for t in tasks}
     return Exam(asked, _texts(loaded, "report", text, text_tokens) if windows else {}, windows, together)
 
@@ -204,7 +248,7 @@ def print_judgement(metrics: dict[str, Any]) -> None:
     for name, found in judgement["text"].items():
         kind, _, window = name.rpartition(" ")
         print(f"{kind or 'text'} in windows of {window}: perplexity {found['perplexity_rise']:+.2%}")
-    print(f"time of the exam with the policy: {judgement['cost_ratio']:.2f}x")
+    print(f"reading takes {metrics['time_ratio']:.2f}x as long with the policy (medians of {TURNS} turns)")
     if metrics["gains"]:
         print(f"it gains; card: {metrics['card']}")
     else:
@@ -245,17 +289,54 @@ def fitting_texts(loaded: LoadedModel, text: str | Path | None = None) -> list[T
     return [loaded.tokens(part) for part in read]
 
 
-def _fit(
-    loaded: LoadedModel, method: str, questions_of: Draw, recipe: Recipe, exam: dict[str, Any], keep: Path
-) -> tuple[PerLayer, dict[str, list[float]]]:
-    if method == "match":
-        text = _cut(loaded, text_of("fit", exam.get("text")), exam.get("text_tokens", 8192))
-        tokens = min(loaded.context, loaded.tokens(text).shape[1])
-        lengths = [length for length in (128, 256, 512, 1024, 2048, 4096, 8192) if length <= tokens]
-        return match(loaded, text, lengths, reference=lengths[0]), {}
+_Fit = Callable[[Path], tuple[PerLayer, dict[str, list[float]]]]
+"""What fits a policy, given a file to keep its state in, and returns it with how the fit went."""
 
-    result = learn(loaded, questions_of, fitting_texts(loaded, exam.get("text")), recipe, keep=keep)
-    return result.policy, result.course._asdict()
+
+def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> _Fit:
+    """Return what matches, or raise ValueError where there is too little to match on."""
+    text = _cut(loaded, text_of("fit", exam.get("text")), exam.get("text_tokens", 8192))
+    tokens = loaded.tokens(text).shape[1]
+    lengths = [length for length in MATCHED if length <= min(loaded.context, tokens)]
+    if len(lengths) < 3:
+        raise ValueError(
+            f"match needs {MATCHED[2]} tokens or more: {_called('fit', exam)} has {tokens}, and {loaded.name} holds "
+            f"{loaded.context}"
+        )
+    return lambda _: (match(loaded, text, lengths, reference=lengths[0]), {})
+
+
+def _learning(loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str, Any]) -> _Fit:
+    """Return what learns, or raise ValueError for a text or a question that does not fit."""
+    texts = fitting_texts(loaded, exam.get("text"))
+    must_hold(loaded, texts, recipe.windows, _called("fit", exam))
+    for step in range(recipe.steps):
+        longest = max(len(question.ids) for question in write(loaded.tokenizer, loaded.name, draw(step)))
+        if longest > loaded.context:
+            raise ValueError(
+                f"a question to fit on has {longest} tokens with the text before it; {loaded.name} holds "
+                f"{loaded.context}: lower --text-before or --fit-sizes"
+            )
+
+    def fit(keep: Path) -> tuple[PerLayer, dict[str, list[float]]]:
+        result = learn(loaded, draw, texts, recipe, keep=keep)
+        return result.policy, result.course._asdict()
+
+    return fit
+
+
+def _windows(loaded: LoadedModel, asked: Sequence[int] | None) -> Sequence[int]:
+    """Return the windows asked for; otherwise the usual ones that the model holds, or its whole context."""
+    if asked is not None:
+        return asked
+    return [window for window in WINDOWS if window <= loaded.context] or [loaded.context]
+
+
+def _called(split: str, exam: Mapping[str, Any]) -> str:
+    """Return what the text of a split is called."""
+    what = {"fit": "fit", "choose": "choose", "report": "judge"}[split]
+    whole = f"the third of {exam['text']} (by paragraphs)" if exam.get("text") else "the text"
+    return f"{whole} to {what} on, cut to --text-tokens,"
 
 
 def selection_exam(loaded: LoadedModel, tasks: Sequence[str], size: int, seed: int, exam: dict[str, Any]) -> Exam:
@@ -264,14 +345,15 @@ def selection_exam(loaded: LoadedModel, tasks: Sequence[str], size: int, seed: i
     asked = {t: {size: questions(t, size, count, seed=seed, split="choose")} for t in tasks}
     # More text than is reported on: what decides is the upper end of an interval, and few windows make it wide.
     texts = _texts(loaded, "choose", exam.get("text"), MORE_TEXT * exam.get("text_tokens", 8192))
-    return Exam(asked, texts, exam.get("windows", WINDOWS), exam.get("together", 1))
+    return Exam(asked, texts, _windows(loaded, exam.get("windows")), exam.get("together", 1))
 
 
 def _judged(loaded: LoadedModel, choice: Choice, exam: Exam, most_rise: float) -> dict[str, Any]:
     if choice.policy is None:
         return {"judgement": None, "gains": False}
     judgement = compare(sit(loaded, exam), sit(loaded, exam, choice.policy))
-    return {"judgement": judgement.to_json(), "gains": judgement.gains(most_rise)}
+    ratio = time_ratio(loaded, exam, choice.policy)
+    return {"judgement": judgement.to_json(), "time_ratio": ratio, "gains": judgement.gains(most_rise)}
 
 
 def _card(loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: dict[str, Any]) -> Card:

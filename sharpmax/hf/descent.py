@@ -10,6 +10,7 @@ pass through the model serves all. Nothing passes between them.
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,9 +64,13 @@ class Recipe:
     def __post_init__(self) -> None:
         if not self.learned or set(self.learned) - set("abc"):
             raise ValueError(f"expected to learn some of a, b, c, got {self.learned!r}")
-        if self.steps < 1 or self.penalty < 0 or not self.windows or self.learning_rate <= 0:
-            raise ValueError(f"expected steps and windows, a positive rate and a penalty of 0 or more, got {self}")
-        if self.allowed is not None and self.allowed <= 0:
+        if self.steps < 1 or not self.windows:
+            raise ValueError(f"expected a step and a window or more, got {self.steps} and {len(self.windows)}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"expected a learning rate above 0, got {self.learning_rate}")
+        if not 0 <= self.penalty < math.inf:
+            raise ValueError(f"expected a penalty of at least 0, got {self.penalty}")
+        if self.allowed is not None and not 0 < self.allowed < math.inf:
             raise ValueError(f"expected a positive allowance, got {self.allowed}")
         if not 0 <= self.truth <= 1:
             raise ValueError(f"expected a share of truth from 0 to 1, got {self.truth}")
@@ -92,6 +97,8 @@ def descend(
     shared = recipes[0]
     if any(_pace(recipe) != _pace(shared) for recipe in recipes) or len(draws) != len(recipes):
         raise ValueError("runs side by side need one draw each, and the same steps, rate, windows and tokens of text")
+    if not texts or min(text.shape[1] for text in texts) < 2:
+        raise ValueError("expected texts of two tokens or more to hold the model to itself on")
     optimiser = torch.optim.Adam(trained, lr=shared.learning_rate)
     turns = [(kind, window) for kind in range(len(texts)) for window in shared.windows]
     prices = {turn: [Price(recipe.penalty, recipe.allowed, len(texts)) for recipe in recipes] for turn in turns}

@@ -11,15 +11,15 @@ Surely is p < 0.05, shared among the tasks and sizes. Anything else is no gain, 
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from torch import Tensor
 
 from sharpmax.core.policies import Policy
-from sharpmax.hf.answers import Answered, Question, answer
+from sharpmax.hf.answers import Answered, Question, answer, write
 from sharpmax.hf.load import LoadedModel
 from sharpmax.hf.paired import Paired, paired, paired_accuracy
 from sharpmax.hf.sharpen import sharpen
@@ -28,6 +28,8 @@ from sharpmax.hf.text_loss import text_losses
 SURE = 0.05
 TEXT = "text"
 """The kind of text that needs no name: a user's, or the first of several."""
+TURNS, TIMED = 5, 1024
+"""How often, and on how many tokens at most, it is measured how long a policy takes."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,32 @@ class Sheet:
         return Sheet(answers, losses, self.seconds)
 
 
+def must_fit(loaded: LoadedModel, exam: Exam, whose: str) -> None:
+    """Raise ValueError, before any work, for a question or a window that the model cannot hold, or a text too short.
+
+    `whose` is what the exam's text is called.
+    """
+    for task, sizes in exam.questions.items():
+        for size, questions in sizes.items():
+            longest = max(len(question.ids) for question in write(loaded.tokenizer, loaded.name, questions))
+            if longest > loaded.context:
+                raise ValueError(
+                    f"a question of {task}, size {size}, has {longest} tokens; {loaded.name} holds {loaded.context}"
+                )
+    if exam.texts:
+        must_hold(loaded, exam.texts.values(), exam.windows, whose)
+
+
+def must_hold(loaded: LoadedModel, texts: Iterable[Tensor], windows: Sequence[int], whose: str) -> None:
+    """Raise ValueError for a window longer than the model's context or than one of the texts, ids (1, n)."""
+    longest = max(windows)
+    if longest > loaded.context:
+        raise ValueError(f"expected windows of at most {loaded.context} tokens, {loaded.name}'s context, got {longest}")
+    shortest = min(ids.shape[1] for ids in texts)
+    if shortest < longest:
+        raise ValueError(f"{whose} has {shortest} tokens, and a window {longest}: give more text, or shorter windows")
+
+
 def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:
     """Take the exam with the policy, or as the model is."""
     if policy is not None:
@@ -115,7 +143,6 @@ class Judgement:
     overall: tuple[Paired, Paired] | None
     """Accuracy and loss over all answers; None if nothing was asked."""
     text: dict[tuple[str, int], Paired]
-    cost: float
 
     def perplexity_rise(self, kind: str, window: int) -> float:
         """Return by what share the perplexity of a kind of text rises in windows of this length."""
@@ -150,7 +177,6 @@ class Judgement:
                 _window(*key): {**found.to_json(), "perplexity_rise": self.perplexity_rise(*key)}
                 for key, found in self.text.items()
             },
-            "cost_ratio": self.cost,
         }
 
 
@@ -167,7 +193,31 @@ def compare(plain: Sheet, policy: Sheet) -> Judgement:
         right = paired_accuracy([a.exact for a in all_plain], [a.exact for a in all_policy])
         overall = right, paired([a.loss for a in all_plain], [a.loss for a in all_policy])
     text = {key: paired(before, policy.losses[key]) for key, before in plain.losses.items()}
-    return Judgement(accuracy, losses, overall, text, policy.seconds / plain.seconds)
+    return Judgement(accuracy, losses, overall, text)
+
+
+def time_ratio(loaded: LoadedModel, exam: Exam, policy: Policy) -> float:
+    """Return how many times as long reading takes with the policy: medians of turns by turns, after one to warm up.
+
+    Read are the first tokens of the exam's first text, or its first question where it has no text. The time of a whole
+    exam says nothing: what else a machine does in those minutes counts for more than a policy.
+    """
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        if exam.texts:
+            ids = next(iter(exam.texts.values()))[:, :TIMED]
+            text_losses(loaded, ids, window=ids.shape[1])
+        else:
+            answer(loaded, [next(question for by in exam.questions.values() for of in by.values() for question in of)])
+        return time.perf_counter() - began
+
+    plain, sharpened = [], []
+    for _ in range(1 + TURNS):
+        plain.append(seconds())
+        with sharpen(loaded.model, policy):
+            sharpened.append(seconds())
+    return median(sharpened[1:]) / median(plain[1:])
 
 
 def mean_answer(sheet: Sheet) -> tuple[float, float]:

@@ -63,9 +63,10 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
         device: where to put it; the processor unless given.
 
     Raises:
-        ValueError: no such model, or a licence that was not accepted.
+        ValueError: no such model or device, or a licence that was not accepted.
         OSError: the weights cannot be had.
     """
+    _must_run_on(device or "cpu")
     builtin = BUILTIN.get(name)
     if builtin is None:
         model, tokenizer = _pretrained(name, None, dtype)
@@ -80,6 +81,14 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
             print(f"licence of these weights: {builtin.license}", file=sys.stderr)
         model, tokenizer = _pretrained(str(fetch(builtin, convert)), builtin.architecture, dtype)
     return LoadedModel(name, model.to(device or "cpu").eval(), tokenizer)
+
+
+def _must_run_on(device: str) -> None:
+    try:
+        torch.zeros(1, device=device).item()  # to be read back: the device "meta" takes numbers and keeps none
+    except (AssertionError, RuntimeError) as error:  # the first from a PyTorch that was built without it
+        first = next(iter(str(error).splitlines()), "no reason given")
+        raise ValueError(f"cannot run on the device {device!r}: {first}") from error
 
 
 def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, Any]:

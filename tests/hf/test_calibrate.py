@@ -13,6 +13,7 @@ import sharpmax
 from sharpmax.experiments import calibration, splits
 from sharpmax.experiments.splits import KINDS, SPLITS, docstrings_of, questions, text_of, unseen_kind
 from sharpmax.hf import choose as choosing
+from sharpmax.hf import judge as judging
 from sharpmax.hf import sharpen
 from sharpmax.hf.answers import Answered, answer, answer_losses
 from sharpmax.hf.choose import FINE, choose, kept, search
@@ -469,7 +470,12 @@ def test_a_card_is_judged_again_and_the_exit_code_tells(loaded, tmp_path, monkey
     monkeypatch.setattr(calibration, "load", lambda name, **_: big)
     sharpmax.Constant(1.1).save(tmp_path / "card.json")
     common = ["--sizes", "2", "--prompts", "4", "--windows", "32", "--text-tokens", "512", "--out", str(tmp_path)]
-    assert cli.main(["evaluate", "tiny", "--card", str(tmp_path / "card.json"), *common]) == 0
+    judge_card = ["evaluate", "tiny", "--card", str(tmp_path / "card.json"), *common]
+    assert cli.main(judge_card) == 3  # random weights have nothing to gain
+    monkeypatch.setattr(calibration, "sit", lambda _, __, policy=None: sheet([policy is not None] * 40, 1.0))
+    assert cli.main(judge_card) == 0
+    monkeypatch.undo()
+    monkeypatch.setattr(calibration, "load", lambda name, **_: big)
     monkeypatch.setattr(calibration, "choose", lambda *_, **__: calibration.Choice(None, None, {}))
     fit = ["--fit-sizes", "1", "2", "--steps", "1", "--text-before", "300"]
     assert cli.main(["calibrate", "tiny", *fit, *common]) == 3
@@ -491,8 +497,14 @@ def test_an_encoder_is_refused(tmp_path):
         ({"fit_sizes": []}, "fit_sizes of at least 1, got none"),
         ({"steps": 0}, "steps of at least 1"),
         ({"text_before": -1}, "text_before of at least 0 characters, got -1"),
-        ({"windows": [256, -1]}, "windows of at least 1, got 256, -1"),
+        ({"windows": [256, 1]}, "windows of at least 2, got 256, 1"),
         ({"prompts": 0}, "prompts of at least 1"),
+        ({"seed": -1}, "a seed of at least 0, got -1"),
+        ({"learning_rate": math.nan}, "a learning rate above 0, got nan"),
+        ({"penalty": -3.0}, "^expected a penalty of at least 0, got -3.0$"),
+        ({"most_rise": math.nan}, "most_rise, a share such as 0.005, of at least 0, got nan"),
+        ({"most_rise": -1.0}, "of at least 0, got -1.0"),
+        ({"most_rise": 0.0}, "most_rise above 0 for prices to follow"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
@@ -501,3 +513,99 @@ def test_numbers_that_do_not_fit_are_refused_before_any_work(options, says, tmp_
     with pytest.raises(FileNotFoundError, match=r"no text file .*missing"):
         calibration.evaluate("no model is loaded", "card.json", out=tmp_path, text=tmp_path / "missing")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def fails_at_work(monkeypatch):
+    """Whatever runs the model on an exam or a fit."""
+    for name in ("sit", "learn", "match", "search", "choose"):
+        monkeypatch.setattr(calibration, name, lambda *_, **__: pytest.fail("the model was run"))
+
+
+@pytest.mark.parametrize("method", ["match", "learn", "search"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"windows": [32, 4096]}, "windows of at most 2048 tokens, tiny-llama's context, got 4096"),
+        ({"tasks": ["lokup"]}, "expected a task among .* got 'lokup'"),
+        ({"fit_tasks": ["lokup"]}, "expected a task among .* got 'lokup'"),
+        ({"sizes": [200]}, "a question of lookup, size 200, has [0-9]+ tokens; tiny-llama holds 2048"),
+        ({"windows": [1024]}, "to choose on, .* has [0-9]+ tokens, and a window 1024|to judge on"),
+        ({"text": "empty.txt"}, "the third of .*empty.txt .*has 0 tokens, and a window 32"),
+        ({"text": "paragraph.txt"}, "the third of .*paragraph.txt .*has 0 tokens, and a window 32"),
+        ({"text": "short.txt"}, "the third of .*short.txt .*has 1[0-9] tokens, and a window 32"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_any_work(method, options, says, tmp_path, fails_at_work):
+    """And leaves no config behind that would bar the corrected command."""
+    short = "A short text,\n\nof three very,\n\nshort parts.\n"
+    for name, content in {"empty": "", "paragraph": "One paragraph.", "short": short}.items():
+        (tmp_path / f"{name}.txt").write_text(content)
+    usual = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
+    wanted = {**usual, "text_before": 300, **options}
+    if "text" in options:
+        wanted["text"] = tmp_path / options["text"]
+    with pytest.raises(ValueError, match=says):
+        calibration.calibrate(
+            tiny("llama", max_position_embeddings=2048), method=method, out=tmp_path / "runs", **wanted
+        )
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_a_question_to_fit_on_or_a_text_to_match_on_that_does_not_fit_is_refused(tmp_path, fails_at_work):
+    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 256, "steps": 2}
+    big = tiny("llama", max_position_embeddings=2048)
+    with pytest.raises(ValueError, match=r"has \d+ tokens with the text before it; .* lower --text-before"):
+        calibration.calibrate(big, out=tmp_path, text_before=12_000, **{**options, "steps": 20})
+    with pytest.raises(ValueError, match=r"match needs 512 tokens or more: the text .* has 256"):
+        calibration.calibrate(big, out=tmp_path, method="match", **options)
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_a_card_of_another_model_is_refused_before_any_work_and_bars_nothing(tmp_path, fails_at_work):
+    sharpmax.PerLayer((sharpmax.Constant(1.1),) * 7).save(tmp_path / "card.json")
+    with pytest.raises(ValueError, match="7"):
+        calibration.evaluate(
+            tiny("llama", max_position_embeddings=2048), tmp_path / "card.json", out=tmp_path, sizes=(2,), windows=(32,)
+        )
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_the_usual_windows_are_those_that_the_model_holds():
+    usual = {context: tiny("llama", max_position_embeddings=context) for context in (64, 512, 4096)}
+    windows = {n: calibration.held_out_exam(loaded, sizes=(2,), prompts=1).windows for n, loaded in usual.items()}
+    assert windows == {64: [64], 512: [256], 4096: [256, 1024, 4096]}
+
+
+@pytest.mark.parametrize("device", ["cuda", "foo", "meta"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
+def test_a_device_that_is_not_there_is_refused_in_one_line(device, tmp_path, capsys):
+    from sharpmax import cli
+
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    for verb in (["evaluate", "smollm2", "--card", str(tmp_path / "card.json")], ["calibrate", "smollm2"]):
+        assert cli.main([*verb, "--device", device, "--out", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith(f"sharpmax: error: cannot run on the device '{device}': ")
+
+
+def test_an_empty_text_holds_a_model_to_nothing(loaded):
+    with pytest.raises(ValueError, match="texts of two tokens or more"):
+        learn(loaded, lambda step: QUESTIONS, [loaded.tokens("")], Recipe(steps=1, windows=(32,)))
+
+
+@pytest.mark.parametrize("texts", [True, False])
+def test_time_is_measured_by_turns_after_a_warm_up(loaded, texts, monkeypatch):
+    """A clock on which plain reading takes 2 s and sharpened 3 s, but for one turn and the first, which take ages."""
+    clock, turns = [0.0], []
+
+    def read(*_, **__):
+        sharpened = loaded.model.config._attn_implementation.startswith("sharpmax")
+        turns.append(sharpened)
+        clock[0] += 100.0 if len(turns) in (1, 2, 5) else 3.0 if sharpened else 2.0
+        return []
+
+    monkeypatch.setattr(judging.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(judging, "text_losses" if texts else "answer", read)
+    asked = exam() if texts else Exam({"letters": {1: QUESTIONS}}, {}, ())
+    assert judging.time_ratio(loaded, asked, sharpmax.Constant(1.1)) == 1.5
+    assert turns == [False, True] * (1 + judging.TURNS)
