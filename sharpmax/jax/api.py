@@ -4,7 +4,7 @@ Implementations stand side by side in this folder and never import one another. 
 
     refusal(request) -> str | None            why it cannot serve this request, before any work
     attend(request) -> (output, RowStats)
-    statistics(request) -> RowStats
+    statistics(request) -> RowStats           unless it refuses whoever wants them
 
 `implementation=None` walks the ladder, fastest first, and takes the first that does not refuse; one that is named
 serves or raises. The choice depends on shapes, dtypes and the platform only, so it is made while tracing.

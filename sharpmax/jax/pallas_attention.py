@@ -1,8 +1,9 @@
-"""Our own kernels for NVIDIA GPUs, by Pallas in its Triton lowering: statistics, values, and the backward of both.
+"""Our own kernels for NVIDIA GPUs, by Pallas: statistics, values, and the backward of both.
 
-Served: half precision, causal or windowed or full, grouped heads, any length, widths that are powers of two; policies
-that read entropy, logsumexp, maximum, count or position. Three matrix products forward where plain attention has two,
-and eight backward where it has five.
+Statistics are Mosaic's on a Hopper GPU, else Triton's; values are Triton's (`pallas_passes`). Served: half precision,
+causal or windowed or full, grouped heads, any length, widths that are powers of two; policies that read entropy,
+logsumexp, maximum, count or position. Three matrix products forward where plain attention has two, and eight backward
+where it has five.
 """
 
 from jax import Array

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
 
-from sharpmax.jax.pallas_statistics import attains
 from sharpmax.jax.pallas_tiles import (
     LN2,
     NOTHING,
@@ -24,7 +23,9 @@ from sharpmax.jax.pallas_tiles import (
     numbers,
     product,
     queries_spec,
+    rows_spec,
 )
+from sharpmax.jax.ties import attains
 
 
 class OfStatistics(NamedTuple):
@@ -70,8 +71,7 @@ def gradients(q: Array, k: Array, rows: Any, tiles: Tiles, v: Array | None = Non
         grid=(tiles.whole_queries // tiles.block_q, batch, heads),
         in_specs=[queries_spec(tiles, width), all_keys_spec(tiles, width), row_block]
         + ([] if value_width is None else [all_keys_spec(tiles, value_width), queries_spec(tiles, value_width)]),
-        out_specs=[queries_spec(tiles, width)]
-        + ([] if v is None else [pl.BlockSpec((None, None, tiles.block_q), lambda i, b, h: (b, h, i))]),
+        out_specs=[queries_spec(tiles, width)] + ([] if v is None else [rows_spec(tiles)]),
         out_shape=[numbers(q.shape)] + ([] if v is None else [numbers((batch, heads, tiles.whole_queries))]),
     )(q, k, packed, *extra)
 

@@ -20,7 +20,8 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sharpmax.jax.pallas_tiles import NOTHING, Tiles, padded
+from sharpmax.jax.padding import padded, whole
+from sharpmax.jax.pallas_tiles import NOTHING, Tiles
 
 HELD, PASSING = 64, 128  # rows that a warpgroup holds; rows of a block that passes, a multiple of that
 SLOTS = 4  # blocks in shared memory
@@ -28,10 +29,10 @@ REGISTERS = {2: (232, 40), 4: (112, 32)}  # of a computing and of the fetching t
 WIDTHS = (64, 128)  # of a head: whole 128-byte rows for the copy engine, and room for the blocks
 
 
-def walking(tiles: Tiles, *, warpgroups: int, keys_held: bool = False) -> Tiles:
-    """Return the tiles of a walk by so many computing warpgroups."""
+def walking(tiles: Tiles, *, keys_held: bool = False) -> Tiles:
+    """Return the tiles of a walk."""
     q, k = (PASSING, HELD) if keys_held else (HELD, PASSING)
-    return replace(tiles, block_q=q, block_k=k, warps=4 * warpgroups)
+    return replace(tiles, block_q=q, block_k=k)
 
 
 class Work(NamedTuple):
@@ -44,18 +45,26 @@ class Work(NamedTuple):
 
 
 def walk(
-    name: str, work: Work, tiles: Tiles, *, q: Array, k: Array, numbers: Array | None = None, keys_held: bool = False
+    name: str,
+    work: Work,
+    tiles: Tiles,
+    *,
+    warpgroups: int,
+    q: Array,
+    k: Array,
+    numbers: Array | None = None,
+    keys_held: bool = False,
 ) -> list[Array]:
     """Run a kernel over q (B, Lq, H, D) and k (B, Lk, Hkv, D), with numbers (B, H, n, Lq) of the queries.
 
-    The tiles are those of `walking`. A key that is held sees the queries of every head that shares it. Returns results
-    of one number a row as (B, heads, L), or one array like what is held.
+    So many warpgroups compute, and one more fetches. The tiles are those of `walking`. A key that is held sees the
+    queries of every head that shares it. Returns results of one number a row as (B, heads, L), or one array like what
+    is held.
     """
-    computing = tiles.warps // 4
     rows, block = (tiles.block_k, tiles.block_q) if keys_held else (tiles.block_q, tiles.block_k)
-    step = computing * rows  # rows that a program holds
+    step = warpgroups * rows  # rows that a program holds
     length = tiles.keys if keys_held else tiles.queries
-    q, k = (padded(x, 1, _whole(x.shape[1])) for x in (q, k))
+    q, k = (padded(x, 1, whole(x.shape[1], PASSING)) for x in (q, k))
     held, passing = (k, q) if keys_held else (q, k)
     programs = -(-held.shape[1] // step)
     counted = 0
@@ -79,9 +88,9 @@ def walk(
             before = g * (stop - start) + t - start
             return before, lax.rem(before, jnp.int32(SLOTS))
 
-        @pl.when(thread < computing)
+        @pl.when(thread < warpgroups)
         def _compute() -> None:
-            _set_registers(REGISTERS[computing][0], "increase", tiles)
+            _set_registers(REGISTERS[warpgroups][0], "increase", tiles)
             first = jnp.minimum(program * step + thread * rows, held.shape[1] - rows)
             mine = pl.ds(first, rows)
             plgpu.copy_gmem_to_smem(held_ref.at[b, mine, head], held_smem.at[thread], held_ready.at[thread])
@@ -127,9 +136,9 @@ def walk(
                 plgpu.copy_smem_to_gmem(found.at[thread], place)
             plgpu.wait_smem_to_gmem(0)
 
-        @pl.when(thread == computing)
+        @pl.when(thread == warpgroups)
         def _fetch() -> None:
-            _set_registers(REGISTERS[computing][1], "decrease", tiles)
+            _set_registers(REGISTERS[warpgroups][1], "decrease", tiles)
 
             def load(g: Any, t: Any) -> None:
                 before, slot = visit(g, t)
@@ -157,27 +166,22 @@ def walk(
         out_type=[of_rows] * work.rows or [like_held],
         grid=(programs, heads, batch),
         grid_names=("rows", "heads", "batch"),
-        num_threads=computing + 1,
+        num_threads=warpgroups + 1,
         thread_name="thread",
         scratch_types=[
-            plgpu.SMEM((computing, rows, width), held.dtype, **swizzled),
+            plgpu.SMEM((warpgroups, rows, width), held.dtype, **swizzled),
             plgpu.SMEM((SLOTS, block, width), passing.dtype, **swizzled),
-            plgpu.SMEM((SLOTS, counted, block) if keys_held else (computing, max(counted, 1), rows), jnp.float32),
-            [plgpu.SMEM((computing, rows), jnp.float32)] * work.rows,
-            plgpu.Barrier(num_arrivals=1 if keys_held else 1 + counted, num_barriers=computing),
+            plgpu.SMEM((SLOTS, counted, block) if keys_held else (warpgroups, max(counted, 1), rows), jnp.float32),
+            [plgpu.SMEM((warpgroups, rows), jnp.float32)] * work.rows,
+            plgpu.Barrier(num_arrivals=1 if keys_held else 1 + counted, num_barriers=warpgroups),
             plgpu.Barrier(num_arrivals=2 if keys_held and counted else 1, num_barriers=SLOTS),
-            plgpu.Barrier(num_arrivals=computing, num_barriers=SLOTS),
+            plgpu.Barrier(num_arrivals=warpgroups, num_barriers=SLOTS),
         ],
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=_interpreter() if tiles.interpret else None,
         kernel_name=name,
     )(held, passing, *(() if numbers is None else (numbers,)))
     return [array[:, :, :length] if array.ndim == 3 else array[:, :length] for array in found]
-
-
-def _whole(length: int) -> int:
-    """Return the length in whole blocks of either kind."""
-    return -(-length // PASSING) * PASSING
 
 
 def across(numbers: Array, shape: tuple[int, ...], axis: int) -> Array:

@@ -14,7 +14,7 @@ from sharpmax.jax.pallas_tiles import LN2, NOTHING, Tiles
 
 def statistics(q: Array, k: Array, tiles: Tiles) -> tuple[Array, ...]:
     """Return H, LSE and max, each (B, H, Lq), of q (B, Lq, H, D) and k (B, Lk, Hkv, D)."""
-    tiles = walking(tiles, warpgroups=4)
+    tiles = walking(tiles)
     scale = tiles.scale / LN2
     nothing = scale * NOTHING
 
@@ -42,7 +42,7 @@ def statistics(q: Array, k: Array, tiles: Tiles) -> tuple[Array, ...]:
         logsumexp[...] = jnp.where(empty, -jnp.inf, LN2 * m + log_Z)
         maximum[...] = jnp.where(empty, -jnp.inf, LN2 * m)
 
-    return tuple(walk("sharpmax_statistics", Work(start, see, finish, rows=3), tiles, q=q, k=k))
+    return tuple(walk("sharpmax_statistics", Work(start, see, finish, rows=3), tiles, warpgroups=4, q=q, k=k))
 
 
 def gradients(q: Array, k: Array, rows: tuple[Array, ...], tiles: Tiles) -> tuple[Array, Array]:
@@ -50,7 +50,7 @@ def gradients(q: Array, k: Array, rows: tuple[Array, ...], tiles: Tiles) -> tupl
     numbers, width = jnp.stack(rows, axis=2), q.shape[3]
 
     def of(name: str, *, keys_held: bool) -> Array:
-        walked = walking(tiles, warpgroups=2, keys_held=keys_held)
+        walked = walking(tiles, keys_held=keys_held)
 
         def see(tile: Array, total: Array, block: Any, numbers: Any) -> Array:
             logsumexp, constant, slope = (across(n, tile.shape, int(keys_held)) for n in numbers)
@@ -61,7 +61,7 @@ def gradients(q: Array, k: Array, rows: tuple[Array, ...], tiles: Tiles) -> tupl
             found[0][...] = (tiles.scale * total).astype(q.dtype)
 
         work = Work(lambda rows: nothing_summed(rows, width, walked), see, finish, rows=0)
-        (found,) = walk(name, work, walked, q=q, k=k, numbers=numbers, keys_held=keys_held)
+        (found,) = walk(name, work, walked, warpgroups=2, q=q, k=k, numbers=numbers, keys_held=keys_held)
         return found
 
     return of("sharpmax_query_gradient", keys_held=False), of("sharpmax_key_gradient", keys_held=True)

@@ -18,9 +18,10 @@ from sharpmax.core.stats import RowStats, finite_maximum
 from sharpmax.jax import pallas_hopper, pallas_hopper_statistics
 from sharpmax.jax.lengths import counted_by_position
 from sharpmax.jax.logits import Logits
+from sharpmax.jax.padding import padded
 from sharpmax.jax.pallas_gradients import OfMaximum, OfStatistics, OfValues, gradients
 from sharpmax.jax.pallas_statistics import statistics as statistics_kernel
-from sharpmax.jax.pallas_tiles import LN2, Tiles, padded
+from sharpmax.jax.pallas_tiles import LN2, Tiles
 from sharpmax.jax.pallas_values import values as values_kernel
 from sharpmax.jax.request import Request
 
@@ -81,6 +82,8 @@ def _lengths_first(array: Array) -> Array:
 
 def _by_mosaic(logits: Logits) -> bool:
     """Whether the statistics are made by Mosaic's kernels."""
+    if LOWERING not in (None, "triton", "mosaic"):
+        raise ValueError(f"pallas_passes.LOWERING must be 'triton', 'mosaic' or None, got {LOWERING!r}")
     if LOWERING is not None:
         return LOWERING == "mosaic"
     serves = logits.query.shape[3] in pallas_hopper.WIDTHS and logits.scale > 0

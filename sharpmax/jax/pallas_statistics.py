@@ -13,8 +13,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 
 from sharpmax.jax.pallas_tiles import LN2, NOTHING, Tiles, all_keys_spec, block, numbers, queries_spec, rows_spec
-
-TIED = 4 * 2**-23  # roundings within which a logit is the maximum: a gradient's kernel may round differently
+from sharpmax.jax.ties import attains
 
 
 def statistics(q: Array, k: Array, tiles: Tiles, *, ties: bool = False) -> tuple[Array, ...]:
@@ -62,8 +61,3 @@ def _kernel(
     maximum_ref[...] = jnp.where(empty, -jnp.inf, LN2 * m)
     for ref, count in zip(rest, ties, strict=True):
         ref[...] = count
-
-
-def attains(e: Array, maximum: Array) -> Array:
-    """Tell whether a logit is its row's maximum, up to rounding."""
-    return e >= maximum - TIED * jnp.maximum(jnp.abs(maximum), 1.0)

@@ -17,6 +17,8 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from sharpmax.jax.padding import whole
+
 LN2 = math.log(2.0)
 NOTHING = -(2.0**99)  # stands for -inf, which would need a guard; a power of 2, so that scaling it is exact
 
@@ -45,12 +47,12 @@ class Tiles:
     @property
     def whole_queries(self) -> int:
         """Queries, padded to whole blocks."""
-        return -(-self.queries // self.block_q) * self.block_q
+        return whole(self.queries, self.block_q)
 
     @property
     def whole_keys(self) -> int:
         """Keys, padded to whole blocks."""
-        return -(-self.keys // self.block_k) * self.block_k
+        return whole(self.keys, self.block_k)
 
     def call(self, kernel: Callable[..., None], name: str, **specs: Any) -> Callable[..., Any]:
         """Return the `pallas_call` of a kernel."""
@@ -147,12 +149,6 @@ def _down(index: Any, block: int) -> Any:
 
 def _up(index: Any, block: int) -> Any:
     return _down(index + block - 1, block)
-
-
-def padded(array: Array, axis: int, length: int) -> Array:
-    """Append zeros up to a length."""
-    missing = length - array.shape[axis]
-    return jnp.pad(array, [(0, missing if a == axis else 0) for a in range(array.ndim)]) if missing else array
 
 
 def rows_spec(tiles: Tiles) -> pl.BlockSpec:

@@ -26,10 +26,5 @@ def attend(request: Request) -> tuple[Array, RowStats]:
     return attend_in_three_steps(request, _no_statistics, cudnn.weighted)
 
 
-def statistics(request: Request) -> RowStats:
-    """Never reached: `refusal` says no to whoever wants statistics."""
-    return _no_statistics(request.logits, row_scale=None, extra=request.extra)
-
-
 def _no_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
     raise NotImplementedError("cuDNN gives no statistics within the error budget")

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from sharpmax.jax.logits import Logits, bare_logits, visible_by_position
+from sharpmax.jax.padding import padded, whole
 
 ELEMENTS = 2**22  # logits in a block, all heads together: 16 MB in float32
 WIDEST = 512  # queries or keys in a block
@@ -47,8 +48,8 @@ class Blocks:
         return cls(
             of=logits,
             size=size,
-            query=pad(logits.grouped(logits.query), 3, size[0]),
-            key=pad(logits.key, 2, size[1]),
+            query=in_blocks(logits.grouped(logits.query), 3, size[0]),
+            key=in_blocks(logits.key, 2, size[1]),
             mask=group(logits.mask),
             bias=group(logits.bias),
         )
@@ -60,7 +61,7 @@ class Blocks:
 
     def rows(self, array: Array) -> Array:
         """Group and pad an array of rows, (B, H, Lq, …) -> (B, Hkv, G, whole Lq, …)."""
-        return pad(self.of.grouped(array), 3, self.size[0])
+        return in_blocks(self.of.grouped(array), 3, self.size[0])
 
     def unpadded(self, array: Array) -> Array:
         """Undo `rows`."""
@@ -214,18 +215,17 @@ def backward(blocks: Blocks, rule: Callable[[Array, Array, Array], OfLogits], *,
     )
 
 
-def pad(array: Array, axis: int, multiple: int) -> Array:
-    """Append zeros until the axis is a multiple."""
-    missing = -array.shape[axis] % multiple
-    return jnp.pad(array, [(0, missing if a == axis else 0) for a in range(array.ndim)]) if missing else array
+def in_blocks(array: Array, axis: int, block: int) -> Array:
+    """Append zeros until the axis is of whole blocks."""
+    return padded(array, axis, whole(array.shape[axis], block))
 
 
 def _grouped_and_padded(logits: Logits, size: Size, array: Array | None) -> Array | None:
     if array is None:
         return None
     array = logits.grouped(array)
-    for axis, multiple in ((3, size[0]), (4, size[1])):
-        array = array if array.shape[axis] == 1 else pad(array, axis, multiple)
+    for axis, block in ((3, size[0]), (4, size[1])):
+        array = array if array.shape[axis] == 1 else in_blocks(array, axis, block)
     return array
 
 

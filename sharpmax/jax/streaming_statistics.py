@@ -17,8 +17,7 @@ from jax import Array
 from sharpmax.core.stats import FLOOR, RowStats, StreamState
 from sharpmax.jax.logits import Logits
 from sharpmax.jax.streaming_blocks import Blocks, Gradients, OfLogits, Size, backward, forward
-
-TIED = 4  # roundings within which a logit equals the maximum: recomputed in another program it may differ by one
+from sharpmax.jax.ties import attains
 
 
 class Seen(NamedTuple):
@@ -127,8 +126,8 @@ def _gradient(e: Array, seen: Seen, stats: RowStats, incoming: RowStats) -> Arra
 
 
 def _attains(e: Array, extreme: Array) -> Array:
-    band = TIED * float(np.finfo(e.dtype).eps) * jnp.maximum(jnp.abs(extreme), 1)
-    return (e != -jnp.inf) & (jnp.abs(e - extreme) <= band)
+    """What is masked attains nothing, not even the minimum of a row of which nothing is seen, inf."""
+    return (e != -jnp.inf) & attains(e, extreme)
 
 
 def _still(one: Seen, other: Seen, field: str, extreme: Array, ties: str) -> Array:

@@ -20,7 +20,7 @@ from jax import Array
 
 from sharpmax.core.stats import FLOOR, finite_maximum
 from sharpmax.jax.logits import HIGHEST, Logits
-from sharpmax.jax.streaming_blocks import Blocks, Gradients, OfLogits, Size, backward, forward, pad
+from sharpmax.jax.streaming_blocks import Blocks, Gradients, OfLogits, Size, backward, forward, in_blocks
 from sharpmax.jax.streaming_statistics import sink_rows
 
 
@@ -66,7 +66,7 @@ class Gathered(NamedTuple):
 def gather(logits: Logits, value: Array, beta: Array, size: Size) -> Gathered:
     """Gather every key's value; fields are (B, H, Lq, …). Sinks are left out."""
     blocks = Blocks.cut(logits, size)
-    v, row_beta = pad(value, 2, size[1]), blocks.rows(beta)
+    v, row_beta = in_blocks(value, 2, size[1]), blocks.rows(beta)
 
     def fold(gathered: Gathered, e: Array, i: Array, j: Array) -> Gathered:
         b = blocks.query_block(row_beta, i)
@@ -98,7 +98,7 @@ class Sent(NamedTuple):
 def gather_back(logits: Logits, value: Array, sent: Sent, size: Size) -> Gradients:
     """Send dO back to query, key, bias, value and (as `row`) beta; every argument as `gather` saw it."""
     blocks = Blocks.cut(logits, size)
-    v, everything = pad(value, 2, size[1]).astype(logits.wide), jax.tree.map(blocks.rows, sent)
+    v, everything = in_blocks(value, 2, size[1]).astype(logits.wide), jax.tree.map(blocks.rows, sent)
 
     def rule(e: Array, i: Array, j: Array) -> OfLogits:
         row: Sent = jax.tree.map(lambda field: blocks.query_block(field, i), everything)

@@ -132,6 +132,14 @@ def test_float16_is_refused_where_beta_times_q_may_leave_its_range(policy):
 
 
 @pytest.mark.usefixtures("_interpreted")
+def test_a_lowering_that_there_is_not_is_refused(monkeypatch):
+    monkeypatch.setattr(pallas_passes, "LOWERING", "mosiac")
+    x = jnp.zeros((1, 8, 1, 16), jnp.bfloat16)
+    with pytest.raises(ValueError, match="LOWERING must be 'triton', 'mosaic' or None, got 'mosiac'"):
+        row_stats(x, x, implementation="pallas")
+
+
+@pytest.mark.usefixtures("_interpreted")
 def test_float16_that_is_not_sharpened_is_served():
     x = jax.random.normal(jax.random.key(0), (1, 8, 1, 16), jnp.float16)
     assert which_implementation(x, x, x, policy=Constant(1.0)).implementation == "stock"
