@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import statistics_step
-from sharpmax.torch.triton_tiles import interpreted, load_once, load_tile, log2_scale, tile_shape
+from sharpmax.torch.triton_tiles import interpreted, load_once, load_tile, log2_scale, poisoned_maximum, tile_shape
 
 ROWS = 16  # the least a tensor core multiplies; query heads of a group are padded to it
 
@@ -43,8 +43,8 @@ def scores_kernel(
     i_b, i_hk = i_bh // HK, i_bh % HK
     o_r = tl.arange(0, ROWS)
     o_d = tl.arange(0, BD)
-    q += i_b.to(tl.int64) * sq_b + i_hk * GROUPS * sq_h
-    k += i_b.to(tl.int64) * sk_b + i_hk * sk_h
+    q += i_b.to(tl.int64) * sq_b + i_hk.to(tl.int64) * GROUPS * sq_h
+    k += i_b.to(tl.int64) * sk_b + i_hk.to(tl.int64) * sk_h
     b_q = load_tile(q, sq_h, o_r, o_d, GROUPS, D, BD, True)
     row = i_b.to(tl.int64) * H + i_hk * GROUPS
     b_m = tl.full([ROWS], -1e18, tl.float32)
@@ -100,6 +100,7 @@ def weigh_kernel(
     b_z = tl.sum(b_c * b_pz, 1)
     b_s = tl.sum(b_c * (b_ps + b_d * b_pz), 1)
     b_z = tl.where(m_r, b_z, 1.0)
+    b_m = poisoned_maximum(b_m, b_z)
     b_h = 0.6931471805599453 * (tl.log2(b_z) - b_s / b_z)
     b_h = tl.where(b_h < 0, 0.0, b_h)
     b_beta, _ = beta_and_slope(b_h, numbers, KIND, COUNT)
@@ -110,7 +111,7 @@ def weigh_kernel(
         tl.store(maximum + row + o_r, 0.6931471805599453 * b_m, mask=m_first)
         tl.store(beta + row + o_r, b_beta, mask=m_first)
 
-    v += i_b.to(tl.int64) * sv_b + i_hk * sv_h
+    v += i_b.to(tl.int64) * sv_b + i_hk.to(tl.int64) * sv_h
     o_dv = tl.arange(0, BDV)
     b_w = tl.zeros([ROWS], tl.float32)
     b_o = tl.zeros([ROWS, BDV], tl.float32)

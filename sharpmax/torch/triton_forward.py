@@ -25,6 +25,7 @@ from sharpmax.torch.triton_tiles import (
     load_rows,
     load_tile,
     log2_scale,
+    poisoned_maximum,
     tile_shape,
     tiles,
 )
@@ -84,9 +85,9 @@ def fused_kernel(
     """Both walks of one tile of queries of one head."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
-    q += i_b.to(tl.int64) * sq_b + i_h * sq_h
-    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
-    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS) * sv_h
+    q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS).to(tl.int64) * sk_h
+    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS).to(tl.int64) * sv_h
     o_m = i_m * BM + tl.arange(0, BM)
     o_d = tl.arange(0, BD)
     o_i = o_m + (LK - LQ)
@@ -116,6 +117,7 @@ def fused_kernel(
         b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
         b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
 
+    b_m = poisoned_maximum(b_m, b_z)
     m_empty = b_m <= -1e18
     b_z = tl.where(m_empty, 1.0, b_z)
     b_h = 0.6931471805599453 * (tl.log2(b_z) - tl.where(m_empty, 0.0, b_s) / b_z)
@@ -169,9 +171,9 @@ def weigh_tile(
 ):  # fmt: skip
     """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row: tile i_m of one head."""
     i_b, i_h = i_bh // H, i_bh % H
-    q += i_b.to(tl.int64) * sq_b + i_h * sq_h
-    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
-    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS) * sv_h
+    q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS).to(tl.int64) * sk_h
+    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS).to(tl.int64) * sv_h
     o_m = i_m * BM + tl.arange(0, BM)
     o_d = tl.arange(0, BD)
     o_dv = tl.arange(0, BDV)
@@ -200,6 +202,7 @@ def weigh_tile(
             b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LK, left,
             right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
         )  # fmt: skip
+    b_m = poisoned_maximum(b_m, b_z)
     m_empty = b_m <= -1e18
     b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
     tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),

@@ -25,9 +25,10 @@ def leaders_kernel(
     o_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     m_row = o_row < rows
     i_bh, o_i = o_row // LQ, o_row % LQ
-    i_b, i_h = (i_bh // H).to(tl.int64), i_bh % H
+    i_b, i_h = (i_bh // H).to(tl.int64), (i_bh % H).to(tl.int64)
     o_d = tl.arange(0, D)
-    b_q = tl.load(q + (i_b * sq_b + i_h * sq_h + o_i * sq_l)[:, None] + o_d[None, :], mask=m_row[:, None], other=0.0)
+    p_q = q + (i_b * sq_b + i_h * sq_h + o_i.to(tl.int64) * sq_l)[:, None] + o_d[None, :]
+    b_q = tl.load(p_q, mask=m_row[:, None], other=0.0)
     b_j = tl.load(leaders + o_row, mask=m_row, other=-1)
     o_c = tl.arange(0, 32)
     o_key = b_j[:, None] + (o_c // 2 * 8 + o_c % 2)[None, :]
@@ -39,7 +40,7 @@ def leaders_kernel(
     b_c = tl.argmax(tl.where(m_key, b_x, float("-inf")), 1)
     o_lead = b_j + b_c // 2 * 8 + b_c % 2
     p_v = v + (i_b * sv_b + (i_h // GROUPS) * sv_h + o_lead.to(tl.int64) * sv_l)[:, None] + o_d[None, :]
-    b_v = tl.load(p_v, mask=(m_row & (b_j >= 0))[:, None], other=0.0)  # a row that sees no key has no leader: 0
+    b_v = tl.load(p_v, mask=(m_row & (b_j >= 0))[:, None], other=0.0)  # no leader, as where no key is seen: 0
     tl.store(out + o_row.to(tl.int64)[:, None] * D + o_d[None, :], b_v, mask=m_row[:, None])
 
 

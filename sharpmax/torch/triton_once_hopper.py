@@ -156,7 +156,7 @@ def write(m_empty, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ):
     rows: gl.constexpr = gl.SliceLayout(1, b_o.type.layout)
     b_z = gl.convert_layout(gl.sum(b_z, 1), rows, assert_trivial=True)
     b_s = gl.convert_layout(gl.sum(b_s, 1), rows, assert_trivial=True)
-    m_empty = gl.convert_layout(m_empty, rows, assert_trivial=True)
+    m_empty = gl.convert_layout(m_empty, rows, assert_trivial=True) & (b_z == b_z)  # see `poisoned_maximum`
     b_z = gl.where(m_empty, 1.0, b_z)
     b_s = gl.where(m_empty, 0.0, b_s)
     b_h = 0.6931471805599453 * (gl.log2(b_z) - b_s / b_z)
@@ -174,7 +174,7 @@ def once_kernel(
     q_tiles, k_tiles, v_tiles, out, entropy, asked, scale_log2, H, heads, together, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr,
 ):  # fmt: skip
-    """Output and entropy of this program's share of the tiles of 192 queries."""
+    """Output and entropy of the tiles of 192 queries that this program draws."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [6, 1, 1, 64, D], q_tiles.layout)
     b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
     b_v = gl.allocate_shared_memory(v_tiles.dtype, [STAGES, 1, 1, 128, D], v_tiles.layout)

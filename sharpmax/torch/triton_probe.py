@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import masked_scores, statistics_step
-from sharpmax.torch.triton_tiles import LENGTHS, load_tile, log2_scale, tile_shape
+from sharpmax.torch.triton_tiles import LENGTHS, load_tile, log2_scale, poisoned_maximum, tile_shape
 
 SAMPLES, PARTS = 32, 8
 ROWS, TILES = 64, 16  # of a tile, and tiles a program, where every row is asked
@@ -35,8 +35,8 @@ def probe_kernel(
     # Tiles by the golden ratio: no period of the heads meets it, and every part of the sequence has its share.
     i_m = (i_s.to(tl.int64) * 40503 % 65536 * tl.cdiv(LQ, BM) // 65536).to(tl.int32)
     i_b, i_h = i_bh // H, i_bh % H
-    q += i_b.to(tl.int64) * sq_b + i_h * sq_h
-    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
+    q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS).to(tl.int64) * sk_h
     o_r = tl.arange(0, BM)
     o_m = i_m * BM + o_r
     o_d = tl.arange(0, BD)
@@ -68,8 +68,9 @@ def probe_kernel(
         b_m = tl.max(b_pm, 0)
         b_d = b_pm - b_m[None, :]
         b_c = tl.exp2(b_d)
-        m_seen = (b_m > -1e18) & (o_m < LQ)
-        b_z = tl.where(m_seen, tl.sum(b_c * b_pz, 0), 1.0)
+        b_z = tl.sum(b_c * b_pz, 0)
+        m_seen = (o_m < LQ) & ((poisoned_maximum(b_m, b_z) <= -1e18) == 0)
+        b_z = tl.where(m_seen, b_z, 1.0)
         b_s = tl.where(m_seen, tl.sum(b_c * (b_ps + b_d * b_pz), 0), 0.0)
         b_beta, _ = beta_and_slope(0.6931471805599453 * (tl.log2(b_z) - b_s / b_z), numbers, KIND, COUNT)
         m_settled = (b_z - 1 <= tail) & (b_beta >= 1)

@@ -24,6 +24,7 @@ from sharpmax.torch.triton_tiles import (
     load_rows,
     load_tile,
     log2_scale,
+    poisoned_maximum,
     tile_shape,
     tiles,
 )
@@ -86,8 +87,8 @@ def statistics_kernel(
     # The last queries see the most keys when causal: start them first.
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
-    q += i_b.to(tl.int64) * sq_b + i_h * sq_h
-    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
+    q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS).to(tl.int64) * sk_h
     o_m = i_m * BM + tl.arange(0, BM)
     o_d = tl.arange(0, BD)
     o_i = o_m + (LK - LQ)  # position among the keys
@@ -120,6 +121,7 @@ def statistics_kernel(
         b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
         b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
 
+    b_m = poisoned_maximum(b_m, b_z)
     # A row that saw only masked scores still has m = -1e18, and exp2(0) a masked score in Z.
     m_empty = b_m <= -1e18
     b_z = tl.where(m_empty, 1.0, b_z)

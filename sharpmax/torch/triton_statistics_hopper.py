@@ -30,7 +30,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from sharpmax.torch import triton_policy
+from sharpmax.torch import triton_policy, triton_tiles
 from sharpmax.torch.triton_tickets import (
     counter,
     draw,
@@ -52,6 +52,7 @@ TAIL = 2.0**-11
 """What all but the leading key of a settled row weigh at most: a quarter of what bfloat16 rounds an output by."""
 
 beta_and_slope = gluon.jit(triton_policy.beta_and_slope.fn)
+poisoned_maximum = gluon.jit(triton_tiles.poisoned_maximum.fn)
 
 
 class Settled(NamedTuple):
@@ -205,6 +206,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
     b_c = gl.exp2(b_d)
     b_s = gl.sum(b_c * (b_s + b_d * b_z), 1)
     b_z = gl.sum(b_c * b_z, 1)
+    b_top = poisoned_maximum(b_top, b_z)
     m_empty = b_top <= -1e18
     b_z = gl.where(m_empty, 1.0, b_z)
     b_s = gl.where(m_empty, 0.0, b_s)
@@ -240,7 +242,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
             # The thread that has the maximum, and its block: 32 keys. beta >= 1 leaves the others no more weight.
             o_thread = gl.arange(0, 4, gl.SliceLayout(0, b_m.type.layout))[None, :]
             b_lead = gl.max(gl.where(b_m == b_top[:, None], b_j * 128 + o_thread * 2, 0), 1)
-            gl.store(leaders + o_row, gl.where(m_empty, -1, b_lead), mask=m_m)
+            gl.store(leaders + o_row, gl.where(b_top > -1e18, b_lead, -1), mask=m_m)
             m_settled = m_empty | ((b_z - 1 <= tail) & (b_beta >= 1)) | (o_m >= LQ)
             if gl.min(m_settled.to(gl.int32), 0) == 0:
                 gl.store(unsettled + gl.atomic_add(loose_tiles, 1), i_bh * gl.cdiv(LQ, 64) + i_m)
@@ -254,7 +256,7 @@ def statistics_kernel(
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
     COUNT: gl.constexpr, STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, FORETOLD: gl.constexpr,
 ):  # fmt: skip
-    """The statistics of this program's share of the tiles of 256 queries."""
+    """The statistics of the tiles of 256 queries that this program draws."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [8, 1, 1, 64, D], q_tiles.layout)
     b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
     q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())

@@ -107,6 +107,15 @@ def tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor | Tensor:
 
 
 @triton.jit
+def poisoned_maximum(b_m, b_z):
+    """Return the rows' maxima, NaN where a score is: a running maximum passes over it, Z = Σ 2^x does not.
+
+    So a row of NaN is not taken for one that sees no key.
+    """
+    return tl.where((b_z != b_z) & (b_m < float("inf")), b_z, b_m)
+
+
+@triton.jit
 def key_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
                HAS_RIGHT: tl.constexpr):  # fmt: skip
     """Return low <= full_low <= full_high <= high: keys that some, and that all, queries [start, start + BM) see.

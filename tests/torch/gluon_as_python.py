@@ -6,6 +6,7 @@ wrong thing, or waits for ever, does so here too; how fast it is, and what its l
 """
 
 import threading
+from functools import reduce
 from types import FunctionType, SimpleNamespace
 
 import torch
@@ -156,8 +157,8 @@ def _language(program, programs):
         zeros=lambda shape, dtype, layout: block(torch.zeros(shape, dtype=dtype)),
         full=lambda shape, value, dtype, layout: block(torch.full(shape, value, dtype=dtype)),
         zeros_like=lambda x, dtype=None: torch.zeros_like(x, dtype=dtype), full_like=torch.full_like,
-        max=lambda x, axis: x.amax(axis), min=lambda x, axis: x.amin(axis), sum=lambda x, axis: x.sum(axis),
-        maximum=_either(torch.maximum), minimum=_either(torch.minimum),
+        max=lambda x, axis: reduce(torch.fmax, x.unbind(axis)), min=lambda x, axis: reduce(torch.fmin, x.unbind(axis)),
+        sum=lambda x, axis: x.sum(axis), maximum=_either(torch.fmax), minimum=_either(torch.fmin),  # past a NaN
         where=lambda m, a, b: torch.where(block(m), a, b), load=lambda pointer: pointer.load(),
         exp2=torch.exp2, log2=torch.log2,
         store=lambda pointer, value, mask=None: pointer.store(value, mask), atomic_add=_atomic_add,

@@ -7,11 +7,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention
 
-from sharpmax import PAPER, Constant, LogLinear, PerLayer, Polynomial, SilentPolicyWarning
+from sharpmax import PAPER, Constant, LogLinear, PerLayer, Polynomial, SilentPolicyWarning, Table
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
 from sharpmax.torch import chunked_rows as chunked_rows_module
 
 CPU = [name for name in IMPLEMENTATIONS if name in ("chunked", "eager", "stock")]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, there as Python
 
 
 def draw(*shape, dtype=torch.float64, seed=0):
@@ -217,10 +218,19 @@ def test_the_same_call_twice_is_bit_equal(implementation):
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("implementation", CPU)
-@pytest.mark.parametrize("length", [5, 24])  # PyTorch's own kernel loses a NaN where keys are few
+KERNELS = [name for name in ("triton", "hybrid") if name in IMPLEMENTATIONS]
+NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
+PRECISE = {"triton": torch.float32, "hybrid": torch.float16}  # the most that each computes in; else float64
+
+
+@NUMPY_WARNS
+@pytest.mark.parametrize(
+    ("implementation", "length"),
+    # PyTorch's own kernel loses a NaN where keys are few, and 'hybrid' leaves the output to it.
+    [(name, length) for name in CPU for length in (5, 24)] + [(name, 24) for name in KERNELS],
+)
 def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation, length):
-    q, k, v = qkv(length)
+    q, k, v = (x.to(DEVICE) for x in qkv(length, dtype=PRECISE.get(implementation, torch.float64)))
     clean = attention(q, k, v, implementation=implementation)
     for poison in (float("nan"), float("inf")):
         bad = q.clone()
@@ -229,6 +239,26 @@ def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation, length):
         assert got[0, 1, 3].isnan().all()
         got[0, 1, 3] = clean[0, 1, 3]
         torch.testing.assert_close(got, clean)
+
+
+@NUMPY_WARNS
+@pytest.mark.parametrize("policy", [PAPER, Table((0.0, 1.0, 2.0), (1.0, 1.5, 2.0))], ids=["polynomial", "table"])
+@pytest.mark.parametrize(("implementation", "queries"), [("triton", 24), ("triton", 1), ("hybrid", 24)])
+def test_kernels_report_a_poisoned_row_as_eager_does(implementation, queries, policy):
+    """And a key of NaN poisons every row of its head, whatever the other keys are."""
+    if implementation not in IMPLEMENTATIONS:
+        pytest.skip("Triton is not installed")
+    q, k, v = (x.to(DEVICE) for x in qkv(dtype=PRECISE[implementation]))
+    q = q[:, :, :queries].clone()
+    q[0, 0, 0, 0], q[1, 3, -1, 0] = torch.nan, torch.inf
+    k[0, 1, 5, 0] = torch.nan
+    got, stats = attention(q, k, v, policy=policy, implementation=implementation, return_stats=True)
+    wanted, exact = attention(q, k, v, policy=policy, implementation="eager", return_stats=True)
+    torch.testing.assert_close(got, wanted, equal_nan=True, rtol=2e-3, atol=2e-3)
+    for name in ("entropy", "logsumexp", "maximum", "inverse_temperature"):
+        torch.testing.assert_close(
+            getattr(stats, name), getattr(exact, name), equal_nan=True, rtol=1e-3, atol=1e-3, msg=name
+        )
 
 
 @pytest.mark.parametrize("implementation", [*CPU, None])

@@ -17,13 +17,14 @@ if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch import triton_once_hopper as once
-from sharpmax.torch import triton_sharpened, triton_statistics
+from sharpmax.torch import triton_probe, triton_sharpened, triton_statistics
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
 from tests.torch import machine_code
 from tests.torch.gluon_as_python import Tiles, run_kernel
 
 POLICY = kernel_policy(PAPER)
+NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
 
 
 def statistics_as_python(
@@ -109,6 +110,24 @@ def test_one_walk_equals_the_reference(shape, right):
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()  # weights are rounded to bfloat16
 
 
+def test_a_nan_poisons_its_own_row_alone():
+    """Of either kernel; and the row is not settled, whatever key leads."""
+    q, k = inputs(1, 1, 1, 256, 256, 64)
+    q[0, 0, 70, 0] = torch.nan
+    rows = tuple(torch.zeros(q.shape[:3]) for _ in range(6))
+    leaders, listed, counter = (torch.zeros(n, dtype=torch.int32) for n in (256, 4, 1))
+    statistics_as_python(
+        50 * q, k, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers, rows=rows,
+        sharpened=torch.empty_like(q), settled=hopper.Settled(leaders, listed, counter),
+    )  # fmt: skip
+    out, entropy = once_as_python(q, k, k, scale=0.125, right=0)
+    names = ("entropy", "logsumexp", "log2_sum", "maximum", "entropy by one walk")
+    for name, got in zip(names, (*rows[:4], entropy), strict=True):
+        assert got.isnan().nonzero().tolist() == [[0, 0, 70]], name
+    assert out.isnan().any(-1).nonzero().tolist() == [[0, 0, 70]]
+    assert 1 in listed[: int(counter)]  # 64 queries a tile
+
+
 def matched(length, width, *, matches, spread=0, heads=2):
     """Each query matches so many earlier keys by far (of two, equal ones), but for `spread` queries of the first head.
 
@@ -191,6 +210,36 @@ def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeyp
     assert ", ".join(taken[-2:]) == road
     wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
     torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@NUMPY_WARNS
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@pytest.mark.parametrize(("matches", "road"), [(1, "leaders, 1 tiles again"), (2, "one walk, 0 tiles again")])
+def test_on_every_road_a_nan_stays_one(matches, road, monkeypatch):
+    monkeypatch.setattr(triton_sharpened, "launch_on_hopper", statistics_as_python)
+    monkeypatch.setattr(triton_sharpened, "launch_once", once_as_python)
+    monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
+    taken = follow(monkeypatch)
+    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches))
+    q[0, 1, 290, 0] = torch.nan
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert ", ".join(taken[-2:]) == road
+    assert got.isnan().any(-1).nonzero().tolist() == [[0, 1, 290]]
+
+
+@NUMPY_WARNS
+@pytest.mark.skipif(torch.cuda.is_available(), reason="by the interpreter")
+def test_a_sampled_row_of_nan_is_neither_settled_nor_unseen():
+    q, k, _ = (x.to(torch.float16) for x in matched(300, 64, matches=1))
+    found = []
+    for query in (q, q * torch.nan):
+        counts, tickets = torch.zeros(2, dtype=torch.int32), torch.zeros(triton_probe.SAMPLES, dtype=torch.int32)
+        triton_probe.launch_probe(
+            query, k, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers, tail=hopper.TAIL, counts=counts,
+            tickets=tickets,
+        )  # fmt: skip
+        found.append(counts.tolist()[1])
+    assert found == [0, triton_probe.SAMPLES]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
