@@ -22,6 +22,25 @@ with extra("hf"):
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
+BYPASSING = {
+    "attends by blocks of its own": (
+        "LongT5LocalAttention LongT5TransientGlobalAttention PegasusXGlobalLocalAttention BigBirdPegasusSelfAttention "
+        "BigBirdPegasusBlockSparseAttention Gemma3nAudioAttention Gemma4AudioAttention"
+    ),
+    "keeps only some of its queries": "InformerProbSparseAttention",
+    "adds positions to the logits itself": (
+        "SamVisionAttention SamHQVisionAttention DeepseekOcr2SamVisionAttention UnlimitedOcrSamVisionAttention "
+        "PPFormulaNetVisionAttention"
+    ),
+    "computes its softmax itself": (
+        "GitSelfAttention ClapAudioSelfAttention EvollaSequenceCompressorAttention ChameleonVQVAEEncoderAttnBlock "
+        "JanusVQVAEAttnBlock DetrMHAttentionMap ConditionalDetrMHAttentionMap MaskFormerDetrMHAttentionMap"
+    ),
+    "calls PyTorch's attention itself": "Aimv2AttentionPoolingHead",
+}
+"""Attention that passes the interface by, in models whose other attention asks it: such a model would be sharpened in
+part and in silence. Deformable attention is not among them: it has no logits of keys to sharpen."""
+
 
 @dataclass(frozen=True, eq=False)
 class AttentionLayer:
@@ -45,6 +64,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
                 f"{type(part).__name__} computes attention inside its own code and bypasses transformers' attention "
                 "interface, so it cannot be sharpened; nothing was changed"
             )
+    for name, module in model.named_modules():
+        _refuse_out_of_reach(name, module)
     found = [(name, module) for name, module in model.named_modules() if is_attention(module)]
     if not found:
         raise NotImplementedError(
@@ -75,6 +96,23 @@ def configs_of(model: nn.Module) -> list[Any]:
             found[id(config)] = config
             waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
     return list(found.values())
+
+
+def _refuse_out_of_reach(name: str, module: nn.Module) -> None:
+    """Raise NotImplementedError for a module whose attention would stay plain, or would be replaced by another."""
+    kind = type(module)
+    if isinstance(module, nn.MultiheadAttention) and kind.forward is not nn.MultiheadAttention.forward:
+        raise NotImplementedError(
+            f"{name or 'the model'} is a {kind.__name__}, an nn.MultiheadAttention with a forward of its own, which "
+            "sharpening would replace; nothing was changed"
+        )
+    named = {parent.__name__ for parent in kind.__mro__}
+    why = next((why for why, names in BYPASSING.items() if named.intersection(names.split())), None)
+    if why is not None and not is_attention(module):
+        raise NotImplementedError(
+            f"{name} is a {kind.__name__}, which {why} and bypasses transformers' attention interface, so this model "
+            "would be sharpened in part; nothing was changed. Sharpen a part without it instead: sharpen(model.part, …)"
+        )
 
 
 _asking: dict[type, bool] = {}

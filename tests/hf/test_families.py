@@ -169,3 +169,57 @@ def test_families_that_bypass_the_interface_are_refused_by_name(name, changes):
     with pytest.raises(NotImplementedError, match=f"(?i){name[:5]}.*bypasses"):
         sharpen(model, sharpmax.PAPER)
     assert vars(model.config) == before
+
+
+SMALL = {"vocab_size": 64, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+SMALL |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+LONG_T5 = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "local_radius": 4}
+SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1], "num_time_features": 1}
+TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SAM = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
+AUDIO = {"patch_embeds_hidden_size": 8, "depths": [1], "num_attention_heads": [2], "hidden_size": 8, "spec_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "words"),
+    [
+        ("LongT5ForConditionalGeneration", LONG_T5, "LongT5LocalAttention"),
+        (
+            "LongT5ForConditionalGeneration",
+            {**LONG_T5, "encoder_attention_type": "transient-global"},
+            "LongT5TransientGlobalAttention",
+        ),
+        ("PegasusXForConditionalGeneration", {**SMALL, "block_size": 8}, "PegasusXGlobalLocalAttention"),
+        (
+            "BigBirdPegasusForConditionalGeneration",
+            {**SMALL, "attention_type": "original_full"},
+            "BigBirdPegasusSelfAttention",
+        ),
+        ("BigBirdPegasusForConditionalGeneration", SMALL, "BigBirdPegasusBlockSparseAttention"),
+        ("InformerForPrediction", {**SMALL, **SERIES, "attention_type": "prob"}, "InformerProbSparseAttention"),
+        ("GitForCausalLM", {**TOWER, "vocab_size": 64, "vision_config": TOWER}, "GitSelfAttention"),
+        ("SamVisionModel", {**SAM, "output_channels": 8, "global_attn_indexes": [0]}, "SamVision.*Attention"),
+        ("ClapAudioModel", AUDIO, "ClapAudioSelfAttention"),
+    ],
+)
+def test_a_model_that_would_be_sharpened_in_part_is_refused_by_name(name, config, words):
+    kind = getattr(transformers, name)
+    model = kind(kind.config_class(**config))
+    before = dict(vars(model.config))
+    with pytest.raises(NotImplementedError, match=f"is a {words}, which .* sharpened in part"):
+        sharpen(model, sharpmax.PAPER)
+    assert vars(model.config) == before
+
+
+def test_the_part_that_asks_the_interface_is_sharpened():
+    config = transformers.LongT5Config(**LONG_T5, num_decoder_layers=1)
+    model = transformers.LongT5ForConditionalGeneration(config)
+    with sharpen(model.decoder, sharpmax.Constant(2.0)) as sharpened:
+        model(input_ids=tokens(), decoder_input_ids=tokens())
+    assert sharpened.calls == 2
+
+
+def test_a_family_is_refused_only_where_it_bypasses():
+    config = transformers.InformerConfig(**SMALL, **SERIES, attention_type="full")
+    model = transformers.InformerForPrediction(config)
+    assert len(attention_layers(model)) == 3

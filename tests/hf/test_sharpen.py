@@ -220,6 +220,22 @@ def test_multihead_attention_as_it_stands(batch_first, masks):
     assert torch.equal(module(x, x, x, need_weights=False, **given)[0], plain)
 
 
+def test_a_forward_of_ones_own_is_not_replaced():
+    class Shifted(nn.MultiheadAttention):
+        def forward(self, query, key, value, **options):
+            output, weights = super().forward(query * 3, key, value, **options)
+            return output + 1, weights
+
+    class Same(nn.MultiheadAttention):
+        """Differs in how it is made only."""
+
+    with pytest.raises(
+        NotImplementedError, match=r"^0 is a Shifted, an nn.MultiheadAttention with a forward of its own"
+    ):
+        sharpen(nn.Sequential(Shifted(16, 4)), SHARP)
+    sharpen(Same(16, 4), SHARP).restore()
+
+
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("nested", [False, True])
 def test_an_encoder_of_pytorchs_own_does_not_pass_its_attention_by(padded, nested):
