@@ -10,7 +10,8 @@ SIZES, WINDOWS = ("32", "128", "256"), ("256", "1024", "4096")
 def comparison(metrics: Mapping[str, Any]) -> list[str]:
     """Return right answers by entries and the rise of perplexity by window, in %: plain, all seeds, and every step.
 
-    Of the text itself every window; of other kinds the longest, which costs most.
+    Of the text itself every window; of other kinds the longest, which costs most. Steps that were asked other questions
+    stand below the plain model's answers to theirs.
     """
     pooled = metrics["seeds"]
     steps = {name: step for name, step in metrics.items() if isinstance(step, Mapping) and step.get("text")}
@@ -23,9 +24,16 @@ def comparison(metrics: Mapping[str, Any]) -> list[str]:
         by_seed = [[_rises(metrics[name])[column] for column in columns] for name in pooled["chosen"]]
         means = [sum(column) / len(column) for column in zip(*by_seed, strict=True)]
         lines.append(_row("learned, mean of the seeds", _right(pooled), means))
+    groups: dict[tuple[float | None, ...], list[str]] = {}
     for name, step in steps.items():
-        found = _rises(step)
-        lines.append(_row(name, _right(step), [found[column] for column in columns if column in found]))
+        asked = () if name in pooled["chosen"] else tuple(_right(step, "plain"))
+        groups.setdefault(asked, []).append(name)
+    for plain, names in groups.items():
+        if plain:
+            lines.append(_row("plain model, questions of the rows below", list(plain), [0.0] * len(columns)))
+        for name in names:
+            found = _rises(steps[name])
+            lines.append(_row(name, _right(steps[name]), [found[column] for column in columns if column in found]))
     return lines
 
 

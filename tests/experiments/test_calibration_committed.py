@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from sharpmax.core.cards import load_card, policy_from_json
 from sharpmax.experiments.calibration import print_judgement
-from sharpmax.experiments.calibration_study import FRESH, SEEDS
+from sharpmax.experiments.calibration_study import CHOSEN, FITS, FRESH, LORAS, RULES, SEEDS
 from sharpmax.experiments.calibration_table import by_kind, comparison, transfer
 from sharpmax.hf.choose import kept
 from sharpmax.hf.judge import Sheet, compare
@@ -71,12 +72,51 @@ def test_all_text_together_is_within_the_allowed_rise_in_every_seed(metrics):
     assert max(worst) <= 0.5
 
 
-@pytest.mark.parametrize(("seed", "name"), list(enumerate(SEEDS)))
-def test_the_records_of_fresh_questions_give_the_figures(seed, name, metrics, step):
-    plain, policy = step[f"plain-main-seed{FRESH + seed}"], step[f"judge-{name}"]["records"]
-    again = compare(Sheet.from_json(plain[0]), Sheet.from_json(policy[0])).to_json()
-    assert again["tasks"] == metrics[name]["tasks"]
-    assert again["text"] == metrics[name]["text"]
+def plain_of(name):
+    """Return the step with the plain model's answers to the questions that a policy was asked."""
+    if name.startswith("transfer-"):
+        return f"plain-transfer-seed{FRESH}"
+    return f"plain-main-seed{FRESH + FITS[name].get('seed', 0)}" if name in CHOSEN else "plain-rival-seed0"
+
+
+def sheets(records):
+    return [Sheet.from_json(sheet) for sheet in records]
+
+
+@pytest.mark.parametrize("name", [*FITS, *RULES, *LORAS, "transfer-seed0", "transfer-mixture"])
+def test_the_records_give_the_figures(name, metrics, step):
+    """Of the seeds, the rules, the ablations, the mixture, each LoRA and the transfers; text, questions and unseen."""
+    kept_as = "lora" if name == f"lora-{metrics['lora']['rate']:g}" else name
+    pairs = zip(sheets(step[plain_of(name)]), sheets(step[f"judge-{name}"]["records"]), strict=True)
+    asked, unseen = (compare(*pair).to_json() for pair in pairs)
+    for key in ("tasks", "text", "answers_overall"):
+        assert asked[key] == metrics[kept_as][key]
+    assert unseen["text"] == metrics[kept_as]["unseen"]
+    assert bool(unseen["text"]) != name.startswith("transfer-")
+
+
+def test_nothing_in_the_study_is_left_unchecked(metrics):
+    judged = {name for name, found in metrics.items() if isinstance(found, dict) and "tasks" in found}
+    best = f"lora-{metrics['lora']['rate']:g}"
+    checked = {*FITS, *RULES, *LORAS, "transfer-seed0", "transfer-mixture", "lora", "seeds"} - {best}
+    assert judged == checked
+
+
+def test_the_pool_is_of_the_records_of_all_seeds(metrics, step):
+    def joined(records):
+        read = [Sheet.from_json(sheet) for sheet in records]
+        return Sheet({key: [a for sheet in read for a in sheet.answers[key]] for key in read[0].answers}, {}, 1.0)
+
+    plain = joined(step[plain_of(name)][0] for name in SEEDS)
+    again = compare(plain, joined(step[f"judge-{name}"]["records"][0] for name in SEEDS)).to_json()
+    assert again["tasks"] == metrics["seeds"]["tasks"]
+    for window, rise in metrics["seeds"]["worst_rise"].items():
+        assert rise == max(metrics[name]["text"][window]["perplexity_rise"] for name in SEEDS)
+
+
+def test_the_card_tells_its_own_judgement(metrics):
+    held_out = load_card(RESULT / "card.json").held_out
+    assert held_out == {key: value for key, value in metrics["seed0"].items() if key not in ("records", "chosen")}
 
 
 def test_the_card_is_of_the_best_seed_that_was_judged_allowed_at_the_strength_it_says(metrics, step):
@@ -95,7 +135,35 @@ def test_a_lora_of_equal_cost_is_better_and_the_guide_says_so(metrics, guide):
     for size in ("32", "128", "256"):
         lora = metrics["lora"]["tasks"]["lookup"][size]["accuracy"]["policy"]
         assert lora > metrics["seeds"]["tasks"]["lookup"][size]["accuracy"]["policy"]
-    assert "A LoRA fitted at equal cost is better at everything" in guide
+    for kind in ("text", "unseen"):
+        for window, found in metrics["lora"][kind].items():
+            assert found["perplexity_rise"] < min(metrics[n][kind][window]["perplexity_rise"] for n in SEEDS)
+    assert "A LoRA fitted at equal cost is better at lookups and text" in guide
+
+
+def interval(found):
+    """Return the 95 % interval of a rise of perplexity, as the guide prints it."""
+    reach = stats.t.ppf(0.975, found["items"] - 1) * found["standard_error"]
+    low, high = (100 * np.expm1(found["difference"] + side * reach) for side in (-1, 1))
+    return f"{low:+.2f} to {high:+.2f}"
+
+
+def test_the_guide_gives_the_intervals_of_what_decides(metrics, guide):
+    source = {name: metrics[name]["text"]["source 4096"] for name in ("seed0", "seed3", "seed4")}
+    again = [json.loads((RESULT / f"evaluate-{name}.json").read_text()) for name in ("docstrings", "source")]
+    for found in [*source.values(), *(one["judgement"]["text"]["4096"] for one in again)]:
+        assert interval(found) in guide
+    text = (RESULT.parent / "README.md").read_text()
+    assert interval(source["seed0"]) in text
+
+
+def test_the_mixture_costs_what_the_guide_says_on_the_same_questions(metrics, guide):
+    seed0, mixture = (
+        [100 * metrics[name]["tasks"]["lookup"][size]["accuracy"]["policy"] for size in ("128", "256")]
+        for name in ("seed0", "mixture")
+    )
+    at_128, at_256 = np.subtract(seed0, mixture)
+    assert f"{at_128:.1f} points at 128 entries and {at_256:.1f} at 256" in guide
 
 
 def test_the_guide_shows_the_tables(metrics, guide):
@@ -105,7 +173,9 @@ def test_the_guide_shows_the_tables(metrics, guide):
 
 @pytest.mark.parametrize("file", AGAIN, ids=lambda file: file.stem)
 def test_the_guide_shows_what_was_judged_again(file, guide, capsys):
-    print_judgement({**json.loads(file.read_text()), "card": "card.json"})
+    metrics = json.loads(file.read_text())
+    print_judgement({**metrics, "time_ratio": 1.0, "card": "card.json"})
     for line in capsys.readouterr().out.splitlines():
-        if "time of the exam" not in line and "card.json" not in line:
+        if not line.startswith("reading takes"):  # said since; then, the time of the whole exam
             assert line.strip() in guide, line
+    assert f"time of the exam with the policy: {metrics['judgement']['cost_ratio']:.2f}x" in guide
