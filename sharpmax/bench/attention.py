@@ -17,13 +17,24 @@ from sharpmax.bench import attention_jax
 from sharpmax.bench.attention_contestants import OTHERS, Contestant, Setting, named, ours, ours_detached, plain
 from sharpmax.bench.attention_inputs import draw
 from sharpmax.bench.attention_judging import error_of
+from sharpmax.bench.attention_profile import profiled
 from sharpmax.bench.attention_timing import attempt, timed
 from sharpmax.extras import extra
 
-PARTS = ("ours", "float32", *OTHERS, "decode", "memory")
+PARTS = ("ours", "float32", *OTHERS, "decode", "memory", "profile")
 TOKENS, FEATURES = 16384, 2048
 CPU_FEATURES = 512
 FLOAT32_LENGTH = 4096
+COLUMNS = {
+    "milliseconds": ".3f",
+    "ratio": ".2f",
+    "error": ".1e",
+    "megabytes": ".0f",
+    "ratio_of_memory": ".3f",
+    "megabytes_with_inputs": ".0f",
+    "ratio_with_inputs": ".3f",
+}
+"""What a row may hold, and how it is shown."""
 CPU_LENGTHS_OF_MEMORY = (1024, 2048, 4096, 8192, 16384)
 
 
@@ -86,15 +97,19 @@ def show(figures: dict[str, Any]) -> Any:
         return attention_jax.show(figures)
     from rich.table import Table
 
-    columns = ("case", "length", "width", "implementation", "ms", "ratio to plain", "peak MB", "error")
+    peak = ("peak MB beyond the inputs", "ratio", "with the inputs", "ratio")
+    columns = ("case", "length", "width", "implementation", "ms", "ratio to plain", "error", *peak)
     table = Table(*columns, title=figures["device"])
     for r in figures["results"]:
         first = (r["case"], str(r["length"]), str(r["width"]), r["implementation"])
         if "failed" in r:
             table.add_row(*first, f"[dim]{r['failed']}[/]")
             continue
-        formats = (("milliseconds", ".3f"), ("ratio", ".2f"), ("megabytes", ".0f"), ("error", ".1e"))
-        table.add_row(*first, *(f"{r[name]:{form}}" if name in r else "" for name, form in formats))
+        if "microseconds" in r:
+            longest = sorted(r["microseconds"].items(), key=lambda kernel: -kernel[1])[:4]
+            table.add_row(*first, "\n".join(f"{spent / 1e3:.3f} {name[:40]}" for name, spent in longest))
+            continue
+        table.add_row(*first, *(f"{r[name]:{form}}" if name in r else "" for name, form in COLUMNS.items()))
     return table
 
 
@@ -135,6 +150,8 @@ def _results(
             if "ours" in parts:
                 results += _turns(_forward(shape), shape.setting, repeats)
                 results += _turns(_trained(shape), shape.setting, repeats)
+            if "profile" in parts:
+                results += _profiled(_forward(shape), shape.setting)
             if others and width == widths[0]:
                 results += _of_others(shape, others, repeats)
     if "float32" in parts and device == "cuda":
@@ -262,6 +279,25 @@ def _turns(entries: Sequence[_Entry], setting: Setting, repeats: int) -> list[di
     return rows
 
 
+def _profiled(entries: Sequence[_Entry], setting: Setting) -> list[dict[str, Any]]:
+    """Return where the time of each forward case goes, of plain attention by the first kernel alone."""
+    import torch
+
+    rows = []
+    for i, entry in enumerate(entries):
+        if entry.case == "plain" and i > 0:
+            continue
+        sizes = {"length": setting.keys, "width": entry.tensors[0].shape[3]}
+
+        def looked_at(entry: _Entry = entry) -> dict[str, Any]:
+            return {"microseconds": profiled(_call(entry, setting), setting.device)}
+
+        with torch.no_grad():
+            found = attempt(looked_at)
+        rows.append({"case": entry.case, **sizes, "implementation": entry.contestant.name or "ours", **found})
+    return rows
+
+
 def _call(entry: _Entry, setting: Setting) -> Callable[[], Any]:
     """Return the call to time: the output, or the gradients of query, key and value."""
     import torch
@@ -327,7 +363,7 @@ def _graphed(contestant: Contestant) -> Callable[[Setting], Callable[..., Any]]:
 
 
 def _long_memory() -> list[dict[str, Any]]:
-    """Peak memory of one forward over 131,072 tokens, with its inputs, for plain attention and ours."""
+    """Peak memory of one forward over 131,072 tokens, beyond what was there before and with it: plain's and ours."""
     import torch
 
     from sharpmax.torch import which_implementation
@@ -339,16 +375,21 @@ def _long_memory() -> list[dict[str, Any]]:
     setting = Setting(length, length, is_causal=True, device="cuda")
 
     def peak(contestant: Contestant) -> dict[str, Any]:
+        call = contestant.build(setting)
+        call(*tensors)  # a kernel's workspace, once there, is there for all
+        before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        contestant.build(setting)(*tensors)
-        return {"megabytes": torch.cuda.max_memory_allocated() / 1e6}
+        call(*tensors)
+        with_inputs = torch.cuda.max_memory_allocated()
+        return {"megabytes": (with_inputs - before) / 1e6, "megabytes_with_inputs": with_inputs / 1e6}
 
     with torch.no_grad():
         found = {"plain": attempt(lambda: peak(plain("cuda")[0])), "ours": attempt(lambda: peak(ours("cuda")[0]))}
         by = {"plain": plain("cuda")[0].name, "ours": which_implementation(*tensors, is_causal=True).implementation}
     if all("megabytes" in f for f in found.values()):
         for f in found.values():
-            f["ratio"] = f["megabytes"] / found["plain"]["megabytes"]
+            f["ratio_of_memory"] = f["megabytes"] / found["plain"]["megabytes"]
+            f["ratio_with_inputs"] = f["megabytes_with_inputs"] / found["plain"]["megabytes_with_inputs"]
     case = {"plain": "plain, peak memory", "ours": "peak memory"}
     return [{"case": case[n], "length": length, "width": width, "implementation": by[n], **f} for n, f in found.items()]
 

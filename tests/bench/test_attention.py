@@ -14,6 +14,7 @@ from sharpmax.bench import bench
 from sharpmax.bench.attention_figure import display
 from sharpmax.bench.attention_inputs import KINDS, draw
 from sharpmax.bench.attention_judging import COMPUTED, entmax15, error_of
+from sharpmax.bench.attention_profile import short
 from sharpmax.bench.attention_timing import timed
 from sharpmax.cli import main
 from sharpmax.torch import attention
@@ -117,6 +118,39 @@ def test_the_committed_profile_explains_the_committed_times():
         share = sum(row["microseconds"].values()) / 1e3 / best[row["case"], row["length"], row["width"]]
         assert share < 1.05, row
         assert row["case"] == "forward, no row sharpened" or share > 0.95, row
+
+
+def test_committed_memory_is_given_beyond_the_inputs_and_with_them():
+    rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
+    plain, ours = (next(r for r in rows if r["case"] == case) for case in ("plain, peak memory", "peak memory"))
+    inputs = 3 * ours["length"] * benchmark.FEATURES * 2 / 1e6  # of bfloat16
+    for row in (plain, ours):
+        assert row["megabytes_with_inputs"] - row["megabytes"] == pytest.approx(inputs)
+    one_head = ours["length"] * ours["width"] * 2 / 1e6  # what the stock kernel returns before it is copied
+    assert ours["megabytes"] - plain["megabytes"] == pytest.approx(one_head)
+    assert ours["ratio_of_memory"] == pytest.approx(ours["megabytes"] / plain["megabytes"])
+
+
+@on_cpu
+def test_a_profile_names_what_each_case_spends_its_time_on():
+    figures = benchmark.measure(**SMALL, only=["profile"])
+    rows = {(r["case"], r["implementation"]): r for r in figures["results"]}
+    (kernel,) = (name for name in rows["plain", "flash_attention"]["microseconds"] if "flash" in name)
+    assert rows["forward, rows sharpened", "stock"]["microseconds"][kernel] > 0  # it attends by PyTorch's kernel
+    assert kernel not in rows["forward, rows sharpened", "chunked"]["microseconds"]
+    benchmark.show(figures)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("void at::native::(anonymous namespace)::fill<int, 4>(int, at::Array<char*, 1>)", "fill"),
+        ("Memset (Device)", "Memset (Device)"),
+        ("statistics_kernel", "statistics_kernel"),
+    ],
+)
+def test_a_kernel_is_called_by_its_own_name(kernel, name):
+    assert short(kernel) == name
 
 
 @on_cpu
