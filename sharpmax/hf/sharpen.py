@@ -13,6 +13,7 @@ import warnings
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -30,7 +31,7 @@ from sharpmax.hf.sidecar import card_file
 from sharpmax.hf.site import Observer, Probe, Run, Site
 
 with extra("hf"):
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import sdpa_mask
 
 
@@ -100,6 +101,7 @@ class Sharpened:
                 raise RuntimeError("this model was sharpened again since; restore the later one first")
         self._put_back()
         self._say_if_silent()
+        self._say_if_owed()
 
     def __enter__(self) -> Self:
         return self
@@ -108,9 +110,20 @@ class Sharpened:
         if kind is None:
             self.restore()
         else:
+            self._put_back_later_ones()
             self._put_back()
 
+    def _put_back_later_ones(self) -> None:
+        """Switch off what was switched on inside this block and outlives it: it would put back this block's policy."""
+        for module, site in self._sites.items() if self._undo else ():
+            while isinstance(current := module.__dict__.get("sharpmax_site"), Site) and current is not site:
+                later = _switched_on.get(id(current.run))
+                if later is None:
+                    break
+                later._put_back()
+
     def _switch_on(self) -> None:
+        _switched_on[id(self._run)] = self
         for layer in self.layers:
             indices = range(layer.index, layer.index + layer.runs)
             policies = tuple(with_tensors(self.policy.for_layer(index), layer.module) for index in indices)
@@ -125,17 +138,28 @@ class Sharpened:
                 self._set(module, "use_nested_tensor", False)  # only that fast path reads nested tensors
         for config in configs_of(self.model):
             self._set(config, "_attn_implementation_internal", NAME)
+        if any(layer.runs > 1 for layer in self.layers):  # a part may be called by itself
+            parts = [part for part in self.model.modules() if isinstance(part, PreTrainedModel)]
+            for part in parts:
+                self._hooks.append(part.register_forward_pre_hook(self._begin_part))
+                self._hooks.append(part.register_forward_hook(self._end_part))
         self._hooks.append(self.model.register_forward_pre_hook(self._begin_forward))
         self._hooks.append(self.model.register_forward_hook(self._end_forward))
 
-    def _begin_forward(self, *_: Any) -> None:
+    def _begin_part(self, *_: Any) -> None:
         self._run.in_forward = True
-        self._before = self._run.calls
         for site in self._sites.values():
             site.ran = 0
 
-    def _end_forward(self, *_: Any) -> None:
+    def _end_part(self, *_: Any) -> None:
         self._run.in_forward = False
+
+    def _begin_forward(self, *_: Any) -> None:
+        self._run.with_graph = torch.is_grad_enabled()
+        self._before = self._run.calls
+
+    def _end_forward(self, *_: Any) -> None:
+        self._run.with_graph = False
         on = any(module.__dict__.get("sharpmax_site") is site for module, site in self._sites.items())
         if on and self._run.calls == self._before:  # a policy nested inside this one takes its calls
             raise RuntimeError(
@@ -167,8 +191,21 @@ class Sharpened:
                 stacklevel=3,
             )
 
+    def _say_if_owed(self) -> None:
+        if self._run.owed:
+            warnings.warn(
+                f"{self._run.owed} attention calls ran without a graph in a pass to differentiate, as under reentrant "
+                "gradient checkpointing: a backward() from now on runs them again without the policy, and its "
+                "gradients are wrong; call backward() before, or checkpoint with use_reentrant=False",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
 
 _ABSENT = object()
+
+_switched_on: WeakValueDictionary[int, Sharpened] = WeakValueDictionary()
+"""Every sharpening that is on, by the id of its run: a site knows its run, and copies of a model copy its sites."""
 
 
 def with_tensors(policy: Policy, module: nn.Module) -> Policy:

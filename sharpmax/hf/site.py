@@ -29,6 +29,10 @@ class Run:
     probe: Probe | None = None
     calls: int = 0
     in_forward: bool = False
+    with_graph: bool = False
+    """Whether the forward pass that runs now is one to differentiate."""
+    owed: int = 0
+    """Calls without a graph in such a pass, which reentrant gradient checkpointing has still to run again."""
     highest_entropy: float = 0.0
 
 
@@ -47,10 +51,12 @@ class Site:
         if len(self.policies) == 1:
             return self.first_layer, self.policies[0]
         if not self.run.in_forward:
-            raise NotImplementedError(
-                "one module serves many layers here, and gradient checkpointing runs it again without saying as which; "
-                "switch gradient checkpointing off"
+            what = (
+                "gradient checkpointing runs it again without saying as which; switch gradient checkpointing off"
+                if recomputing()
+                else "it was called without saying as which; call the whole model"
             )
+            raise NotImplementedError(f"one module serves many layers here, and {what}")
         index = self.ran % len(self.policies)
         self.ran += 1
         return self.first_layer + index, self.policies[index]
@@ -65,6 +71,10 @@ def attend_at(site: Site, query: Tensor, key: Tensor, value: Tensor, **options: 
     layer, policy = site.next_layer()
     run, again = site.run, recomputing()
     run.calls += 1
+    if again:
+        run.owed = max(0, run.owed - 1)
+    elif run.with_graph and not torch.is_grad_enabled():
+        run.owed += 1
     if run.probe is not None and not again:
         run.probe(layer, query, key, options)
     # A policy that switches itself off is watched once a site: enough to say so, too little to cost.

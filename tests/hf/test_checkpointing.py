@@ -1,7 +1,10 @@
 """Gradient checkpointing: layers that run again in the backward pass give the same gradients, and are told of once."""
 
+from functools import partial
+
 import pytest
 import torch
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import sharpmax
 from sharpmax.hf import sharpen
@@ -55,3 +58,40 @@ def test_whoever_looks_is_told_of_every_layer_once(reentrant):
     looks = {"observer": lambda layer, _: seen.append(layer), "probe": lambda layer, *_: probed.append(layer)}
     gradients(trained(True, reentrant=reentrant), sharpmax.PAPER, **looks)
     assert seen == probed == [0, 1]
+
+
+def test_a_shared_module_runs_again_with_the_whole_model_only():
+    model, ids = trained(False, family="albert"), tokens()
+    embedded = model.embeddings(ids).detach().requires_grad_()
+
+    def whole(x):
+        return model(inputs_embeds=x).last_hidden_state
+
+    found = []
+    policy = sharpmax.PerLayer((sharpmax.Constant(1.0), sharpmax.Constant(2.0)))
+    with sharpen(model, policy):
+        for result in (whole(embedded), checkpoint(whole, embedded, use_reentrant=False)):
+            found.append(torch.autograd.grad(result.square().sum(), embedded)[0])
+        block = model.encoder.albert_layer_groups[0]
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        loss = whole(embedded).square().sum()
+        with pytest.raises(NotImplementedError, match="switch gradient checkpointing off"):
+            loss.backward()
+    torch.testing.assert_close(*found)
+
+
+def test_reentrant_checkpointing_warns_of_a_backward_to_come():
+    model, ids = trained(True, reentrant=True), tokens()
+    sharpened = sharpen(model)
+    model(ids, labels=ids).loss.backward()
+    model(ids, labels=ids)
+    with pytest.warns(RuntimeWarning, match=r"2 attention calls .* use_reentrant=False"):
+        sharpened.restore()
+
+
+def test_without_reentrance_a_late_backward_fails_by_itself():
+    model, ids = trained(True), tokens()
+    with sharpen(model, sharpmax.PAPER):
+        loss = model(ids, labels=ids).loss
+    with pytest.raises(CheckpointError):
+        loss.backward()

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from transformers import AlbertForMaskedLM
 
 import sharpmax
 from sharpmax.hf import Attention, SecondTemperatureWarning, attention_layers, from_card, save_pretrained, sharpen
@@ -35,6 +36,22 @@ def test_an_exception_restores_everything_and_passes_on():
     with pytest.raises(ZeroDivisionError), sharpen(model, SHARP):
         raise ZeroDivisionError
     assert state(model) == before
+
+
+def test_an_exception_ends_what_was_switched_on_inside_too():
+    model, ids = build("llama"), tokens()
+    before, plain = state(model), output(model, input_ids=ids)
+    first = sharpen(model, SHARP)
+    second = sharpen(model, SHARP)
+    later = [sharpen(model, sharpmax.PAPER), sharpen(model, SHARP)]
+    with pytest.raises(ZeroDivisionError), second:
+        raise ZeroDivisionError
+    first.restore()
+    assert state(model) == before
+    for one in later:
+        one.restore()
+    assert state(model) == before
+    assert torch.equal(output(model, input_ids=ids), plain)
 
 
 def test_a_failure_while_switching_on_restores_everything(monkeypatch):
@@ -99,6 +116,17 @@ def test_a_shared_module_is_as_many_layers_as_it_runs():
     with sharpen(model, policy, observer=lambda layer, stats: seen.append((layer, stats.inverse_temperature.max()))):
         output(model, input_ids=ids)
         output(model, input_ids=ids)
+    assert seen == [(0, 1.0), (1, 2.0)] * 2
+
+
+def test_a_shared_module_is_reached_through_a_part_of_the_model():
+    model, ids, seen = AlbertForMaskedLM(build("albert").config).eval(), tokens(), []
+    policy = sharpmax.PerLayer((sharpmax.Constant(1.0), SHARP))
+    with sharpen(model, policy, observer=lambda layer, stats: seen.append((layer, stats.inverse_temperature.max()))):
+        output(model.albert, input_ids=ids)
+        output(model, input_ids=ids)
+        with pytest.raises(NotImplementedError, match="call the whole model"):
+            model.albert.encoder(torch.zeros(1, 4, 16))
     assert seen == [(0, 1.0), (1, 2.0)] * 2
 
 
