@@ -55,6 +55,8 @@ def diagnose(
     """
     if task is not None and texts:
         raise ValueError("expected texts or a task, got both")
+    if seed < 0:
+        raise ValueError(f"expected a seed of at least 0, got {seed}")
     if lengths and min(lengths) < 1:
         raise ValueError(f"expected lengths above 0, got {list(lengths)}")
     prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed)
@@ -152,7 +154,10 @@ def _entropy_figure(found: Dispersion, model: str, unit: str) -> CurvesDisplay:
         )
         for layer in shown
     ]
-    curves.append(Curve("log n: all alike", found.lengths, np.log(found.lengths).tolist(), color="#8c959f", line=":"))
+    # Of keys, not of the lengths the rows are gathered by: an item of a prompt takes several tokens.
+    keys = np.broadcast_to(found.lengths, H.shape[::2]) if found.keys is None else found.keys
+    most = np.log(np.nanmax(keys[ran], axis=0))
+    curves.append(Curve("log n keys: all alike", found.lengths, most.tolist(), color="#8c959f", line=":"))
     return CurvesDisplay(curves, unit, "entropy (nats)", f"{model}: mean of each layer, range of its heads")
 
 

@@ -126,7 +126,7 @@ def draw(task: str, size: int, *, seed: int, index: int = 0) -> Prompt:
     """
     name, _, wording = task.partition(":")
     if name not in TASKS or (wording and name != "lookup"):
-        raise ValueError(f"expected a task among {', '.join(TASKS)}, recall, or lookup:WORDING, got {task!r}")
+        raise ValueError(f"expected a task among {', '.join(TASKS)}, or lookup:WORDING, got {task!r}")
     rng = np.random.default_rng([seed, list(TASKS).index(name), size, index])
     return lookup(size, rng, wording=wording) if wording else TASKS[name](size, rng)
 

@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sharpmax.diagnose import QUANTITIES
+from sharpmax.experiments import diagnosis
 from sharpmax.hf import LoadedModel, Sharpened
 from sharpmax.hf.diagnose import diagnose_prompts, diagnose_text
 from tests.hf.families import WINDOW, build
@@ -89,6 +90,16 @@ def test_prompts_are_measured_at_their_last_row():
     assert found.rows == [2, 1]
 
 
+def test_no_layer_of_a_figure_lies_above_all_keys_alike():
+    """An item takes several tokens: the most that entropy can be is the log of the keys, not of the items."""
+    found = diagnose_prompts(tiny("llama"), {n: ["12, " * n] for n in (2, 4, 8)})
+    *layers, most = diagnosis._entropy_figure(found, "tiny", "items").curves
+    np.testing.assert_allclose(most.y, np.log([8, 16, 32]))
+    assert np.max(layers[0].y) > np.log(8)
+    for layer in layers:
+        assert np.all(np.less_equal(layer.high, np.add(most.y, 1e-5)))
+
+
 @pytest.mark.parametrize("family", ["gpt_oss", "gemma3", "qwen3"])
 def test_sinks_windows_and_norms_are_measured_without_complaint(family):
     found = diagnose_text(tiny(family), TEXT, [4, 6, 64], rows=4)
@@ -152,6 +163,8 @@ def assert_refused(arguments, words, capsys):
     ("arguments", "words"),
     [
         (["diagnose", "rxnmapper", "--task", "sorting"], "expected a task among"),
+        (["diagnose", "rxnmapper", "--task", "recall"], "copy, maximum, residues, or lookup:WORDING, got 'recall'"),
+        (["diagnose", "rxnmapper", "--task", "maximum", "--seed", "-1"], "expected a seed of at least 0, got -1"),
         (["diagnose", "rxnmapper", "--task", "maximum", "--lengths", "-4"], "expected lengths above 0, got [-4]"),
         (
             ["diagnose", "rxnmapper", "--lengths", "8", "--rows", "-3"],
