@@ -131,9 +131,9 @@ def query_gradient_kernel(
     """dq, and dbeta or what flows on through it, of one tile of queries of one head."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
-    q += i_b.to(tl.int64) * sq_b + i_h * sq_h
-    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS) * sk_h
-    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS) * sv_h
+    q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS).to(tl.int64) * sk_h
+    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS).to(tl.int64) * sv_h
     o_m = i_m * BM + tl.arange(0, BM)
     o_i = o_m + (LK - LQ)
     o_d = tl.arange(0, BD)
@@ -213,8 +213,8 @@ def key_gradient_kernel(
     i_n = tl.program_id(0)
     HK = H // GROUPS
     i_b, i_hk = tl.program_id(1) // HK, tl.program_id(1) % HK
-    k += i_b.to(tl.int64) * sk_b + i_hk * sk_h
-    v += i_b.to(tl.int64) * sv_b + i_hk * sv_h
+    k += i_b.to(tl.int64) * sk_b + i_hk.to(tl.int64) * sk_h
+    v += i_b.to(tl.int64) * sv_b + i_hk.to(tl.int64) * sv_h
     o_j = i_n * BN + tl.arange(0, BN)
     o_d = tl.arange(0, BD)
     o_dv = tl.arange(0, BDV)
@@ -229,7 +229,7 @@ def key_gradient_kernel(
     # The heads of a group one after the other, in this program: a fixed order, and no atomics.
     for i_g in tl.range(0, GROUPS):
         i_h = i_hk * GROUPS + i_g
-        p_q = q + i_b.to(tl.int64) * sq_b + i_h * sq_h
+        p_q = q + i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
         row = (i_b.to(tl.int64) * H + i_h) * LQ
         for start in tl.range(low, full_low, BM):
             b_dk, b_dv = key_step(

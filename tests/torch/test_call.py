@@ -261,6 +261,32 @@ def test_kernels_report_a_poisoned_row_as_eager_does(implementation, queries, po
         )
 
 
+@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+@pytest.mark.parametrize("queries", [20, 1])
+def test_kernels_find_a_head_that_lies_far_from_the_first(queries):
+    """2^31 numbers on, where 32 bits do not reach; of the memory between, no page is touched."""
+    q, k, v = (x[:1, :3].to(DEVICE) for x in qkv(20, heads=3, key_heads=3, dtype=torch.float16))
+    q = q[:, :, :queries]
+
+    def apart(tensor):
+        length, width = tensor.shape[2:]
+        room = torch.empty(2**31 + length * width, dtype=tensor.dtype, device=DEVICE)
+        far = room.as_strided(tensor.shape, (2**31, 2**30, width, 1))
+        return far.copy_(tensor)
+
+    expected = attention(q, k, v, implementation="triton")
+    assert torch.equal(attention(apart(q), apart(k), apart(v), implementation="triton"), expected)
+    if queries > 1:
+        near, far = ([x.requires_grad_() for x in tensors] for tensors in ((q, k, v), (apart(q), apart(k), apart(v))))
+        both = [attention(*x, implementation="triton", return_stats=True) for x in (near, far)]
+        found = [
+            torch.autograd.grad(out.sum() + stats.entropy.sum(), x)
+            for x, (out, stats) in zip((near, far), both, strict=True)
+        ]
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("implementation", [*CPU, None])
 @pytest.mark.parametrize("shape", [(0, 2, 5, 8), (1, 2, 0, 8), (1, 2, 5, 8)])
 def test_empty_tensors(implementation, shape):
