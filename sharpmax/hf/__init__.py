@@ -7,7 +7,7 @@ from sharpmax.hf.length_temperature import SecondTemperatureWarning
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.plain import Attention
 from sharpmax.hf.sharpen import Sharpened, sharpen
-from sharpmax.hf.sidecar import from_card, save_pretrained
+from sharpmax.hf.sidecar import OtherModelWarning, from_card, save_pretrained
 from sharpmax.hf.training import AttentionLog
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "AttentionLog",
     "Builtin",
     "LoadedModel",
+    "OtherModelWarning",
     "SecondTemperatureWarning",
     "Sharpened",
     "attention_layers",
