@@ -123,7 +123,7 @@ def load(q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, size
             )
         at += blocks
         n += 1
-        ticket = draw(asked, total)
+        ticket = draw(asked)
     mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
     hand_over(ticket, b_ticket.index(n % 2))
     mbarrier.arrive(q_ready.index(n % 2), count=1)

@@ -38,12 +38,9 @@ def tile_of(ticket, sizes, together, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
 
 
 @gluon.jit
-def draw(counter, total):
+def draw(counter):
     """Return the next ticket: those below the number of programs were dealt out before."""
-    drawn = gl.atomic_add(counter, 1, sem="relaxed")
-    if drawn == total - 1:  # every program asks once in vain, so this is the last to ask
-        gl.store(counter, 0)
-    return gl.num_programs(0) + drawn
+    return gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
 
 
 @gluon.jit
@@ -61,19 +58,11 @@ def handed_over(b_ticket):
 
 
 def counter(device: torch.device) -> Tensor:
-    """Return one zero for a kernel to count with, which it leaves a zero.
+    """Return one zero for a kernel to count with.
 
-    Each stream has one, since its kernels follow one another. A graph that is captured has its own: it may be replayed
-    beside them.
+    Each launch has its own, though filling it takes a microsecond: one that is kept would have to be a stream's own,
+    and a graph's, whose memory PyTorch may give to others once the graph is made.
     """
-    if torch.cuda.is_current_stream_capturing():
-        return torch.zeros(1, dtype=torch.int32, device=device)
-    return _counter_of(device, torch.cuda.current_stream(device).cuda_stream)
-
-
-@cache
-def _counter_of(device: torch.device, stream: int) -> Tensor:
-    del stream
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 
