@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sharpmax.core.cards import Card, load_card
+from sharpmax.core.cards import Card
 from sharpmax.core.policies import PerLayer, Policy
 from sharpmax.experiments.run_folder import RunFolder, run_name
 from sharpmax.experiments.splits import KINDS, questions, seed_of, text_of
@@ -31,7 +31,7 @@ from sharpmax.hf.learn import learn
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.match import match
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.sidecar import card_file
+from sharpmax.hf.sidecar import card_for
 from sharpmax.tasks.prompts import parts
 
 METHODS = ("match", "learn", "search")
@@ -167,7 +167,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Judge a card on a model again, on data that no fitting step of the same seed saw; returns the metrics."""
     _check_numbers({}, seed, exam)
-    found = load_card(card_file(card))
+    found = card_for(model if isinstance(model, str) else model.name, card)
     loaded = _loaded(model, accept_license, device)
     exam["windows"] = _windows(loaded, exam.get("windows"))
     config = {"seed": seed, "model": loaded.name, "card": str(card)}
