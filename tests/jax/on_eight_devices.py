@@ -22,8 +22,6 @@ from sharpmax.jax.mesh import bytes_moved, sharded_attention
 from sharpmax.jax.request import validated
 from tests.torch.budgets import assert_within_budget
 
-streaming_blocks.WIDEST = 16
-pallas_passes.INTERPRET, pallas_passes.LOWERING = True, "triton"
 STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 
 
@@ -246,5 +244,7 @@ def growth(heads=32, key_heads=8, width=128):
 
 
 if __name__ == "__main__":
+    streaming_blocks.WIDEST = 16
+    pallas_passes.INTERPRET, pallas_passes.LOWERING = True, "triton"
     programs = {"agreement": agreement, "memory": memory, "schedules": schedules, "growth": growth, "apart": apart}
     print(json.dumps(programs[sys.argv[1]]()))
