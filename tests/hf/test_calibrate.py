@@ -2,7 +2,6 @@
 
 import json
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,8 +9,6 @@ import torch
 from scipy.stats import binomtest, ttest_rel
 
 import sharpmax
-from sharpmax.experiments import calibration, splits
-from sharpmax.experiments.splits import KINDS, SPLITS, docstrings_of, questions, text_of, unseen_kind
 from sharpmax.hf import choose as choosing
 from sharpmax.hf import judge as judging
 from sharpmax.hf import sharpen
@@ -198,24 +195,6 @@ def test_truth_counts_the_loss_of_the_text_itself(loaded):
         Recipe(truth=2.0)
 
 
-def test_text_before_a_question_adds_length_and_no_entries():
-    before = "Nothing to find here. " * 200
-    plain, behind = (
-        calibration.fitting_questions(("lookup",), (4, 4), 0, 8, before=text, most=4000) for text in ("", before)
-    )
-    lengths = set()
-    for step in range(12):
-        assert len(plain(step)) == len(behind(step))
-        for (short, answer_of_short), (long, answer_of_long) in zip(plain(step), behind(step), strict=True):
-            assert long.endswith(short)
-            assert answer_of_long == answer_of_short
-            assert long.count("The code") == 5
-            assert len(long) - len(short) <= 4002
-            lengths.add(len(long) - len(short))
-    assert max(lengths) > 8 * min(lengths)
-    assert len(behind(0)) <= 8 == len(calibration.fitting_questions(("lookup",), (4, 4), 0, 8)(0))
-
-
 def test_several_answers_in_one_text_are_asked_at_once(loaded):
     """What is given and asked for by turns: each answer has the loss it has when asked alone."""
     parts = ("The code of the bell is", " 12", ". The code of the lamp is", " 34")
@@ -389,25 +368,6 @@ def test_paired_tests_are_the_textbooks():
         paired([1.0], [1.0, 2.0])
 
 
-def test_the_splits_share_nothing():
-    drawn = {split: {text for text, _ in questions("lookup", 4, 30, seed=5, split=split)} for split in SPLITS}
-    for one, other in combinations(SPLITS, 2):
-        assert not drawn[one] & drawn[other]
-    parts = {(kind, split): of(split) for kind, of in KINDS.items() for split in SPLITS}
-    parts["unseen"] = unseen_kind()
-    for one, other in combinations({key: set(text.split("\n\n")) for key, text in parts.items()}.values(), 2):
-        assert not one & other
-    # Long enough for windows of 4,096: a token has about four characters.
-    assert min(map(len, parts.values())) > 5 * 4 * 4096
-    assert parts["docstrings", "report"].count("Parameters\n") > 50
-
-
-def test_a_function_is_in_one_split_in_whichever_module_it_stands(monkeypatch):
-    said = {"sort numpy": "Sorted.", "sort numpy.ma": "Sorted, masked.", "add numpy": "A sum.", "max numpy": "Largest."}
-    monkeypatch.setattr(splits, "_numpy", lambda: said)
-    assert [docstrings_of(split) for split in SPLITS] == ["A sum.", "Largest.", "Sorted.\n\nSorted, masked."]
-
-
 def test_the_worst_kind_of_text_counts():
     plain = Sheet({}, {("text", 32): [1.0] * 4, ("source", 32): [2.0] * 4}, 1.0)
     after = Sheet({}, {("text", 32): [0.9] * 4, ("source", 32): [2.01] * 4}, 1.0)
@@ -416,12 +376,6 @@ def test_the_worst_kind_of_text_counts():
     assert judged.worst_rise == pytest.approx(math.expm1(0.01))
     assert set(judged.to_json()["text"]) == {"32", "source 32"}
     assert Sheet.from_json(json.loads(json.dumps(after.to_json()))) == after
-
-
-def test_a_user_text_that_is_none_is_refused_in_one_line(tmp_path):
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="binary is not text in UTF-8"):
-        text_of("fit", tmp_path / "binary")
 
 
 def test_a_price_forgets_an_early_excess():
@@ -447,145 +401,6 @@ def test_each_kind_of_text_has_its_own_price(loaded):
     by_turn = [course.price[turn::4] for turn in range(4)]
     assert all(prices[0] == 1 for prices in by_turn)
     assert len({round(prices[-1], 6) for prices in by_turn}) > 1
-
-
-@pytest.mark.parametrize("method", ["match", "learn", "search"])
-def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, loaded, tmp_path, monkeypatch, capsys):
-    """Random weights have nothing to gain on lookups; whichever way the verdict goes, card and words agree with it."""
-    big = tiny("llama", max_position_embeddings=2048)
-    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
-    options["text_before"] = 300
-    found = calibration.calibrate(big, method=method, out=tmp_path, **options)
-    calibration.print_judgement(found)
-    said = capsys.readouterr().out
-    card = tmp_path / "calibrate" / f"tiny-llama-{method}-seed0" / "card.json"
-    assert card.exists() == bool(found["card"]) == found["gains"]
-    assert ("no card was written" in said) != found["gains"]
-
-
-def test_a_card_is_judged_again_and_the_exit_code_tells(loaded, tmp_path, monkeypatch):
-    from sharpmax import cli
-
-    big = tiny("llama", max_position_embeddings=2048)
-    monkeypatch.setattr(calibration, "load", lambda name, **_: big)
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    common = ["--sizes", "2", "--prompts", "4", "--windows", "32", "--text-tokens", "512", "--out", str(tmp_path)]
-    judge_card = ["evaluate", "tiny", "--card", str(tmp_path / "card.json"), *common]
-    assert cli.main(judge_card) == 3  # random weights have nothing to gain
-    monkeypatch.setattr(calibration, "sit", lambda _, __, policy=None: sheet([policy is not None] * 40, 1.0))
-    assert cli.main(judge_card) == 0
-    monkeypatch.undo()
-    monkeypatch.setattr(calibration, "load", lambda name, **_: big)
-    monkeypatch.setattr(calibration, "choose", lambda *_, **__: calibration.Choice(None, None, {}))
-    fit = ["--fit-sizes", "1", "2", "--steps", "1", "--text-before", "300"]
-    assert cli.main(["calibrate", "tiny", *fit, *common]) == 3
-    assert not list((tmp_path / "calibrate").rglob("card.json"))
-
-
-def test_an_encoder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="not a causal language model"):
-        calibration.calibrate(tiny("bert"), out=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"sizes": [0]}, "sizes of at least 1, got 0"),
-        ({"together": 0}, "together of at least 1, got 0"),
-        ({"truth": 2.0}, "truth from 0 to 1, got 2"),
-        ({"fit_sizes": (32, 8)}, "fit_sizes from low to high, got 32, 8"),
-        ({"fit_sizes": []}, "fit_sizes of at least 1, got none"),
-        ({"steps": 0}, "steps of at least 1"),
-        ({"text_before": -1}, "text_before of at least 0 characters, got -1"),
-        ({"windows": [256, 1]}, "windows of at least 2, got 256, 1"),
-        ({"prompts": 0}, "prompts of at least 1"),
-        ({"seed": -1}, "a seed of at least 0, got -1"),
-        ({"learning_rate": math.nan}, "a learning rate above 0, got nan"),
-        ({"penalty": -3.0}, "^expected a penalty of at least 0, got -3.0$"),
-        ({"most_rise": math.nan}, "most_rise, a share such as 0.005, of at least 0, got nan"),
-        ({"most_rise": -1.0}, "of at least 0, got -1.0"),
-        ({"most_rise": 0.0}, "most_rise above 0 for prices to follow"),
-    ],
-)
-def test_numbers_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
-    with pytest.raises(ValueError, match=says):
-        calibration.calibrate("no model is loaded", out=tmp_path, **options)
-    with pytest.raises(FileNotFoundError, match=r"no text file .*missing"):
-        calibration.evaluate("no model is loaded", "card.json", out=tmp_path, text=tmp_path / "missing")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def fails_at_work(monkeypatch):
-    """Whatever runs the model on an exam or a fit."""
-    for name in ("sit", "learn", "match", "search", "choose"):
-        monkeypatch.setattr(calibration, name, lambda *_, **__: pytest.fail("the model was run"))
-
-
-@pytest.mark.parametrize("method", ["match", "learn", "search"])
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"windows": [32, 4096]}, "windows of at most 2048 tokens, tiny-llama's context, got 4096"),
-        ({"tasks": ["lokup"]}, "expected a task among .* got 'lokup'"),
-        ({"fit_tasks": ["lokup"]}, "expected a task among .* got 'lokup'"),
-        ({"sizes": [200]}, "a question of lookup, size 200, has [0-9]+ tokens; tiny-llama holds 2048"),
-        ({"windows": [1024]}, "to choose on, .* has [0-9]+ tokens, and a window 1024|to judge on"),
-        ({"text": "empty.txt"}, "the third of .*empty.txt .*has 0 tokens, and a window 32"),
-        ({"text": "paragraph.txt"}, "the third of .*paragraph.txt .*has 0 tokens, and a window 32"),
-        ({"text": "short.txt"}, "the third of .*short.txt .*has 1[0-9] tokens, and a window 32"),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_any_work(method, options, says, tmp_path, fails_at_work):
-    """And leaves no config behind that would bar the corrected command."""
-    short = "A short text,\n\nof three very,\n\nshort parts.\n"
-    for name, content in {"empty": "", "paragraph": "One paragraph.", "short": short}.items():
-        (tmp_path / f"{name}.txt").write_text(content)
-    usual = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
-    wanted = {**usual, "text_before": 300, **options}
-    if "text" in options:
-        wanted["text"] = tmp_path / options["text"]
-    with pytest.raises(ValueError, match=says):
-        calibration.calibrate(
-            tiny("llama", max_position_embeddings=2048), method=method, out=tmp_path / "runs", **wanted
-        )
-    assert not list(tmp_path.rglob("config.json"))
-
-
-def test_a_question_to_fit_on_or_a_text_to_match_on_that_does_not_fit_is_refused(tmp_path, fails_at_work):
-    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 256, "steps": 2}
-    big = tiny("llama", max_position_embeddings=2048)
-    with pytest.raises(ValueError, match=r"has \d+ tokens with the text before it; .* lower --text-before"):
-        calibration.calibrate(big, out=tmp_path, text_before=12_000, **{**options, "steps": 20})
-    with pytest.raises(ValueError, match=r"match needs 512 tokens or more: the text .* has 256"):
-        calibration.calibrate(big, out=tmp_path, method="match", **options)
-    assert not list(tmp_path.rglob("config.json"))
-
-
-def test_a_card_of_another_model_is_refused_before_any_work_and_bars_nothing(tmp_path, fails_at_work):
-    sharpmax.PerLayer((sharpmax.Constant(1.1),) * 7).save(tmp_path / "card.json")
-    with pytest.raises(ValueError, match="7"):
-        calibration.evaluate(
-            tiny("llama", max_position_embeddings=2048), tmp_path / "card.json", out=tmp_path, sizes=(2,), windows=(32,)
-        )
-    assert not list(tmp_path.rglob("config.json"))
-
-
-def test_the_usual_windows_are_those_that_the_model_holds():
-    usual = {context: tiny("llama", max_position_embeddings=context) for context in (64, 512, 4096)}
-    windows = {n: calibration.held_out_exam(loaded, sizes=(2,), prompts=1).windows for n, loaded in usual.items()}
-    assert windows == {64: [64], 512: [256], 4096: [256, 1024, 4096]}
-
-
-@pytest.mark.parametrize("device", ["cuda", "foo", "meta"])
-@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
-def test_a_device_that_is_not_there_is_refused_in_one_line(device, tmp_path, capsys):
-    from sharpmax import cli
-
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    for verb in (["evaluate", "smollm2", "--card", str(tmp_path / "card.json")], ["calibrate", "smollm2"]):
-        assert cli.main([*verb, "--device", device, "--out", str(tmp_path)]) == 2
-        assert capsys.readouterr().err.startswith(f"sharpmax: error: cannot run on the device '{device}': ")
 
 
 def test_an_empty_text_holds_a_model_to_nothing(loaded):
