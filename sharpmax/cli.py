@@ -6,6 +6,7 @@ quick and needs no extra.
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,13 +25,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(_parser().parse_args(arguments))
     verb, debug = options.pop("verb"), options.pop("debug", False)
     try:
-        return VERBS[verb](**options) or 0
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return VERBS[verb](**options) or 0
     except KeyboardInterrupt:
         return _say("interrupted; the same command continues where this one stopped", EXIT_INTERRUPTED)
     except USER_ERRORS as error:
         if debug:
             raise
         return _say(f"error: {error}", EXIT_USER_ERROR)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Say a warning as errors are said, without the line of our code that it came from."""
+    print(f"sharpmax: warning: {message}", file=sys.stderr)
 
 
 def _reproduce(experiment: str | None, **options: Any) -> None:

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,12 @@ bounds.measure = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGINT)})
     last = done.stderr.splitlines()[-1]
     assert last == "sharpmax: interrupted; the same command continues where this one stopped"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.filterwarnings("default")  # a command's warnings are shown, not raised
+def test_a_warning_is_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(
+        cli.VERBS, "models", lambda: warnings.warn("a card of another model", UserWarning, stacklevel=1)
+    )
+    assert cli.main(["models"]) == 0
+    assert capsys.readouterr().err == "sharpmax: warning: a card of another model\n"

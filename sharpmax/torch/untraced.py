@@ -1,8 +1,8 @@
 """Call a custom operator's own function where nobody looks on.
 
-`torch.library` makes an operator known to tracing, and takes some 0.2 ms of the host for every call, more than short
-sequences take on the device. A tracer needs that; a plain call does not: it runs the function itself, and where a
-gradient is due, as an `autograd.Function` of the same two halves that the operator was registered with.
+`torch.library` makes an operator known to tracing, and takes the host longer for a call than a small function itself,
+which is felt where sequences are short. A tracer needs that; a plain call does not: it runs the function itself, and
+where a gradient is due, as an `autograd.Function` of the same two halves that the operator was registered with.
 """
 
 from collections.abc import Callable

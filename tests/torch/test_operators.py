@@ -66,3 +66,11 @@ def test_a_poisoned_output_buffer_is_overwritten_whole(monkeypatch):
         assert out.isfinite().all()
         assert all(stats[i].isfinite().all() for i in range(4))
     assert attention(q, k, v, policy=Constant(2.0), implementation="triton").isfinite().all()
+
+
+@pytest.mark.parametrize(("implementation", "dtype"), [("hybrid", torch.float16), ("triton", torch.float32)])
+def test_more_heads_than_a_grid_is_high_are_refused(implementation, dtype):
+    q = torch.zeros(257, 256, 1, 16, dtype=dtype, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="257 · 256 heads: a grid is 65,535 high at most"):
+        attention(q, q, q, implementation=implementation)
+    assert attention(q, q, q).shape == q.shape

@@ -1,5 +1,7 @@
 """What each algorithm gets of the training: examples, tokens, and its share of the loss counted either way.
 
+And what attention gets of a row: how many shapes of batches a run has, each of which cuDNN plans, and how much padding.
+
 `python -m sharpmax.experiments.clrs_text.budget` prints it.
 """
 
@@ -12,6 +14,9 @@ from rich.table import Column, Table
 
 from sharpmax.experiments.clrs_text.arm import encoded
 from sharpmax.experiments.clrs_text.study import SCALES
+from sharpmax.hf.answer_batches import plan_rows
+from sharpmax.hf.finetune import Recipe
+from sharpmax.hf.packing import lay_out
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 
@@ -37,11 +42,21 @@ def budget(model: str, plan: Plan) -> dict[str, dict[str, float]]:
     return found
 
 
+def attended(model: str, plan: Plan, recipe: Recipe) -> tuple[int, float]:
+    """Return how many shapes of batches attention meets in a whole run, and the cells that a token takes in them."""
+    sizes = [len(example.ids) for example in encoded(model, plan)[0]]
+    rows = plan_rows(sizes, rows=recipe.steps * recipe.rows, width=recipe.width, seed=recipe.seed)
+    shapes = [shape for row in rows for shape in lay_out([sizes[i] for i in row]).shapes]
+    tokens = sum(sizes[i] for row in rows for i in row)
+    return len(set(shapes)), sum(height * width for height, width in shapes) / tokens
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What each algorithm gets of the training.")
     parser.add_argument("--model", default=SCALES["full"].model, help="whose tokens are counted (smollm2)")
+    model, scale = parser.parse_args().model, SCALES["full"]
     try:
-        rows = budget(parser.parse_args().model, SCALES["full"].corpus)
+        rows = budget(model, scale.corpus)
     except ValueError as refusal:
         parser.error(str(refusal))
     table = Table(
@@ -54,3 +69,5 @@ if __name__ == "__main__":
     shortest, longest = min(of["shortest"] for of in rows.values()), max(of["longest"] for of in rows.values())
     examples = sum(of["examples"] for of in rows.values())
     Console().print(table, f"in all: {examples:,} examples of {shortest} to {longest:,} tokens, {total:,.0f} tokens")
+    shapes, cells = attended(model, scale.corpus, scale.recipe)
+    Console().print(f"attention: {shapes} shapes of batches in {scale.recipe.steps} steps, {cells:.2f} cells a token")

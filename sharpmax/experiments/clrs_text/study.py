@@ -62,8 +62,9 @@ class Scale:
 
 
 SCALES = {
-    # A row so long keeps a GPU busy while the next kernels are launched, and takes 60 GB.
-    "full": Scale("smollm2", recipe=Recipe(steps=350, tokens=49152, learning_rate=1e-3)),
+    # A row so long keeps a GPU busy while the next kernels are launched, and takes 60 GB. The learning rate is the best
+    # of results/clrs-text/learning-rates.
+    "full": Scale("smollm2", recipe=Recipe(steps=350, tokens=49152, learning_rate=3e-4)),
     "quick": Scale(
         "gemma-tiny",
         Plan(

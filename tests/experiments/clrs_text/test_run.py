@@ -8,8 +8,9 @@ import pytest
 from sharpmax.experiments import reproduce
 from sharpmax.experiments.clrs_text import arm as arms
 from sharpmax.experiments.clrs_text import measured
-from sharpmax.experiments.clrs_text.budget import budget
+from sharpmax.experiments.clrs_text.budget import attended, budget
 from sharpmax.experiments.clrs_text.study import plan_study
+from sharpmax.hf import packing
 from sharpmax.tasks.clrs_text.corpus import corpus, held_out
 
 
@@ -85,6 +86,15 @@ def test_every_algorithm_gets_its_share_of_the_examples_whatever_its_length():
         assert sum(of[f"share_of_{kind}"] for of in shares.values()) == pytest.approx(1)
     assert all(of["share_of_examples"] == pytest.approx(1 / 3, abs=0.05) for of in shares.values())
     assert shares["task_scheduling"]["share_of_answer_tokens"] > 0.6
+
+
+def test_a_run_meets_few_shapes_of_batches(monkeypatch):
+    study = plan_study(seed=0, quick=True)
+    shapes, cells = attended("gemma-tiny", study.corpus, study.recipe)
+    monkeypatch.setattr(packing, "coarse", lambda count: count)
+    exact_shapes, exact_cells = attended("gemma-tiny", study.corpus, study.recipe)
+    assert 1 <= shapes < exact_shapes
+    assert 1 < exact_cells < cells < 1.3 * exact_cells
 
 
 @pytest.mark.parametrize(
