@@ -13,7 +13,9 @@ QUERIES_AT_ONCE = 256
 
 
 def positions(request: Request) -> Tensor:
-    """Return the index of each query among the keys, (B, H, Lq)."""
+    """Return the index of each query among the keys, of its document where there are many, (B, H, Lq)."""
+    if request.documents is not None:
+        return _within_documents(request.documents.starts).to(request.wide).expand(request.rows)
     first = torch.arange(request.rows[2], device=request.query.device, dtype=request.wide) + float(request.offset)
     return first.expand(request.rows)
 
@@ -41,6 +43,8 @@ def counted_by_position(request: Request) -> Tensor:
     length = request.key.shape[2]
     # The usual cases in one launch: all of the keys, or one more a query.
     device, dtype = request.query.device, request.wide
+    if request.documents is not None:
+        return (_within_documents(request.documents.starts) + 1).to(dtype).expand(request.rows)
     if request.left is None and request.right is None:
         return torch.full((request.rows[2],), length, device=device, dtype=dtype).expand(request.rows)
     if request.left is None and request.right == 0 and request.offset >= 0:
@@ -49,6 +53,10 @@ def counted_by_position(request: Request) -> Tensor:
     low = torch.zeros_like(i) if request.left is None else (i - request.left).clamp(min=0)
     high = torch.full_like(i, length) if request.right is None else (i + request.right + 1).clamp(max=length)
     return (high - low).clamp(min=0).to(request.wide).expand(request.rows)
+
+
+def _within_documents(starts: Tensor) -> Tensor:
+    return torch.arange(len(starts), device=starts.device, dtype=starts.dtype) - starts
 
 
 def rows_without_logits(request: Request) -> RowStats | None:

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
+from sharpmax.torch.documents import Documents
 
 NO_TANGENTS = "forward-mode derivatives are taken by 'eager' only"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -41,6 +42,7 @@ class Request:
     dropout: float
     return_stats: bool
     asked: frozenset[str] = frozenset()  # statistics beyond the usual that the caller asks for
+    documents: Documents | None = None  # a row of packed ones, B = 1: `attention_varlen` alone asks, and 'hybrid' alone
 
     @property
     def groups(self) -> int:
@@ -127,6 +129,7 @@ def validated(
     dropout: float,
     return_stats: bool,
     asked: frozenset[str] = frozenset(),
+    documents: Documents | None = None,
 ) -> Request:
     """Check every argument and return the request, or raise saying what was expected and what came."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
@@ -187,6 +190,7 @@ def validated(
         dropout=dropout,
         return_stats=return_stats,
         asked=asked,
+        documents=documents,
     )
 
 

@@ -9,7 +9,10 @@ then dq = scale·de·k and dk = scale·deᵀ·q. One kernel walks keys for a til
 keys: each sums in registers in a fixed order, so the result is the same on every call.
 
 `FOLD` is the gradient of a query that was sharpened to q' = beta·q for someone else's kernel: there dbeta = <dq', q>,
-which goes on through beta(H) into a_1, and dq = beta·dq' + scale·de·k.
+which goes on through beta(H) into a_1, and dq = beta·dq' + scale·de·k. Without `GIVEN` nothing else flows into the
+statistics: a_0 = 0.
+
+With DOCUMENTS (`documents`), the first key of a query and the last query of a key are their own.
 """
 
 # A kernel is not Python that a type checker can read.
@@ -23,6 +26,7 @@ from torch import Tensor
 from sharpmax.torch.triton_statistics import masked_scores
 from sharpmax.torch.triton_tiles import (
     LENGTHS,
+    blocks,
     key_bounds,
     load_rows,
     load_tile,
@@ -79,7 +83,7 @@ def key_step(
     b_dk, b_dv, b_k, b_v, q_tiles, q, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, sq_l, i_b, i_h, start, o_j,
     scale_log2, LQ, LK, left, right, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM:
     tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED: tl.constexpr,
-    OUTPUT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+    OUTPUT: tl.constexpr, GIVEN: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add one block of queries to dk (unscaled) and dv of a tile of keys; pointers stand at the head's first row."""
     o_m = start + tl.arange(0, BM)
@@ -88,18 +92,18 @@ def key_step(
     # Keys down, queries across: the transpose of the other kernel's tile, so dk and dv need none.
     b_x = tl.dot(b_k, tl.trans(b_q), input_precision=PRECISION) * scale_log2
     if MASKED:
-        # As in `masked_scores`, each query's last (and first) key; a query past the end has none.
+        # As in `masked_scores`, each query's last key, but each key's last query; a query past the end has none.
         o_i = o_m + (LK - LQ)
         b_last = tl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
         m_visible = o_j[:, None] <= tl.where(m_m, b_last, -1)[None, :]
         if HAS_LEFT:
-            m_visible = m_visible & (o_j[:, None] >= (o_i - left)[None, :])
+            m_visible = m_visible & ((o_j + left)[:, None] >= o_i[None, :])
         b_x = tl.where(m_visible, b_x, -1e18)
     if STATISTICS:
         b_lse = tl.load(lse + o_m, mask=m_m, other=float("inf"))
         b_h = tl.load(entropy + o_m, mask=m_m, other=0.0)
-        b_a0 = tl.load(a0 + o_m, mask=m_m, other=0.0)
         b_a1 = tl.load(a1 + o_m, mask=m_m, other=0.0)
+        b_a0 = tl.load(a0 + o_m, mask=m_m, other=0.0) if GIVEN else b_a1 * 0.0
         b_a2 = tl.load(a2 + o_m, mask=m_m, other=0.0) if CURVED else b_a1
         b_de = statistics_gradient(
             b_x, b_lse[None, :], b_h[None, :], b_a0[None, :], b_a1[None, :], b_a2[None, :], CURVED
@@ -119,16 +123,16 @@ def key_step(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def query_gradient_kernel(
-    q, k, v, k_tiles, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, d_sharp, slope, d_beta, dq,
+    q, k, v, k_tiles, starts, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, d_sharp, slope, d_beta, dq,
     scale, scale_log2,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, sd_b, sd_h, sd_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, FOLD: tl.constexpr, TILED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, FOLD: tl.constexpr, GIVEN: tl.constexpr,
+    TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq, and dbeta or what flows on through it, of one tile of queries of one head."""
+    """dq, and dbeta or what flows on through it, of one tile of queries of one head; d_sharp lies as dq does."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
     q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
@@ -141,17 +145,20 @@ def query_gradient_kernel(
     m_m = o_m < LQ
     row = (i_b.to(tl.int64) * H + i_h) * LQ
     o_row = row + o_m
+    o_dq = i_b.to(tl.int64) * sd_b + i_h * sd_h
     b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
     b_none = tl.zeros([BM], tl.float32)
     if STATISTICS:
         b_lse = tl.load(lse + o_row, mask=m_m, other=float("inf"))
         b_h = tl.load(entropy + o_row, mask=m_m, other=0.0)
-        b_a0 = tl.load(a0 + o_row, mask=m_m, other=0.0)
-        b_a1 = tl.load(a1 + o_row, mask=m_m, other=0.0)
+        b_a0 = tl.load(a0 + o_row, mask=m_m, other=0.0) if GIVEN else b_none
+        b_a1 = tl.load(a1 + o_row, mask=m_m, other=0.0) if GIVEN else b_none
         b_a2 = tl.load(a2 + o_row, mask=m_m, other=0.0) if CURVED else b_a1
         if FOLD:
-            b_sharp = load_tile(d_sharp + row * D, D, o_m, o_d, LQ, D, BD, True).to(tl.float32)
-            b_through = tl.sum(b_sharp * b_q.to(tl.float32), 1) + tl.load(d_beta + o_row, mask=m_m, other=0.0)
+            b_sharp = load_tile(d_sharp + o_dq, sd_l, o_m, o_d, LQ, D, BD, True).to(tl.float32)
+            b_through = tl.sum(b_sharp * b_q.to(tl.float32), 1)
+            if GIVEN:
+                b_through += tl.load(d_beta + o_row, mask=m_m, other=0.0)
             b_a1 -= b_through * tl.load(slope + o_row, mask=m_m, other=0.0)
             tl.store(a1 + o_row, b_a1, mask=m_m)
     else:
@@ -167,7 +174,11 @@ def query_gradient_kernel(
         b_beta, b_lse_w, b_delta, b_dbeta, b_do = (b_none, b_none, b_none, b_none, b_q)
 
     b_dq = tl.zeros([BM, BD], tl.float32)
-    low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    low, full_low, full_high, high = key_bounds(
+        i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, starts, DOCUMENTS
+    )
+    if DOCUMENTS:
+        left = o_i - tl.load(starts + o_m, mask=m_m, other=0)
     for start in tl.range(full_low, full_high, BN):
         b_dq, b_dbeta = query_step(
             b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
@@ -190,23 +201,23 @@ def query_gradient_kernel(
     b_dq *= scale
     if FOLD:
         # Read again what the prologue read: a tile held through the loop would spill.
-        b_sharp = load_tile(d_sharp + row * D, D, o_m, o_d, LQ, D, BD, True).to(tl.float32)
+        b_sharp = load_tile(d_sharp + o_dq, sd_l, o_m, o_d, LQ, D, BD, True).to(tl.float32)
         b_dq += tl.load(beta + o_row, mask=m_m, other=1.0)[:, None] * b_sharp
     if OUTPUT:
         tl.store(d_beta + o_row, b_dbeta * 0.6931471805599453 / b_beta, mask=m_m)
-    p_dq = dq + o_row[:, None] * D + o_d[None, :]
+    p_dq = dq + o_dq + o_m[:, None].to(tl.int64) * sd_l + o_d[None, :]
     tl.store(p_dq, b_dq.to(dq.dtype.element_ty), mask=m_m[:, None] & (o_d < D)[None, :])
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def key_gradient_kernel(
-    q, k, v, q_tiles, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, dk, dv,
+    q, k, v, q_tiles, ends, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, dk, dv,
     scale, scale_log2,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, sd_b, sd_h, sd_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, TILED: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, GIVEN: tl.constexpr, TILED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one tile of keys of one key head, summed over the query heads that share it."""
@@ -225,7 +236,11 @@ def key_gradient_kernel(
         b_dv = tl.zeros([BN, BDV], tl.float32)
     else:
         b_v, b_dv = (b_k, b_dk)
-    low, full_low, full_high, high = query_bounds(i_n * BN, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    low, full_low, full_high, high = query_bounds(
+        i_n * BN, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, ends, DOCUMENTS
+    )
+    if DOCUMENTS:
+        left = tl.load(ends + o_j, mask=o_j < LK, other=0) - 1 - o_j
     # The heads of a group one after the other, in this program: a fixed order, and no atomics.
     for i_g in tl.range(0, GROUPS):
         i_h = i_hk * GROUPS + i_g
@@ -235,23 +250,23 @@ def key_gradient_kernel(
             b_dk, b_dv = key_step(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
                 row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
+                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True, TILED, PRECISION,
             )  # fmt: skip
         for start in tl.range(full_low, full_high, BM):
             b_dk, b_dv = key_step(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
                 row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, False, TILED, PRECISION,
+                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, False, TILED, PRECISION,
             )  # fmt: skip
         for start in tl.range(full_high, high, BM):
             b_dk, b_dv = key_step(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
                 row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
+                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True, TILED, PRECISION,
             )  # fmt: skip
     o_key = (i_b.to(tl.int64) * HK + i_hk) * LK + o_j
     m_j = (o_j < LK)[:, None]
-    p_dk = dk + o_key[:, None] * D + o_d[None, :]
+    p_dk = dk + i_b.to(tl.int64) * sd_b + i_hk * sd_h + o_j[:, None].to(tl.int64) * sd_l + o_d[None, :]
     tl.store(p_dk, (b_dk * scale).to(dk.dtype.element_ty), mask=m_j & (o_d < D)[None, :])
     if OUTPUT:
         p_dv = dv + o_key[:, None] * DV + o_dv[None, :]
@@ -264,36 +279,48 @@ def launch_statistics_gradient(
     *,
     log2_sum: Tensor,
     entropy: Tensor,
-    coefficients: tuple[Tensor, Tensor, Tensor | None],
+    coefficients: tuple[Tensor, Tensor, Tensor | None] | None,
     scale: float,
     left: int | None,
     right: int | None,
-    fold: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
+    fold: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None,
+    documents: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return dq and dk of the statistics; `fold` is (dq', beta, dbeta/dH, incoming dbeta), and overwrites a_1."""
-    a0, a1, a2 = coefficients
-    dq, dk = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key))
+    """Return dq and dk of the statistics; `fold` is (dq', beta, dbeta/dH, incoming dbeta), and overwrites a_1.
+
+    Without `coefficients` (a_0, a_1, a_2), nothing flows into the statistics but what `fold` brings, nor has it an
+    incoming dbeta. `documents` are the starts and ends of packed ones. dq lies as dq' does, which is dense, dk as the
+    key.
+    """
+    given = coefficients is not None
+    a0, a1, a2 = coefficients if coefficients is not None else (entropy, torch.empty_like(entropy), None)
     sharp, beta, slope, d_beta = fold if fold is not None else (query, a0, a0, a0)
+    dq = torch.empty_like(sharp) if fold is not None else query.new_empty(query.shape)
+    dk = torch.empty_like(key)
     curved = a2 if a2 is not None else a0
-    shared = _shared(query, key, key, scale, left, right)
+    starts, ends = documents if documents is not None else (entropy, entropy)
+    strides, sizes = _shared(query, key, key, scale, left, right)
     batch, heads, length, width = query.shape
+    kinds = {
+        "GROUPS": heads // key.shape[1], "D": width, "DV": width, "HAS_LEFT": left is not None or documents is not None,
+        "HAS_RIGHT": right is not None, "DOCUMENTS": documents is not None, "STATISTICS": True,
+        "CURVED": a2 is not None, "OUTPUT": False, "GIVEN": given,
+    }  # fmt: skip
     shape = tile_shape("gradient of queries", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
-    query_gradient_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, key, k_tiles, query, log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope, d_beta, dq,
-        *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=width, BDV=shape.BD, BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, STATISTICS=True, CURVED=a2 is not None, OUTPUT=False,
-        FOLD=fold is not None, TILED=k_tiles is not key, PRECISION=shape.precision, num_warps=shape.num_warps,
-        num_stages=shape.num_stages,
+    query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
+        query, key, key, k_tiles, starts, query, log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope,
+        a0 if d_beta is None else d_beta, dq, *strides, *dq.stride()[:3], *sizes, BD=shape.BD, BDV=shape.BD,
+        BM=shape.BM, BN=shape.BN, FOLD=fold is not None, TILED=k_tiles is not key, PRECISION=shape.precision,
+        num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
     )  # fmt: skip
     shape = tile_shape("gradient of keys", query)
     q_tiles = tiles(query, shape.BM, shape.BD)
-    key_gradient_kernel[(triton.cdiv(key.shape[2], shape.BN), batch * key.shape[1])](
-        query, key, key, q_tiles, query, log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk,
-        *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=width, BDV=shape.BD,
-        BM=shape.BM, BN=shape.BN, HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
-        STATISTICS=True, CURVED=a2 is not None, OUTPUT=False, TILED=q_tiles is not query, PRECISION=shape.precision,
-        num_warps=shape.num_warps, num_stages=shape.num_stages,
+    key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
+        query, key, key, q_tiles, ends, query, log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk,
+        *strides, *dk.stride()[:3], *sizes, BD=shape.BD, BDV=shape.BD, BM=shape.BM, BN=shape.BN,
+        TILED=q_tiles is not query, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+        **kinds,
     )  # fmt: skip
     return dq, dk
 
@@ -316,33 +343,35 @@ def launch_output_gradient(
     delta = (d_output.float() * output.float()).sum(-1)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     d_beta = torch.empty_like(beta)
-    shared = _shared(query, key, value, scale, left, right)
+    strides, sizes = _shared(query, key, value, scale, left, right)
     batch, heads, length, width = query.shape
     BDV = max(16, triton.next_power_of_2(value.shape[3]))
+    kinds = {
+        "GROUPS": heads // key.shape[1], "D": width, "DV": value.shape[3], "BDV": BDV, "HAS_LEFT": left is not None,
+        "HAS_RIGHT": right is not None, "DOCUMENTS": False, "STATISTICS": False, "CURVED": False, "OUTPUT": True,
+        "GIVEN": False,
+    }  # fmt: skip
     shape = tile_shape("gradient of queries", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
-    query_gradient_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, query, beta, d_beta,
-        dq, *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value.shape[3], BDV=BDV, BM=shape.BM,
-        BN=shape.BN, HAS_LEFT=left is not None, HAS_RIGHT=right is not None, STATISTICS=False, CURVED=False,
-        OUTPUT=True, FOLD=False, TILED=k_tiles is not key, PRECISION=shape.precision, num_warps=shape.num_warps,
-        num_stages=shape.num_stages,
+    query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
+        query, key, value, k_tiles, beta, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, query, beta,
+        d_beta, dq, *strides, *dq.stride()[:3], *sizes, BD=shape.BD, BM=shape.BM, BN=shape.BN, FOLD=False,
+        TILED=k_tiles is not key, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+        **kinds,
     )  # fmt: skip
     shape = tile_shape("gradient of keys", query)
     q_tiles = tiles(query, shape.BM, shape.BD)
-    key_gradient_kernel[(triton.cdiv(key.shape[2], shape.BN), batch * key.shape[1])](
-        query, key, value, q_tiles, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, dk, dv,
-        *shared, GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value.shape[3], BDV=BDV,
-        BM=shape.BM, BN=shape.BN, HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
-        STATISTICS=False, CURVED=False, OUTPUT=True, TILED=q_tiles is not query, PRECISION=shape.precision,
-        num_warps=shape.num_warps, num_stages=shape.num_stages,
+    key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
+        query, key, value, q_tiles, beta, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, dk, dv,
+        *strides, *dk.stride()[:3], *sizes, BD=shape.BD, BM=shape.BM, BN=shape.BN, TILED=q_tiles is not query,
+        PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
     )  # fmt: skip
     return dq, dk, dv, d_beta
 
 
 def _shared(
     query: Tensor, key: Tensor, value: Tensor, scale: float, left: int | None, right: int | None
-) -> tuple[float | int, ...]:
-    """Return the arguments that both kernels take in the same places."""
+) -> tuple[tuple[float | int, ...], tuple[int, ...]]:
+    """Return the arguments that both kernels take in the same places: before the gradient's strides, and after."""
     strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3])
-    return scale, log2_scale(scale), *strides, query.shape[1], query.shape[2], key.shape[2], left or 0, right or 0
+    return (scale, log2_scale(scale), *strides), (query.shape[1], query.shape[2], key.shape[2], left or 0, right or 0)

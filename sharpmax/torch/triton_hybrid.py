@@ -5,18 +5,24 @@
 The stock kernel's own backward gives dq', dk and dv; dL/dbeta = <dq', q> is free, and one more pass carries it through
 H (`sharpened_query_gradient`). q' is rounded to the inputs' dtype once: as much as any half-precision kernel rounds its
 weights, and within the error budget of tests/torch, which judges the sharpened result.
+
+Packed documents are one row to both halves, whatever the policy: bounds to our kernels, cumulative lengths to theirs.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from sharpmax.core.policies import Constant
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
+from sharpmax.torch.documents import plain_refusal, plain_within
 from sharpmax.torch.lengths import counted_by_position
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton_policy import kernel_policy
-from sharpmax.torch.triton_rows import kernels_refuse, row_statistics
+from sharpmax.torch.triton_rows import document_bounds, kernels_refuse, row_statistics
 from sharpmax.torch.triton_sharpened import plain_attention
 
 
@@ -33,6 +39,10 @@ def refusal(request: Request) -> str | None:
         return "PyTorch aligns a causal mask with the first key; with as many queries as keys, or one, it is the same"
     if request.rows[2] == 1 and not request.needs_gradient and kernel_policy(request.policy) is not None:
         return "one query is decoded by 'triton', which reads the keys once"
+    if request.documents is not None and request.right != 0:
+        return "packed documents are causal, or go in batches"
+    if request.documents is not None and (reason := plain_refusal(request.query.device)) is not None:
+        return reason
     widths = {request.query.shape[3], request.value.shape[3]}
     if len(widths) > 1 or max(widths) > 128 or max(widths) % 8:
         return "PyTorch's fast kernels take one width for all, a multiple of 8 up to 128"
@@ -42,20 +52,23 @@ def refusal(request: Request) -> str | None:
 def attend(request: Request) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     policy = kernel_policy(request.policy)
+    if _is_plain(request.policy) and not request.return_stats:
+        return _attended(request, request.packed()[0]), RowStats()
     if policy is None:
         return attend_in_three_steps(request, row_statistics, _weighted)
     query, key, value = request.packed()
-    if not (request.needs_gradient or request.return_stats):
+    if request.documents is None and not (request.needs_gradient or request.return_stats):
         alone: Tensor = triton_ops.sharpened_attention(
             query, key, value, request.scale, request.right, policy.kind, policy.numbers
         )
         return alone, RowStats()
     sharp, entropy, logsumexp, maximum, beta, _, _ = triton_ops.sharpened_query(
-        query, key, request.scale, request.left, request.right, policy.kind, policy.numbers, policy.detached
-    )
+        query, key, *document_bounds(request), request.scale, request.left, request.right, policy.kind, policy.numbers,
+        policy.detached, request.return_stats,
+    )  # fmt: skip
     if policy.detached:
         beta = beta.detach()
-    output = plain_attention(sharp, key, value, scale=request.scale, right=request.right)
+    output = _attended(request, sharp)
     if not request.return_stats:
         return output, RowStats()
     return output, RowStats(entropy, logsumexp, maximum, counted_by_position(request), inverse_temperature=beta)
@@ -68,6 +81,17 @@ def statistics(request: Request) -> RowStats:
 
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
-    query, key, value = request.packed()
-    sharp = (query.float() * beta.unsqueeze(-1)).to(query.dtype)
-    return plain_attention(sharp, key, value, scale=request.scale, right=request.right)
+    query = request.packed()[0]
+    return _attended(request, (query.float() * beta.unsqueeze(-1)).to(query.dtype))
+
+
+def _attended(request: Request, query: Tensor) -> Tensor:
+    """Attend plainly from another query than the request's."""
+    _, key, value = request.packed()
+    if request.documents is not None:
+        return plain_within(query, key, value, request.documents, scale=request.scale)
+    return plain_attention(query, key, value, scale=request.scale, right=request.right)
+
+
+def _is_plain(policy: Any) -> bool:
+    return type(policy) is Constant and type(policy.inverse_temperature) is float and policy.inverse_temperature == 1

@@ -29,21 +29,27 @@ def row_statistics(
     query: Tensor,
     key: Tensor,
     row_scale: Tensor | None,
+    starts: Tensor | None,
+    ends: Tensor | None,
     scale: float,
     left: int | None,
     right: int | None,
     variance: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Entropy, logsumexp, log2 Σ 2^x, maximum and variance of every row of scaled logits."""
+    """Entropy, logsumexp, log2 Σ 2^x, maximum and variance of every row of scaled logits.
+
+    `starts` and `ends` are of packed documents, as in every operator below: both or neither.
+    """
     found = launch_statistics(
         query, key, scale=scale, left=left, right=right, row_scale=row_scale, variance=variance, kind=0, numbers=(),
-        sharpened=False,
+        sharpened=False, starts=starts,
     )  # fmt: skip
     return found[:5]
 
 
 @row_statistics.register_fake
-def _(query: Tensor, key: Tensor, row_scale: Any, scale: float, left: Any, right: Any, variance: bool) -> Any:
+def _(query: Tensor, key: Tensor, row_scale: Any, starts: Any, ends: Any, scale: float, left: Any, right: Any,
+      variance: bool) -> Any:  # fmt: skip
     rows = query.shape[:3]
     made = [query.new_empty(rows, dtype=torch.float32) for _ in range(4)]
     return *made, query.new_empty(rows if variance else (0,), dtype=torch.float32)
@@ -57,6 +63,8 @@ def row_statistics_gradient(
     log2_sum: Tensor,
     variance: Tensor,
     row_scale: Tensor | None,
+    starts: Tensor | None,
+    ends: Tensor | None,
     d_entropy: Tensor | None,
     d_logsumexp: Tensor | None,
     d_variance: Tensor | None,
@@ -75,32 +83,32 @@ def row_statistics_gradient(
         return launch_statistics_gradient(
             query, key, log2_sum=log2_sum, entropy=entropy,
             coefficients=(a0.contiguous(), a1.contiguous(), a2), scale=scale, left=left, right=right,
+            documents=_documents(starts, ends),
         )  # fmt: skip
     # softmax(r·e) of the query r·q: the chain rule through r is one more factor on each row of dq.
     scaled = query.float() * row_scale.unsqueeze(-1)
     dq, dk = launch_statistics_gradient(
         scaled, key.float(), log2_sum=log2_sum, entropy=entropy,
         coefficients=(a0.contiguous(), a1.contiguous(), a2), scale=scale, left=left, right=right,
+        documents=_documents(starts, ends),
     )  # fmt: skip
     return (dq * row_scale.unsqueeze(-1)).to(query.dtype), dk.to(key.dtype)
 
 
 @row_statistics_gradient.register_fake
 def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
-    return torch.empty_like(query, memory_format=torch.contiguous_format), torch.empty_like(
-        key, memory_format=torch.contiguous_format
-    )
+    return query.new_empty(query.shape), torch.empty_like(key)
 
 
 row_statistics_gradient = untraced(row_statistics_gradient)
 
 
 def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, row_scale, ctx.scale, ctx.left, ctx.right, ctx.with_variance = inputs
+    query, key, row_scale, starts, ends, ctx.scale, ctx.left, ctx.right, ctx.with_variance = inputs
     entropy, _, log2_sum, _, variance = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(log2_sum)
-    ctx.save_for_backward(query, key, row_scale, entropy, log2_sum, variance)
+    ctx.save_for_backward(query, key, entropy, log2_sum, variance, row_scale, starts, ends)
 
 
 def _statistics_backward(
@@ -108,12 +116,11 @@ def _statistics_backward(
 ) -> Any:
     if d_maximum is not None:
         raise NotImplementedError(NO_GRADIENT_OF_MAXIMUM)
-    query, key, row_scale, entropy, log2_sum, variance = ctx.saved_tensors
     dq, dk = row_statistics_gradient(
-        query, key, entropy, log2_sum, variance, row_scale, d_entropy, d_logsumexp,
-        d_variance if ctx.with_variance else None, ctx.scale, ctx.left, ctx.right,
+        *ctx.saved_tensors, d_entropy, d_logsumexp, d_variance if ctx.with_variance else None, ctx.scale, ctx.left,
+        ctx.right,
     )  # fmt: skip
-    return dq, dk, None, None, None, None, None
+    return dq, dk, *(None,) * 7
 
 
 row_statistics = untraced(row_statistics, keep=_keep_statistics, backward=_statistics_backward)
@@ -123,25 +130,36 @@ row_statistics = untraced(row_statistics, keep=_keep_statistics, backward=_stati
 def sharpened_query(
     query: Tensor,
     key: Tensor,
+    starts: Tensor | None,
+    ends: Tensor | None,
     scale: float,
     left: int | None,
     right: int | None,
     kind: int,
     numbers: Sequence[float],
     detached: bool,
+    store: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """beta·q for a second pass by another kernel, entropy, logsumexp, maximum, beta; log2 Σ 2^x and dbeta/dH."""
+    """beta·q for a second pass by another kernel, entropy, logsumexp, maximum, beta; log2 Σ 2^x and dbeta/dH.
+
+    Without `store`, what the gradient does not need is empty.
+    """
     entropy, logsumexp, log2_sum, maximum, _, beta, slope, sharp = launch_statistics(
         query, key, scale=scale, left=left, right=right, row_scale=None, variance=False, kind=kind,
-        numbers=tuple(numbers), sharpened=True,
+        numbers=tuple(numbers), sharpened=True, starts=starts, store=store, keep=store or not detached,
     )  # fmt: skip
     return sharp, entropy, logsumexp, maximum, beta, log2_sum, slope
 
 
 @sharpened_query.register_fake
-def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
-    sharp = query.new_empty(query.shape)
-    return sharp, *(query.new_empty(query.shape[:3], dtype=torch.float32) for _ in range(6))
+def _(query: Tensor, key: Tensor, starts: Any, ends: Any, scale: float, left: Any, right: Any, kind: int, numbers: Any,
+      detached: bool, store: bool) -> Any:  # fmt: skip
+    def new(wanted: bool) -> Tensor:
+        return query.new_empty(query.shape[:3] if wanted else (0,), dtype=torch.float32)
+
+    sharp = query.new_empty(query.shape) if starts is None else torch.empty_like(query)
+    keep = store or not detached
+    return sharp, new(keep), new(store), new(store), new(True), new(keep), new(keep)
 
 
 @torch.library.custom_op("sharpmax::sharpened_query_gradient", mutates_args=())
@@ -152,6 +170,8 @@ def sharpened_query_gradient(
     log2_sum: Tensor,
     beta: Tensor,
     slope: Tensor,
+    starts: Tensor | None,
+    ends: Tensor | None,
     d_sharp: Tensor,
     d_entropy: Tensor | None,
     d_logsumexp: Tensor | None,
@@ -160,23 +180,36 @@ def sharpened_query_gradient(
     left: int | None,
     right: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of `sharpened_query` with its beta free: dq and dk."""
-    zero = torch.zeros_like(entropy)
-    a0 = zero if d_logsumexp is None else d_logsumexp.contiguous()
-    a1 = torch.zeros_like(entropy) if d_entropy is None else -d_entropy
-    fold = (d_sharp.contiguous(), beta, slope, zero if d_beta is None else d_beta.contiguous())
+    """Gradient of `sharpened_query` with its beta free: dq, which lies as d_sharp does where that is dense, and dk."""
+    coefficients = None
+    if d_entropy is not None or d_logsumexp is not None or d_beta is not None:
+        a0 = torch.zeros_like(entropy) if d_logsumexp is None else d_logsumexp.contiguous()
+        a1 = torch.zeros_like(entropy) if d_entropy is None else -d_entropy
+        d_beta = torch.zeros_like(entropy) if d_beta is None else d_beta.contiguous()
+        coefficients = (a0, a1.contiguous(), None)
     return launch_statistics_gradient(
-        query, key, log2_sum=log2_sum, entropy=entropy, coefficients=(a0, a1.contiguous(), None),
-        scale=scale, left=left, right=right, fold=fold,
+        query, key, log2_sum=log2_sum, entropy=entropy, coefficients=coefficients, scale=scale, left=left, right=right,
+        fold=(_dense(d_sharp), beta, slope, d_beta), documents=_documents(starts, ends),
     )  # fmt: skip
 
 
 @sharpened_query_gradient.register_fake
-def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
-    return query.new_empty(query.shape), key.new_empty(key.shape)
+def _(query: Tensor, key: Tensor, entropy: Any, log2_sum: Any, beta: Any, slope: Any, starts: Any, ends: Any,
+      d_sharp: Tensor, *rest: Any) -> Any:  # fmt: skip
+    return torch.empty_like(_dense(d_sharp)), torch.empty_like(key)
 
 
 sharpened_query_gradient = untraced(sharpened_query_gradient)
+
+
+def _dense(rows: Tensor) -> Tensor:
+    """Return (B, H, L, D) as it is if it lies as B, H, L or B, L, H, with D innermost; else contiguous."""
+    is_laid = rows.is_contiguous() or rows.transpose(1, 2).is_contiguous()
+    return rows if is_laid else rows.contiguous()
+
+
+def _documents(starts: Tensor | None, ends: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    return None if starts is None or ends is None else (starts, ends)
 
 
 @torch.library.custom_op("sharpmax::scaled_rows", mutates_args=())
@@ -194,11 +227,11 @@ scaled_rows = untraced(scaled_rows)
 
 
 def _keep_sharpened(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, ctx.scale, ctx.left, ctx.right, _, _, ctx.detached = inputs
+    query, key, starts, ends, ctx.scale, ctx.left, ctx.right, _, _, ctx.detached, _ = inputs
     _, entropy, _, _, beta, log2_sum, slope = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(log2_sum, slope)
-    ctx.save_for_backward(query, key, entropy, log2_sum, beta, slope)
+    ctx.save_for_backward(query, key, entropy, log2_sum, beta, slope, starts, ends)
 
 
 def _sharpened_backward(
@@ -206,20 +239,21 @@ def _sharpened_backward(
 ) -> Any:
     if d_maximum is not None:
         raise NotImplementedError(NO_GRADIENT_OF_MAXIMUM)
-    query, key, entropy, log2_sum, beta, slope = ctx.saved_tensors
-    nothing = (None,) * 6
+    query, key, entropy, log2_sum, beta, slope, starts, ends = ctx.saved_tensors
+    nothing = (None,) * 9
     if ctx.detached:
         dq = None if d_sharp is None else scaled_rows(d_sharp, beta)
         if d_entropy is None and d_logsumexp is None:
             return dq, None, *nothing
         more, dk = row_statistics_gradient(
-            query, key, entropy, log2_sum, entropy, None, d_entropy, d_logsumexp, None, ctx.scale, ctx.left, ctx.right
-        )
+            query, key, entropy, log2_sum, entropy, None, starts, ends, d_entropy, d_logsumexp, None, ctx.scale,
+            ctx.left, ctx.right,
+        )  # fmt: skip
         return more if dq is None else dq + more, dk, *nothing
     d_sharp = torch.zeros_like(query) if d_sharp is None else d_sharp
     dq, dk = sharpened_query_gradient(
-        query, key, entropy, log2_sum, beta, slope, d_sharp, d_entropy, d_logsumexp, d_beta, ctx.scale, ctx.left,
-        ctx.right,
+        query, key, entropy, log2_sum, beta, slope, starts, ends, d_sharp, d_entropy, d_logsumexp, d_beta, ctx.scale,
+        ctx.left, ctx.right,
     )  # fmt: skip
     return dq, dk, *nothing
 

@@ -40,12 +40,17 @@ def kernels_refuse(request: Request) -> str | None:
     return None
 
 
+def document_bounds(request: Request) -> tuple[Tensor | None, Tensor | None]:
+    """Return the starts and ends of the row's documents, or nothing."""
+    return (None, None) if request.documents is None else (request.documents.starts, request.documents.ends)
+
+
 def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
     """Run the statistics kernel."""
     query, key, _ = request.packed()
     scale = None if row_scale is None else row_scale.detach().contiguous()
     entropy, logsumexp, _, maximum, variance = triton_ops.row_statistics(
-        query, key, scale, request.scale, request.left, request.right, "variance" in extra
+        query, key, scale, *document_bounds(request), request.scale, request.left, request.right, "variance" in extra
     )
     spread = variance if "variance" in extra else None
     return RowStats(entropy, logsumexp, maximum, counted_by_position(request), variance=spread)

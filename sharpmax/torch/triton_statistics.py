@@ -5,6 +5,8 @@ walks their keys once. No score leaves the chip: it reads q and k, and writes a 
 
 With `sharpened`, the program also writes beta·q in the dtype of q, from the tile it still holds: the query of a second
 pass by any attention kernel.
+
+With DOCUMENTS, a row is many documents end to end (`documents`): a window whose left end is each query's own.
 """
 
 # A kernel is not Python that a type checker can read.
@@ -20,6 +22,7 @@ from sharpmax.torch.triton_statistics_hopper import launch_on_hopper, serves
 from sharpmax.torch.triton_tiles import (
     LENGTHS,
     SHORT_ROWS,
+    blocks,
     key_bounds,
     load_rows,
     load_tile,
@@ -75,13 +78,14 @@ def masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT: tl.constexpr, HAS_RI
 
 @triton.jit(do_not_specialize=LENGTHS)
 def statistics_kernel(
-    q, k, k_tiles, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope, sharpened, numbers,
+    q, k, k_tiles, starts, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope, sharpened, numbers,
     scale_log2,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, ss_b, ss_h, ss_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, ROW_SCALE: tl.constexpr, VARIANCE: tl.constexpr,
-    KIND: tl.constexpr, COUNT: tl.constexpr, SHARPENED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, ROW_SCALE: tl.constexpr,
+    VARIANCE: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, SHARPENED: tl.constexpr, STORE: tl.constexpr,
+    KEEP: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The statistics of one tile of queries of one head."""
     # The last queries see the most keys when causal: start them first.
@@ -102,7 +106,11 @@ def statistics_kernel(
     b_z = tl.zeros([BM], tl.float32)
     b_s = tl.zeros([BM], tl.float32)
     b_t = tl.zeros([BM], tl.float32)
-    low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    low, full_low, full_high, high = key_bounds(
+        i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, starts, DOCUMENTS
+    )
+    if DOCUMENTS:
+        left = o_i - tl.load(starts + o_m, mask=o_m < LQ, other=0)
     for start in tl.range(full_low, full_high, BN):
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
         b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
@@ -130,13 +138,15 @@ def statistics_kernel(
     b_h = 0.6931471805599453 * (tl.log2(b_z) - b_mean)
     b_h = tl.where(b_h < 0, 0.0, b_h)  # rounding; a NaN stays
     m_m = o_m < LQ
-    tl.store(entropy + o_row, b_h, mask=m_m)
     b_lse = b_m + tl.log2(b_z)
-    tl.store(logsumexp + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_lse), mask=m_m)
-    # For the gradient, which subtracts it from scores in the same units: unrounded by a change of units, and +inf for
-    # an empty row, because exp2(-inf) is the weight it needs.
-    tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_lse), mask=m_m)
-    tl.store(maximum + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_m)
+    if STORE:
+        tl.store(logsumexp + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_lse), mask=m_m)
+        tl.store(maximum + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_m)
+    if KEEP:
+        tl.store(entropy + o_row, b_h, mask=m_m)
+        # For the gradient, which subtracts it from scores in the same units: unrounded by a change of units, and +inf
+        # for an empty row, because exp2(-inf) is the weight it needs.
+        tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_lse), mask=m_m)
     if VARIANCE:
         b_var = 0.6931471805599453 * 0.6931471805599453 * (b_t / b_z - b_mean * b_mean)
         tl.store(variance + o_row, tl.where(m_empty | (b_var < 0), 0.0, b_var), mask=m_m)
@@ -144,9 +154,10 @@ def statistics_kernel(
         b_beta, b_slope = beta_and_slope(b_h, numbers, KIND, COUNT)
         b_beta = tl.where(m_empty, 1.0, b_beta)
         tl.store(beta + o_row, b_beta, mask=m_m)
-        tl.store(slope + o_row, tl.where(m_empty, 0.0, b_slope), mask=m_m)
+        if KEEP:
+            tl.store(slope + o_row, tl.where(m_empty, 0.0, b_slope), mask=m_m)
         if SHARPENED:
-            p_out = sharpened + o_row[:, None] * D + o_d[None, :]
+            p_out = sharpened + i_b.to(tl.int64) * ss_b + i_h * ss_h + o_m[:, None].to(tl.int64) * ss_l + o_d[None, :]
             # Read q again: held through the loop, it would cost the registers of a second program on the chip.
             b_out = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True).to(tl.float32) * b_beta[:, None]
             tl.store(p_out, b_out.to(sharpened.dtype.element_ty), mask=m_m[:, None] & (o_d < D)[None, :])
@@ -165,37 +176,51 @@ def launch_statistics(
     numbers: tuple[float, ...],
     sharpened: bool,
     into: Tensor | None = None,
+    starts: Tensor | None = None,
+    store: bool = True,
+    keep: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return entropy, logsumexp, log2 Σ 2^x, maximum, variance, beta, slope (B, H, Lq) and beta·q.
 
-    What was not asked for is empty. `into` is where beta·q goes, contiguous, if not into memory of its own.
+    What was not asked for is empty: `store` asks for logsumexp and maximum, `keep` for what a gradient needs (entropy,
+    log2 Σ 2^x, slope). `into` is where beta·q goes, contiguous, if not into memory of its own. `starts` are of packed
+    documents (`Documents`), causal and without a window; beta·q then lies as q does.
     """
     batch, heads, length, width = query.shape
     rows = (batch, heads, length)
 
     def new(wanted: bool) -> Tensor:
-        return query.new_empty(rows if wanted else (0,), dtype=torch.float32)
+        return torch.empty(rows if wanted else (0,), dtype=torch.float32, device=query.device)  # faster than new_empty
 
-    entropy, logsumexp, log2_sum, maximum = new(True), new(True), new(True), new(True)
-    spread, beta, slope = new(variance), new(kind != 0), new(kind != 0)
-    scaled = query.new_empty((*rows, width) if sharpened else (0,)) if into is None else into
-    if left is None and row_scale is None and not variance and serves(query, key):
-        launch_on_hopper(
+    entropy, logsumexp, log2_sum, maximum = new(keep), new(store), new(keep), new(store)
+    spread, beta, slope = new(variance), new(kind != 0), new(kind != 0 and keep)
+    if into is not None:
+        scaled = into
+    elif sharpened:
+        scaled = query.new_empty(query.shape) if starts is None else torch.empty_like(query)
+    else:
+        scaled = query.new_empty((0, 0, 0, 0))
+    if left is None and starts is None and row_scale is None and not variance and serves(query, key):
+        kept, stored = (lambda x: x if keep else new(True)), (lambda x: x if store else new(True))
+        launch_on_hopper(  # which writes all rows or none
             query, key, scale=scale, right=right, kind=kind, numbers=numbers,
-            rows=(entropy, logsumexp, log2_sum, maximum, beta, slope), sharpened=scaled,
+            rows=(kept(entropy), stored(logsumexp), kept(log2_sum), stored(maximum), beta, kept(slope)),
+            sharpened=scaled,
         )  # fmt: skip
         return entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled
-    shape = tile_shape("statistics" if key.shape[2] > SHORT_ROWS else "statistics of short rows", query)
+    is_short = starts is not None or key.shape[2] <= SHORT_ROWS  # documents: most are
+    shape = tile_shape("statistics of short rows" if is_short else "statistics", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
-    statistics_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, k_tiles, row_scale if row_scale is not None else entropy,
+    statistics_kernel[(blocks(length, shape.BM), batch * heads)](
+        query, key, k_tiles, starts if starts is not None else entropy, row_scale if row_scale is not None else entropy,
         entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled, numbers or (0.0,),
         log2_scale(scale),
-        *query.stride()[:3], *key.stride()[:3],
+        *query.stride()[:3], *key.stride()[:3], *scaled.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, ROW_SCALE=row_scale is not None, VARIANCE=variance,
-        KIND=kind, COUNT=max(len(numbers), 1), SHARPENED=sharpened, TILED=k_tiles is not key, PRECISION=shape.precision,
+        HAS_LEFT=left is not None or starts is not None, HAS_RIGHT=right is not None, DOCUMENTS=starts is not None,
+        ROW_SCALE=row_scale is not None, VARIANCE=variance, KIND=kind, COUNT=max(len(numbers), 1), SHARPENED=sharpened,
+        STORE=store, KEEP=keep, TILED=k_tiles is not key, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled

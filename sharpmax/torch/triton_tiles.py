@@ -4,6 +4,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
 import os
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -45,13 +46,23 @@ INTERPRETED = (16, 16, 4, 1)  # small, so that small cases reach several blocks
 
 def tile_shape(kernel: str, query: Tensor) -> TileShape:
     """Return the tile of a kernel for these inputs; float32 products are exact (ieee), never TF32."""
-    BD = max(16, triton.next_power_of_2(query.shape[3]))
-    if interpreted():
+    return _tile_shape(kernel, query.shape[3], query.dtype, interpreted())
+
+
+@cache
+def _tile_shape(kernel: str, width: int, dtype: torch.dtype, is_interpreted: bool) -> TileShape:
+    BD = max(16, triton.next_power_of_2(width))
+    if is_interpreted:
         return TileShape(*INTERPRETED[:2], BD, *INTERPRETED[2:], "ieee")
-    if query.dtype == torch.float32:
+    if dtype == torch.float32:
         return TileShape(*SINGLE[:2], BD, *SINGLE[2:], "ieee")
     BM, BN, warps, stages = HALF[kernel][max(64, BD)]
     return TileShape(BM, BN, BD, warps, stages, "ieee")
+
+
+def blocks(length: int, size: int) -> int:
+    """Return how many blocks of a size hold the length. Triton's own `cdiv` takes ten times as long on the host."""
+    return -(-length // size)
 
 
 def interpreted() -> bool:
@@ -100,10 +111,17 @@ def load_rows(descriptor, p, stride, i_b, i_h, start, rows, D: tl.constexpr, BD:
 
 def tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor | Tensor:
     """Describe (B, H, L, D) to the copy engine in tiles of (rows, width); the tensor itself where it cannot be."""
-    aligned = tensor.data_ptr() % 16 == 0 and all(s * tensor.element_size() % 16 == 0 for s in tensor.stride()[:3])
-    if interpreted() or not aligned or torch.cuda.get_device_capability(tensor.device) < (9, 0):
+    if interpreted() or not _has_copy_engine(tensor.device):
         return tensor
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, width])
+    strides, size = tensor.stride(), tensor.element_size()
+    if (tensor.data_ptr() | strides[0] * size | strides[1] * size | strides[2] * size) % 16:
+        return tensor
+    return TensorDescriptor(tensor, list(tensor.shape), list(strides), [1, 1, rows, width])
+
+
+@cache
+def _has_copy_engine(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @triton.jit
@@ -117,10 +135,11 @@ def poisoned_maximum(b_m, b_z):
 
 @triton.jit
 def key_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
-               HAS_RIGHT: tl.constexpr):  # fmt: skip
+               HAS_RIGHT: tl.constexpr, starts=None, DOCUMENTS: tl.constexpr = False):  # fmt: skip
     """Return low <= full_low <= full_high <= high: keys that some, and that all, queries [start, start + BM) see.
 
-    All but `high` are multiples of BN, so a block is either full or needs its mask.
+    All but `high` are multiples of BN, so a block is either full or needs its mask. With DOCUMENTS, `starts` has every
+    query's first key, and `left` is not read.
     """
     first = start + LK - LQ
     last = tl.minimum(start + BM, LQ) - 1 + LK - LQ
@@ -133,8 +152,10 @@ def key_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, H
     low = 0
     full_low = 0
     if HAS_LEFT:
-        low = tl.minimum(tl.maximum(0, first - left) // BN * BN, high // BN * BN)
-        full_low = tl.minimum(tl.cdiv(tl.maximum(0, last - left), BN) * BN, tl.cdiv(high, BN) * BN)
+        some = tl.load(starts + first) if DOCUMENTS else tl.maximum(0, first - left)
+        every = tl.load(starts + last) if DOCUMENTS else tl.maximum(0, last - left)
+        low = tl.minimum(some // BN * BN, high // BN * BN)
+        full_low = tl.minimum(tl.cdiv(every, BN) * BN, tl.cdiv(high, BN) * BN)
         full_low = tl.maximum(low, full_low)
         full_high = tl.maximum(full_low, full_high)
     return low, full_low, full_high, high
@@ -142,10 +163,11 @@ def key_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, H
 
 @triton.jit
 def query_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
-                 HAS_RIGHT: tl.constexpr):  # fmt: skip
+                 HAS_RIGHT: tl.constexpr, ends=None, DOCUMENTS: tl.constexpr = False):  # fmt: skip
     """Return low <= full_low <= full_high <= high: queries that see some, and all, of the keys [start, start + BN).
 
-    All but `high` are multiples of BM; a block of keys that reaches past the last has no full queries.
+    All but `high` are multiples of BM; a block of keys that reaches past the last has no full queries. With DOCUMENTS,
+    `ends` has for every key the end of the queries that see it, and `left` is not read.
     """
     behind = LK - LQ
     last = tl.minimum(start + BN, LK) - 1
@@ -157,8 +179,10 @@ def query_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr,
         low = tl.minimum(tl.maximum(0, start - right - behind), LQ) // BM * BM
         full_low = tl.cdiv(tl.minimum(tl.maximum(0, last - right - behind), LQ), BM) * BM
     if HAS_LEFT:
-        high = tl.maximum(0, tl.minimum(LQ, last + left + 1 - behind))
-        full_high = tl.maximum(0, tl.minimum(LQ, start + left + 1 - behind))
+        some = tl.load(ends + last) if DOCUMENTS else last + left + 1 - behind
+        every = tl.load(ends + start) if DOCUMENTS else start + left + 1 - behind
+        high = tl.maximum(0, tl.minimum(LQ, some))
+        full_high = tl.maximum(0, tl.minimum(LQ, every))
     full_high = tl.where(start + BN > LK, 0, full_high // BM * BM)
     low = tl.minimum(low, tl.cdiv(high, BM) * BM)
     full_low = tl.minimum(tl.maximum(low, full_low), tl.maximum(tl.cdiv(high, BM) * BM, low))

@@ -5,6 +5,9 @@
 Documents of one length are one batch of `attention`, by whichever implementation serves it, the fused kernels too.
 Where attention is causal, documents of nearly one length are: a shorter one is filled up at its end, where no query of
 its own looks, and what the filling gives is thrown away. Work is at most `1/FILLED²` of what the documents need alone.
+
+Where the fused kernels serve, on a GPU in half precision, causal, as many queries as keys, all documents are one call:
+no padding, no copies (`attend_packed`).
 """
 
 from collections.abc import Sequence
@@ -16,8 +19,11 @@ from torch import Tensor
 
 from sharpmax.core.masks import window_ends
 from sharpmax.core.policies import PAPER
+from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
-from sharpmax.torch.api import attention
+from sharpmax.torch.api import LADDER, attention
+from sharpmax.torch.documents import Documents, documents_of
+from sharpmax.torch.request import Request, validated
 
 FILLED = 0.9
 """A document shares a causal batch if it fills at least so much of its length."""
@@ -58,8 +64,8 @@ def attention_varlen(
     `cu_seqlens_q` and `cu_seqlens_k` (int, S + 1 entries from 0 to the total) mark the documents; one is enough when
     they agree. `options` are those of `attention` that make sense within each document: is_causal, scale, window,
     softcap, sinks, dropout, implementation. n, the visible keys of a row, is counted within its document. Statistics
-    are (H, Tq). Documents of one length, and causal ones of nearly one, are one call of `attention`; reading the
-    lengths waits for the device.
+    are (H, Tq). Causal documents are one call of fused kernels where these serve ('hybrid', on a GPU); else documents
+    of one length, and causal ones of nearly one, are one call of `attention`. Reading the lengths waits for the device.
 
     Raises:
         TypeError, ValueError: lengths that do not cut the tensors, or options that do not fit.
@@ -81,6 +87,15 @@ def attention_varlen(
     ends = window_ends(options.get("window"))
     is_causal = bool(options.get("is_causal")) or (ends is not None and ends[1] == 0)
 
+    if is_causal and all(d.q0 == d.k0 and d.q1 == d.k1 for d in documents):
+        q, k, v = (x.unsqueeze(0) for x in (query, key, value))
+        of_row = documents_of([d.queries for d in documents])
+        request = packed_request(q, k, v, of_row, policy=policy, return_stats=return_stats, **options)
+        if request is not None:
+            output, stats = attend_packed(request)
+            output = output.squeeze(0)
+            return (output, RowStats(*(None if f is None else f[0] for f in stats))) if return_stats else output
+
     outputs: list[Tensor] = []
     fields: list[RowStats] = []
     batches = _batches([d for d in documents if d.queries] or documents[:1], is_causal)
@@ -101,6 +116,42 @@ def attention_varlen(
     if not return_stats:
         return output
     return output, RowStats(*(None if f[0] is None else _in_order(f, order) for f in zip(*fields, strict=True)))
+
+
+def packed_request(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    documents: Documents,
+    *,
+    implementation: str | None = None,
+    policy: Any = PAPER,
+    **options: Any,
+) -> Request | None:
+    """Return one call on a row of packed documents, (1, H, T, D) and (1, Hkv, T, D), or None if it must go in batches.
+
+    Raises:
+        TypeError, ValueError: as `attention`.
+    """
+    on_gpu = query.device.type == "cuda"
+    if "hybrid" not in LADDER or implementation not in (None, "hybrid") or not (on_gpu or implementation):
+        return None
+    given: dict[str, Any] = {
+        **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),
+        **{"is_causal": True, "dropout": 0.0, "return_stats": False},
+    }
+    there = documents.on(query.device)
+    request = validated(query, key, value, policy=policy, documents=there, **{**given, **options})
+    return request if LADDER["hybrid"].refusal(request) is None else None
+
+
+def attend_packed(request: Request) -> tuple[Tensor, RowStats]:
+    """Return the output (1, H, T, Dv) and the statistics, which are empty unless the request asks for them."""
+    with torch.autocast(request.query.device.type, enabled=False):
+        output, stats = LADDER["hybrid"].attend(request)
+    if request.return_stats:
+        say_if_silent(request.policy, stats)
+    return output, stats
 
 
 def _documents(queries: int, keys: int, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None) -> list[Document]:
