@@ -24,7 +24,7 @@ with extra("hf"):
     from torch import Tensor
 
 Batch = dict[str, Any]
-"""Tensors by name, and the shapes of the layout."""
+"""Tensors by name, and numbers of the layout."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,8 @@ def pack(examples: Sequence[Encoded], chosen: Sequence[int], *, width: int, of: 
         "weights": np.concatenate(weights),
     }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return {**tensors, "places": layout.places, "cells": layout.cells, "shapes": layout.shapes}
+    of_layout = {"places": layout.places, "cells": layout.cells, "shapes": layout.shapes}
+    return {**tensors, **of_layout, **layout.documents._asdict()}
 
 
 def all_once(lengths: Sequence[int], *, tokens: int) -> list[list[int]]:

@@ -14,6 +14,7 @@ import numpy as np
 from sharpmax.extras import extra
 from sharpmax.hf.answer_batches import Encoded, all_once, pad
 from sharpmax.hf.packing import Layout, Packing, packing
+from sharpmax.torch.documents import Documents
 
 with extra("hf"):
     import torch
@@ -134,9 +135,13 @@ def _loss(
     places: Tensor,
     cells: Tensor,
     shapes: Any,
+    cumulative: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    longest: int,
     **_: Any,
 ) -> dict[str, Tensor]:
-    row.layout = Layout(shapes, places, cells)
+    row.layout = Layout(shapes, places, cells, Documents(cumulative, starts, ends, longest))
     logits = answer_logits(self, input_ids, predicted_from, position_ids)
     losses = functional.cross_entropy(logits, targets, reduction="none")
     return {"loss": (losses * weights).sum()}  # not losses @ weights: autocast would round that to half precision

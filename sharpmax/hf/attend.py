@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sharpmax.hf.site import attend_at
+from sharpmax.torch.documents import Documents
 
 NAME = "sharpmax"
 """Our name in both interfaces. transformers treats names with `flash`, `sdpa`, `flex_attention` or `/` specially."""
@@ -35,9 +36,10 @@ def interface_attention(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     cache: Any = None,
+    documents: Documents | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers asks, at the temperature that the module's site chooses."""
+    """Attend as transformers asks, at the temperature that the module's site chooses; within `documents` if given."""
     _refuse_unknown(module, cache, kwargs)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = causal and attention_mask is None and query.shape[2] > 1
@@ -66,6 +68,7 @@ def interface_attention(
         softcap=softcap,
         sinks=s_aux,
         dropout=dropout if module.training else 0.0,
+        documents=documents,
     )
     return output.to(value.dtype).transpose(1, 2).contiguous(), None
 

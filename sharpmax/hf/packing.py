@@ -4,18 +4,23 @@ Projections, norms and MLPs treat every token alone, so they take the row as it 
 out as a few batches of like length, padded on the right, where no token of theirs looks; each batch is one call of the
 model's own attention, sharpened or not, and what comes out is put back into the row. So a step may mix examples of any
 length, and no mask is needed that the fast kernels would refuse.
+
+Where fused kernels serve packed rows, half precision on a GPU, a layer attends in one call on the row itself, without
+padding (`fused_row`).
 """
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sharpmax.extras import extra
+from sharpmax.hf.fused_row import attend_fused
 from sharpmax.hf.layers import attention_layers, configs_of
+from sharpmax.torch.documents import Documents, documents_of
 
 with extra("hf"):
     import torch
@@ -43,11 +48,13 @@ class Layout:
         places: for every cell, the place in the row of the token in it; padding repeats an example's last token, or is
             a whole example of the row's first.
         cells: for every token of the row, its cell.
+        documents: the examples, as fused kernels take them.
     """
 
     shapes: tuple[tuple[int, int], ...]
     places: Tensor
     cells: Tensor
+    documents: Documents
 
 
 def lay_out(sizes: Sequence[int]) -> Layout:
@@ -72,7 +79,8 @@ def lay_out(sizes: Sequence[int]) -> Layout:
         filled += place.size
         places.append(place.ravel())
         shapes.append(place.shape)
-    return Layout(tuple(shapes), torch.from_numpy(np.concatenate(places)), torch.from_numpy(cells))
+    in_cells, of_tokens = torch.from_numpy(np.concatenate(places)), torch.from_numpy(cells)
+    return Layout(tuple(shapes), in_cells, of_tokens, documents_of(sizes))
 
 
 def round_up(length: int) -> int:
@@ -88,6 +96,14 @@ def coarse(count: int) -> int:
     """
     step = 1 << max(0, (count - 1).bit_length() - 3)
     return -(-count // step) * step
+
+
+class Inner(NamedTuple):
+    """How a module attends where nothing is packed: the interface's name and function, and what makes its mask."""
+
+    name: str
+    attend: Callable[..., Any]
+    mask_of: Callable[[Tensor, int | None], Tensor | None]
 
 
 class Packing:
@@ -130,10 +146,14 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Attend within each example of a row: query (1, H, T, D), key and value (1, Hkv, T, D) -> output (1, T, H, Dv)."""
     shared: Any = module.sharpmax_packing
-    layout, (attend, mask_of) = shared.layout, shared.inner[module]
+    layout, (name, attend, mask_of) = shared.layout, shared.inner[module]
     if attention_mask is not None or query.shape[0] != 1 or query.shape[2] != len(layout.cells):
         raise ValueError(f"expected one row of {len(layout.cells)} tokens and no mask, got {tuple(query.shape)}")
-    tokens = (_cast(x[0].transpose(0, 1)) for x in (query, key, value))
+    query, key, value = (_cast(x) for x in (query, key, value))
+    fused = attend_fused(module, name, attend, query, key, value, layout.documents, options)
+    if fused is not None:
+        return fused, None
+    tokens = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # the gradient of an index would be a copy
     spread = [_Spread.apply(x, layout.places, layout.cells) for x in tokens]  # type: ignore[no-untyped-call]
     # Split, whose gradient is one concatenation; that of a slice is as large as all of them.
     batches = zip(*(x.split([rows * width for rows, width in layout.shapes]) for x in spread), strict=True)
@@ -153,14 +173,14 @@ def _cast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(kind)) if half else tensor
 
 
-def _attention_of(module: Any) -> tuple[Callable[..., Any], Callable[[Tensor, int | None], Tensor | None]]:
-    """Return the attention that the module asks for, and what makes its mask."""
+def _attention_of(module: Any) -> Inner:
+    """Return the attention that the module asks for."""
     name = getattr(getattr(module, "config", None), "_attn_implementation", None)
     if name == "eager":
-        return sys.modules[type(module).__module__].eager_attention_forward, _added_mask
+        return Inner(name, sys.modules[type(module).__module__].eager_attention_forward, _added_mask)
     if name is None or name == "flex_attention":
         raise NotImplementedError(f"{type(module).__name__} attends by {name}, which packed examples cannot")
-    return AttentionInterface()[name], _window_mask
+    return Inner(name, AttentionInterface()[name], _window_mask)
 
 
 def _window_mask(query: Tensor, window: int | None) -> Tensor | None:

@@ -12,6 +12,9 @@ import sharpmax.torch
 from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
+from sharpmax.torch.documents import Documents
+from sharpmax.torch.request import Request
+from sharpmax.torch.varlen import attend_packed, packed_request, packed_statistics
 
 Observer = Callable[[int, RowStats], None]
 """Receives a layer's index and the statistics (batch, head, query) of each of its calls."""
@@ -62,8 +65,12 @@ class Site:
         return self.first_layer + index, self.policies[index]
 
 
-def attend_at(site: Site, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+def attend_at(
+    site: Site, query: Tensor, key: Tensor, value: Tensor, *, documents: Documents | None = None, **options: Any
+) -> Tensor:
     """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell whoever observes.
+
+    `documents` make one row of it, of many that fused kernels keep apart.
 
     Gradient checkpointing calls it again in the backward pass: whoever looks is told of the first call only, but the
     same is computed, because autograd compares the two graphs.
@@ -79,13 +86,14 @@ def attend_at(site: Site, query: Tensor, key: Tensor, value: Tensor, **options: 
         run.probe(layer, query, key, options)
     # A policy that switches itself off is watched once a site: enough to say so, too little to cost.
     if policy.silent_above is not None and not site.watched and not torch.compiler.is_compiling():
-        _watch(site, query, key, options)
+        _watch(site, query, key, documents, options)
+    asked = {**options, "policy": policy, "implementation": run.implementation}
     if run.observer is None:
-        output: Tensor = sharpmax.torch.attention(
-            query, key, value, policy=policy, implementation=run.implementation, **options
-        )
+        output: Tensor = _attention(query, key, value, documents, **asked)
         return output
-    output, stats = _with_statistics(query, key, value, policy, run.implementation, options)
+    with warnings.catch_warnings():  # said once, on leaving
+        warnings.simplefilter("ignore", SilentPolicyWarning)
+        output, stats = _attention(query, key, value, documents, return_stats=True, **asked)
     if not again:
         run.observer(layer, stats)
     return output
@@ -96,22 +104,29 @@ def recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
+def _attention(query: Tensor, key: Tensor, value: Tensor, documents: Documents | None, **options: Any) -> Any:
+    if documents is None:
+        return sharpmax.torch.attention(query, key, value, **options)
+    output, stats = attend_packed(_packed(query, key, value, documents, options))
+    return (output, stats) if options.get("return_stats") else output
+
+
+def _packed(query: Tensor, key: Tensor, value: Tensor, documents: Documents, options: dict[str, Any]) -> Request:
+    request = packed_request(query, key, value, documents, **options)
+    if request is None:
+        raise NotImplementedError("no fused kernel serves these packed documents; give them in batches")
+    return request
+
+
 @torch.no_grad()
-def _watch(site: Site, query: Tensor, key: Tensor, options: dict[str, Any]) -> None:
+def _watch(site: Site, query: Tensor, key: Tensor, documents: Documents | None, options: dict[str, Any]) -> None:
     """Note the highest entropy of the rows, beside the graph: the graph is the same with and without."""
-    of_logits = {name: option for name, option in options.items() if name != "dropout"}
-    entropy = sharpmax.torch.row_stats(query, key, **of_logits).entropy
+    if documents is None:
+        of_logits = {name: option for name, option in options.items() if name != "dropout"}
+        entropy = sharpmax.torch.row_stats(query, key, **of_logits).entropy
+    else:
+        asked = {**options, "implementation": site.run.implementation}
+        entropy = packed_statistics(_packed(query, key, key, documents, asked)).entropy
     if entropy.numel():
         site.run.highest_entropy = max(site.run.highest_entropy, float(entropy.max()))
         site.watched = True
-
-
-def _with_statistics(
-    query: Tensor, key: Tensor, value: Tensor, policy: Policy, implementation: str | None, options: dict[str, Any]
-) -> tuple[Tensor, RowStats]:
-    with warnings.catch_warnings():  # said once, on leaving
-        warnings.simplefilter("ignore", SilentPolicyWarning)
-        output, stats = sharpmax.torch.attention(
-            query, key, value, policy=policy, implementation=implementation, return_stats=True, **options
-        )
-    return output, stats

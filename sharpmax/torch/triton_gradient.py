@@ -145,7 +145,7 @@ def query_gradient_kernel(
     m_m = o_m < LQ
     row = (i_b.to(tl.int64) * H + i_h) * LQ
     o_row = row + o_m
-    o_dq = i_b.to(tl.int64) * sd_b + i_h * sd_h
+    o_dq = i_b.to(tl.int64) * sd_b + i_h.to(tl.int64) * sd_h
     b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
     b_none = tl.zeros([BM], tl.float32)
     if STATISTICS:
@@ -266,7 +266,7 @@ def key_gradient_kernel(
             )  # fmt: skip
     o_key = (i_b.to(tl.int64) * HK + i_hk) * LK + o_j
     m_j = (o_j < LK)[:, None]
-    p_dk = dk + i_b.to(tl.int64) * sd_b + i_hk * sd_h + o_j[:, None].to(tl.int64) * sd_l + o_d[None, :]
+    p_dk = dk + i_b.to(tl.int64) * sd_b + i_hk.to(tl.int64) * sd_h + o_j[:, None].to(tl.int64) * sd_l + o_d[None, :]
     tl.store(p_dk, (b_dk * scale).to(dk.dtype.element_ty), mask=m_j & (o_d < D)[None, :])
     if OUTPUT:
         p_dv = dv + o_key[:, None] * DV + o_dv[None, :]

@@ -157,7 +157,13 @@ def statistics_kernel(
         if KEEP:
             tl.store(slope + o_row, tl.where(m_empty, 0.0, b_slope), mask=m_m)
         if SHARPENED:
-            p_out = sharpened + i_b.to(tl.int64) * ss_b + i_h * ss_h + o_m[:, None].to(tl.int64) * ss_l + o_d[None, :]
+            p_out = (
+                sharpened
+                + i_b.to(tl.int64) * ss_b
+                + i_h.to(tl.int64) * ss_h
+                + o_m[:, None].to(tl.int64) * ss_l
+                + o_d[None, :]
+            )
             # Read q again: held through the loop, it would cost the registers of a second program on the chip.
             b_out = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True).to(tl.float32) * b_beta[:, None]
             tl.store(p_out, b_out.to(sharpened.dtype.element_ty), mask=m_m[:, None] & (o_d < D)[None, :])

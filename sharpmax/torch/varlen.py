@@ -154,6 +154,13 @@ def attend_packed(request: Request) -> tuple[Tensor, RowStats]:
     return output, stats
 
 
+def packed_statistics(request: Request) -> RowStats:
+    """Return the statistics (1, H, T) alone."""
+    with torch.autocast(request.query.device.type, enabled=False):
+        stats: RowStats = LADDER["hybrid"].statistics(request)
+    return stats
+
+
 def _documents(queries: int, keys: int, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None) -> list[Document]:
     of_queries = _ends("cu_seqlens_q", cu_seqlens_q, queries)
     if cu_seqlens_k is None and keys != queries:
