@@ -172,7 +172,7 @@ def test_sinks_in_an_equinox_model_learn():
 
 
 def test_only_attention_is_sharpened():
-    with pytest.raises(TypeError, match="wraps an eqx.nn.MultiheadAttention, got Linear"):
+    with pytest.raises(TypeError, match=r"wraps an eqx\.nn\.MultiheadAttention, got Linear"):
         Sharpened(eqx.nn.Linear(3, 3, key=KEY))
 
 
