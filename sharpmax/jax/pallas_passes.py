@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from sharpmax.core.stats import RowStats, finite_maximum
 from sharpmax.jax import pallas_hopper, pallas_hopper_statistics
 from sharpmax.jax.lengths import counted_by_position
-from sharpmax.jax.logits import Logits
+from sharpmax.jax.logits import Logits, refusal_of_device
 from sharpmax.jax.padding import padded
 from sharpmax.jax.pallas_gradients import OfMaximum, OfStatistics, OfValues, gradients
 from sharpmax.jax.pallas_statistics import statistics as statistics_kernel
@@ -39,8 +39,8 @@ WIDTHS = (16, 32, 64, 128, 256)
 def refusal_of_kernels(request: Request) -> str | None:
     """Return why the kernels cannot serve this, or None."""
     logits = request.logits
-    if not INTERPRET and logits.device.platform != "gpu":
-        return f"the kernels need an NVIDIA GPU, and the arrays are on {logits.device.platform!r}"
+    if not INTERPRET and (reason := refusal_of_device("the kernels need", logits)) is not None:
+        return reason
     if request.dropout:
         return "dropout is drawn by 'xla' only"
     if request.is_empty:

@@ -121,6 +121,30 @@ def test_the_ladder_looks_at_where_the_arrays_are(monkeypatch):
             assert while_tracing() == ["chunked"]
 
 
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ("8.0", "pallas_cudnn"),
+        ("9.0", "pallas_cudnn"),
+        ("12.0", "pallas_cudnn"),
+        ("7.5", "chunked"),
+        ("gfx942", "chunked"),
+    ],
+)
+def test_a_gpu_that_neither_kernel_is_made_for_gets_none_of_them(capability, expected, monkeypatch):
+    """One before Ampere, or another vendor's: JAX calls its platform 'gpu' too."""
+
+    class Gpu:
+        platform, compute_capability = "gpu", capability
+
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: [Gpu()])
+    x, chosen = jnp.ones((1, 8, 1, 16), jnp.bfloat16), []
+    jax.eval_shape(lambda x: chosen.append(which_implementation(x, x, x)), x)
+    assert chosen[0].implementation == expected
+    if expected == "chunked":
+        assert chosen[0].refused["pallas"].endswith(f"8.0 or later, and this one's is {capability}")
+
+
 @pytest.mark.usefixtures("_interpreted")
 @pytest.mark.parametrize("policy", [PAPER, Constant(1e5), LengthScaled.ssmax(0.5), Constant(jnp.ones(()))])
 def test_float16_is_refused_where_beta_times_q_may_leave_its_range(policy):
