@@ -14,7 +14,7 @@ from sharpmax.report.heat_maps import HeatMapsDisplay
 
 EXCEPTIONS = ("heapsort", "mst_kruskal", "bubble_sort")
 """The algorithms on which the paper's adaptive temperature was not ahead (one good source)."""
-COMMITTED = "smollm2-steps60"
+COMMITTED = "smollm2-compile"
 """The run of all thirty algorithms under `results/clrs-text`."""
 LEARNED = 0.2
 """Exact answers at trained lengths below which a model has not learned what it is asked."""
