@@ -100,6 +100,10 @@ def finetune_model(
     )
     if not is_first_process():
         return {}
+    if done.weights is not None:  # FSDP has taken the model apart: the same once more, with what it learned
+        loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
+        trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
+        trained.load_state_dict(done.weights)
     trained.save_pretrained(folder.path / "model")
     loaded.tokenizer.save_pretrained(folder.path / "model")
     save_policy(chosen, folder.path / "model")

@@ -85,10 +85,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Finetuned:
-    """What came of it: the loss at logged steps, and tokens a second of this process, not counting padding."""
+    """What came of it: the loss at logged steps, and tokens a second of this process, not counting padding.
+
+    Under FSDP each process is left with parts of the model; the first one then gets all of its `weights` here.
+    """
 
     losses: list[tuple[int, float]]
     tokens_per_second: float
+    weights: dict[str, torch.Tensor] | None = None
 
 
 def finetune(
@@ -147,12 +151,14 @@ def finetune(
             trainer.remove_callback(transformers.PrinterCallback)
             trainer.policy, trainer.policy_rate = policy, recipe.policy_rate
             trainer.train(resume_from_checkpoint=newest_whole(folder))
+            fsdp = trainer.is_fsdp_enabled
+            weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if fsdp else None
     finally:
         if sharpened is not None:
             sharpened.restore()
         remove_policy(model)
     losses = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
-    return Finetuned(losses, pace.speed)
+    return Finetuned(losses, pace.speed, weights)
 
 
 def newest_whole(folder: Path) -> str | None:
