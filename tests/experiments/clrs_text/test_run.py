@@ -87,6 +87,8 @@ def test_every_algorithm_gets_its_share_of_the_examples_whatever_its_length():
         assert sum(of[f"share_of_{kind}"] for of in shares.values()) == pytest.approx(1)
     assert all(of["share_of_examples"] == pytest.approx(1 / 3, abs=0.05) for of in shares.values())
     assert shares["task_scheduling"]["share_of_answer_tokens"] > 0.6
+    assert shares["minimum"]["different"] == shares["minimum"]["examples"]
+    assert shares["segments_intersect"]["different"] < 0.5 * shares["segments_intersect"]["examples"]
 
 
 def test_a_run_meets_few_shapes_of_batches(monkeypatch):
