@@ -22,6 +22,7 @@ from typing import Any
 from sharpmax import atomic
 from sharpmax.core.policies import Policy
 from sharpmax.extras import MissingExtraError, extra
+from sharpmax.hf.alone import alone_in
 from sharpmax.hf.answer_batches import Batch, Encoded, pack, plan_rows
 from sharpmax.hf.answer_model import answering, require_plain_logits
 from sharpmax.hf.compiled import compiled
@@ -113,7 +114,8 @@ def finetune(
 
     Raises:
         NotImplementedError: a policy that learns, under FSDP.
-        ValueError: an example longer than a row, or a loss that is no longer a number.
+        ValueError: an example longer than a row, a folder that another process trains in, or a loss that is no longer
+            a number.
     """
     if tensorboard:
         _require_tensorboard()
@@ -143,7 +145,8 @@ def finetune(
     sharpened = sharpen(model, policy) if policy is not None else None
     try:
         blocks = compiled(model) if recipe.compile else nullcontext()
-        with answering(model), blocks, quiet(), warnings.catch_warnings():
+        held = alone_in(folder) if is_first_process() else nullcontext()
+        with held, answering(model), blocks, quiet(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="torch.optim.lr_scheduler")
             trainer = _AnswerTrainer(
                 model,

@@ -10,6 +10,7 @@ import torch
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import PerLayer
 from sharpmax.hf import sharpen
+from sharpmax.hf.alone import alone_in
 from sharpmax.hf.finetune import WHOLE, Recipe, finetune, newest_whole
 from sharpmax.hf.gemma import gemma
 from sharpmax.hf.lora import with_lora
@@ -157,6 +158,15 @@ def test_the_word_that_a_checkpoint_is_whole_comes_after_every_process_has_writt
     run(tmp_path)
     assert waited
     assert not list(tmp_path.rglob(WHOLE))  # it is the first process that says it
+
+
+def test_two_runs_in_one_folder_at_once_are_refused(tmp_path):
+    """Also of one process, since a lock is of an open file; and the first goes on undisturbed."""
+    with alone_in(tmp_path), pytest.raises(ValueError, match="another process trains in"):
+        run(tmp_path)
+    assert not list(tmp_path.glob("checkpoint-*"))
+    run(tmp_path)
+    assert newest_whole(tmp_path)
 
 
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
