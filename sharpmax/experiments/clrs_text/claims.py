@@ -32,7 +32,7 @@ def claims(metrics: Mapping[str, Any]) -> list[Claim]:
         spans = metrics["difference"]["paper"]
         found += [_ahead(spans["beyond"]), _most_beyond(spans), _exceptions(metrics, spans["beyond"])]
     if "plain+paper" in metrics["difference"]:
-        found.append(_at_inference(metrics["difference"]["plain+paper"]["beyond"]["all"]))
+        found.append(_at_inference(metrics["difference"]["plain+paper"]))
     if has_learned(metrics):
         return found
     return [claim._replace(seen="cannot be told") for claim in found]
@@ -102,9 +102,14 @@ def _exceptions(metrics: Mapping[str, Any], beyond: Mapping[str, Any]) -> Claim:
     return Claim("heapsort, MST-Kruskal and bubble sort are the exceptions: not ahead there", seen, told)
 
 
-def _at_inference(apart: Mapping[str, Any] | None) -> Claim:
-    seen = {"behind": "seen", "ahead": "the opposite"}.get(_sign(apart), "undecided")
-    here = f"the plain model, sharpened beyond the trained lengths, against itself: {interval(apart)}"
+def _at_inference(spans: Mapping[str, Any]) -> Claim:
+    """Judge at all lengths: what breaks a model where it is good shows there, not where it answers nothing."""
+    trained, beyond = spans["trained"]["all"], spans["beyond"]["all"]
+    signs = {_sign(trained), _sign(beyond)} - {"undecided"}
+    seen = {"behind": "seen", "ahead": "the opposite"}.get(signs.pop(), "") if len(signs) == 1 else "undecided"
+    here = (
+        f"the plain model, sharpened, against itself: at trained lengths {interval(trained)}, beyond {interval(beyond)}"
+    )
     return Claim("used at inference only, it does not work well", seen, here)
 
 

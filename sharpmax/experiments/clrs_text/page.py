@@ -13,7 +13,7 @@ from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
 
-COMMITTED = "smollm2-steps60"
+COMMITTED = "smollm2-compile"
 """The run of all thirty algorithms under `results/clrs-text`."""
 
 

@@ -83,6 +83,15 @@ def test_an_exception_that_is_ahead_is_none():
     assert seen(paper=0.9, of={"heapsort": 0.1})[2] == "not on mst_kruskal and bubble_sort: ahead"
 
 
+def test_at_inference_only_is_judged_where_the_model_can_answer():
+    """As in the committed run: nothing to lose beyond the trained lengths, much at them."""
+    metrics = study(plain=0.5, at_inference=0.5)
+    metrics["difference"]["plain+paper"]["trained"]["all"] = {"mean": -0.2, "low": -0.3, "high": -0.1}
+    assert claims(metrics)[3].seen == "seen"
+    metrics["difference"]["plain+paper"]["beyond"]["all"] = {"mean": 0.2, "low": 0.1, "high": 0.3}
+    assert claims(metrics)[3].seen == "undecided"
+
+
 def test_a_lead_as_large_at_the_trained_lengths_is_not_largest_beyond():
     assert seen(paper=0.9, trained=0.9)[1] == "undecided"
 
