@@ -8,6 +8,7 @@ import pytest
 from sharpmax.experiments import reproduce
 from sharpmax.experiments.clrs_text import arm as arms
 from sharpmax.experiments.clrs_text import measured
+from sharpmax.experiments.clrs_text import run as run_study
 from sharpmax.experiments.clrs_text.budget import attended, budget
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.study import plan_study
@@ -122,6 +123,6 @@ def test_a_study_that_cannot_be_is_refused(options, word):
 
 @pytest.mark.parametrize("options", [{"parallel": -3}, {"seed": 2**32 - 1}])
 def test_a_run_that_cannot_be_is_refused_before_any_work(options, tmp_path):
-    with pytest.raises(ValueError, match="at least 1, got -3|seeds below"):
-        run(tmp_path / "runs", quick=True, **options)
+    with pytest.raises(ValueError, match=r"at least 1, got -3|seeds below"):
+        run_study(tmp_path / "runs", quick=True, **options)
     assert not (tmp_path / "runs").exists()

@@ -98,7 +98,11 @@ def test_a_shard_that_was_changed_is_refused(cache):
         corpus(PLAN)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\x1f\x8b\x08\x00", gzip.compress(b"[]\n"), gzip.compress(b"x")[:-9]])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"\x1f\x8b\x08\x00", gzip.compress(b"[]\n"), gzip.compress(b"x")[:-9]],
+    ids=["empty", "not compressed", "a header", "another content", "cut short"],
+)
 def test_a_shard_that_is_damaged_is_refused_in_the_same_words(content, cache):
     corpus(PLAN)
     (corpus_folder(PLAN) / "test-bfs.jsonl.gz").write_bytes(content)
