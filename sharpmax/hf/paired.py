@@ -1,8 +1,8 @@
 """Two treatments of the same items: the mean difference, its standard error, and whether chance explains it."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,27 @@ class Paired:
 
     @property
     def at_most(self) -> float:
-        """The upper end of the difference's one-sided 95 % interval, by Student's t; itself where there is one item."""
+        """What the mean difference of another sample of as many items stays below, 95 %, by Student's t.
+
+        Both means vary, this one and the other's: the interval is √2 as wide as that of the true mean. One item says
+        nothing of how much: then it is the difference itself.
+        """
         if self.items == 1:
             return self.difference
-        return self.difference + float(stats.t.ppf(0.95, self.items - 1)) * self.standard_error
+        return self.difference + float(stats.t.ppf(0.95, self.items - 1)) * math.sqrt(2) * self.standard_error
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the true mean difference, by Student's t; without ends where there is one item."""
+        if self.items == 1:
+            return -math.inf, math.inf
+        reach = float(stats.t.ppf(0.975, self.items - 1)) * self.standard_error
+        return self.difference - reach, self.difference + reach
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Paired":
+        """Read back what `to_json` gave, whatever else stands beside it."""
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
