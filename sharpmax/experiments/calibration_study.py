@@ -94,9 +94,12 @@ log = logging.getLogger("sharpmax.experiments.calibration_study")  # also where 
 def run(
     out: str | Path = "runs", *, model: str = "smollm2", device: str = "cuda", prompts: int = 200, steps: int = STEPS,
     questions: int = 8, text_tokens: int = 98304, together: int = 65536, proposals: str | Path | None = None,
-    only: Sequence[str] = (),
+    only: Sequence[str] = (), gather: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compute every step that is not on disk yet (or only the named ones), and gather them."""
+    """Compute every step that is not on disk yet (or only the named ones), and gather them.
+
+    With `gather` nothing is judged any more: what is on disk makes the whole, and `absent` names what it lacks.
+    """
     # In the order of what is asked first: a run may be cut short.
     others = [name for name in FITS if name not in SEEDS]
     names = [*(name for name in FITS if name in SEEDS), "transfer-seed0", *RULES, *others, "transfer-mixture", *LORAS]
@@ -107,14 +110,23 @@ def run(
     config |= {"text_tokens": text_tokens, "proposals": proposals is not None}
     folder = RunFolder.open(out, "calibration-study", Path(model).name, config)
     study = _Study(load(model, device=device), folder, config, together, proposals)
+    absent = [name for name in names if gather and not study.judged(name)]
+    if gather and set(absent) & set(SEEDS):
+        raise ValueError(f"{folder.path} has no judgement of {', '.join(sorted(set(absent) & set(SEEDS)))} to gather")
     with _half(device):
-        found = {name: study.step(name) for name in names if not only or name in only}
+        found = {name: study.step(name) for name in names if name not in absent and (not only or name in only)}
     if not only:
-        found["lora"] = found.pop(best_of({name: found[name]["score"] for name in LORAS}, most_rise=MOST_RISE))
+        rivals = {name: found[name]["score"] for name in LORAS if name in found}
+        if rivals:
+            found["lora"] = found.pop(best_of(rivals, most_rise=MOST_RISE))
         found["seeds"] = study.pooled(found)
         study.write_card()
     # Each item's record stays in its step's file; the metrics are what is read.
-    metrics = {name: {key: value for key, value in step.items() if key != "records"} for name, step in found.items()}
+    metrics: dict[str, Any] = {
+        name: {key: value for key, value in step.items() if key != "records"} for name, step in found.items()
+    }
+    if absent:
+        metrics["absent"] = absent
     folder.finish(metrics)
     if not only:
         from sharpmax.experiments.calibration_figures import save_figures
@@ -139,6 +151,10 @@ class _Study:
         self.steps, self.questions, self.text_tokens = (config[n] for n in ("steps", "questions", "text_tokens"))
         self.exam = {"prompts": config["prompts"], "together": together}
         self._exams, self._texts = cache(self._draw_exams), cache(self._read)
+
+    def judged(self, name: str) -> bool:
+        """Tell whether a step is on disk."""
+        return (self.folder.path / "steps" / f"judge-{name}.json").exists()
 
     def step(self, name: str) -> Any:
         """Return one step of the study."""
@@ -327,6 +343,7 @@ def main() -> None:
     parser.add_argument("--proposals", type=Path, metavar="FOLDER", help="of pep-*.rst: more prose on Python")
     parser.add_argument("--together", type=int, default=65536, help="tokens to read at once")
     parser.add_argument("--only", nargs="+", default=(), metavar="STEP")
+    parser.add_argument("--gather", action="store_true", help="judge nothing more, and name what is absent")
     options = vars(parser.parse_args())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("sharpmax").setLevel(logging.INFO)

@@ -104,6 +104,22 @@ def test_the_card_is_of_a_seed_whose_text_was_judged_allowed(small, tmp_path):
             assert load_card(folder / "card.json").data.endswith(left)
 
 
+def test_what_is_absent_is_named_and_not_made_up(small, tmp_path, monkeypatch):
+    calibration_study.run(tmp_path, **small, only=("seed0", "paper"))
+    with pytest.raises(ValueError, match="no judgement of seed1 to gather"):
+        calibration_study.run(tmp_path, **small, gather=True)
+    calibration_study.run(tmp_path, **small, only=("seed1",))
+    monkeypatch.setattr(calibration_study, "sit", lambda *_, **__: pytest.fail("something was judged"))
+    found = calibration_study.run(tmp_path, **small, gather=True)
+    assert set(found) == {"seed0", "seed1", "paper", "seeds", "absent"}
+    assert set(found["absent"]) == {
+        "mixture", "no-text-before", "penalty3", "transfer-seed0", "transfer-mixture", "lora-0.001", "lora-0.01"
+    }  # fmt: skip
+    folder = tmp_path / "calibration-study" / "tiny"
+    assert {file.name for file in (folder / "figures").glob("*.png")} == {"accuracy.png"}
+    assert load_card(folder / "card.json").held_out["tasks"]
+
+
 def test_an_unknown_step_is_refused(small, tmp_path):
     with pytest.raises(ValueError, match="seed7"):
         calibration_study.run(tmp_path, **small, only=("seed7",))
