@@ -93,11 +93,11 @@ def test_a_judgement_is_printed_with_its_intervals(capsys):
     }
     calibration.print_judgement({"judgement": judgement, "time_ratio": 1.0, "gains": True, "card": "card.json"})
     said = capsys.readouterr().out
-    low, high = ttest_rel(policy, plain).confidence_interval(0.95)
-    assert f"right  25.0% ->  75.0% ({low:+.2%} to {high:+.2%}; p = 0.5)" in said
+    low, high = (100 * end for end in paired_accuracy(plain, policy).interval_of_shares)
+    assert f"right  25.0% ->  75.0% ({low:+.1f} to {high:+.1f} points; p = 0.5)" in said
     low, high = map(math.expm1, ttest_rel([2.0, 2.11, 2.21], [2.0, 2.1, 2.2]).confidence_interval(0.95))
     assert f"text in windows of 4096: perplexity +0.67% ({low:+.2%} to {high:+.2%})" in said
-    assert "source in windows of 64: perplexity +1.01% (one alone: no interval)" in said
+    assert "source in windows of 64: perplexity +1.01% (one window: no interval)" in said
 
 
 def test_text_is_taken_evenly_from_all_of_it():

@@ -299,6 +299,23 @@ def test_a_rise_is_what_it_may_be_not_what_a_few_windows_say():
     assert Paired.from_json({**found.to_json(), "perplexity_rise": 1.0}) == found
 
 
+def test_a_few_answers_that_agree_prove_little():
+    low, high = paired_accuracy([True] * 4, [True] * 4).interval_of_shares
+    assert low == -high
+    assert high > 0.25
+    sure = paired_accuracy([False] * 900 + [True] * 100, [True] * 900 + [False] * 100)
+    assert sure.interval_of_shares == pytest.approx(sure.interval, abs=1.96**2 / 1000)  # they differ by order z²/n
+
+
+@pytest.mark.parametrize("won", [0.1, 0.6])
+def test_19_of_20_intervals_hold_the_true_difference_of_shares(won):
+    rng = np.random.default_rng(0)
+    plain = rng.random((2000, 24)) < 0.1
+    policy = plain | (rng.random((2000, 24)) < won)
+    ends = np.array([paired_accuracy(*pair).interval_of_shares for pair in zip(plain, policy, strict=True)])
+    assert np.mean((ends[:, 0] <= 0.9 * won) & (0.9 * won <= ends[:, 1])) > 0.94
+
+
 def test_another_sample_of_as_many_windows_stays_below_what_is_expected_19_times_of_20():
     rng = np.random.default_rng(0)
     samples = rng.standard_normal((2, 4000, 8))
