@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb, debug = options.pop("verb"), options.pop("debug", False)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _each_warning_once()
             return VERBS[verb](**options) or 0
     except KeyboardInterrupt:
         return _say("interrupted; the same command continues where this one stopped", EXIT_INTERRUPTED)
@@ -36,9 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"error: {error}", EXIT_USER_ERROR)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Say a warning as errors are said, without the line of our code that it came from."""
-    print(f"sharpmax: warning: {message}", file=sys.stderr)
+def _each_warning_once() -> Callable[..., None]:
+    """Say a warning as errors are said, without the line of our code that it came from, and not again.
+
+    Python itself forgets what it has said whenever some library changes the filters.
+    """
+    said = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            print(f"sharpmax: warning: {message}", file=sys.stderr)
+
+    return show
 
 
 def _reproduce(experiment: str | None, **options: Any) -> None:

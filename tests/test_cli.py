@@ -146,9 +146,12 @@ bounds.measure = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGINT)})
 
 
 @pytest.mark.filterwarnings("default")  # a command's warnings are shown, not raised
-def test_a_warning_is_one_line(monkeypatch, capsys):
-    monkeypatch.setitem(
-        cli.VERBS, "models", lambda: warnings.warn("a card of another model", UserWarning, stacklevel=1)
-    )
+def test_a_warning_is_one_line_and_said_once(monkeypatch, capsys):
+    def warn():
+        for _ in range(3):
+            warnings.warn("a card of another model", UserWarning, stacklevel=1)
+            warnings.simplefilter("default")  # as libraries do: Python forgets what it has said
+
+    monkeypatch.setitem(cli.VERBS, "models", warn)
     assert cli.main(["models"]) == 0
     assert capsys.readouterr().err == "sharpmax: warning: a card of another model\n"

@@ -65,7 +65,7 @@ EXPERIMENTS = (
             "--tokens": {"type": int, "metavar": "N", "help": "a step (49152)"},
             "--at-once": {"type": int, "metavar": "N", "help": "tokens in memory together (a step: 60 GB)"},
             "--compile": {"action": "store_true", "help": "compile the model's blocks: faster on a GPU"},
-            "--learning-rate": {"type": float, "metavar": "RATE", "help": "of the weights (1e-3)"},
+            "--learning-rate": {"type": float, "metavar": "RATE", "help": "of the weights (3e-4; quick: 3e-3)"},
             "--rates": {"type": float, "nargs": "+", "metavar": "RATE", "help": "try these on the plain arm, and end"},
             "--parallel": {"type": int, "metavar": "N", "help": "arms trained side by side (1)"},
             "--save-every": {"type": int, "metavar": "N", "help": "steps from checkpoint to checkpoint; 0: none"},

@@ -14,18 +14,21 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
+from sharpmax.core.cards import policy_to_json
 from sharpmax.core.policies import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
-from sharpmax.experiments.run_folder import RunFolder
-from sharpmax.hf.answer_batches import Encoded, encode
+from sharpmax.experiments.run_folder import RunFolder, read_metrics, run_name
+from sharpmax.hf.answer_batches import Encoded, encode, require_room
 from sharpmax.hf.answer_model import innermost, right_tokens
 from sharpmax.hf.builtin import BUILTIN
 from sharpmax.hf.finetune import Recipe, finetune, is_first_process
 from sharpmax.hf.gemma import SIZES, gemma
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.lora import with_lora
+from sharpmax.hf.quiet import quiet
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.trained_policy import policy_named, save_policy
+from sharpmax.hf.sidecar import card_for
+from sharpmax.hf.trained_policy import NAMES, policy_named, save_policy
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 from sharpmax.tasks.clrs_text.examples import ALGORITHMS, Example
 
@@ -57,7 +60,9 @@ def finetune_model(
     seed: int = 0,
     accept_license: bool = False,
 ) -> dict[str, Any]:
-    """Fine-tune and judge a model, in `out/finetune/<name>/`; returns the metrics. A killed run is continued.
+    """Fine-tune and judge a model, in `out/finetune/<name>/`; returns the metrics.
+
+    A killed run is continued, a finished one is read back.
 
     Args:
         model: `gemma-tiny`, `gemma-small`, `gemma2-tiny` (random weights), a built-in name, a folder, or a hub name.
@@ -79,19 +84,26 @@ def finetune_model(
     recipe = Recipe(
         steps, tokens, learning_rate, policy_rate, at_once=at_once, compile=compile, save_every=save_every, seed=seed
     )
-    config = {"seed": seed, "model": model, "task": task, "policy": policy, "lora": lora, "corpus": asdict(plan)}
-    config |= {"recipe": {name: value for name, value in asdict(recipe).items() if name not in ("save_every", "seed")}}
-    name = f"{Path(model).name}-{task}-{Path(policy).stem}" + (f"-lora{lora}" if lora else "") + f"-seed{seed}"
+    if lora < 0:
+        raise ValueError(f"expected a LoRA of rank 1 or more, or 0 for none, got {lora}")
     loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
-    if not loaded.generates:
-        raise ValueError(f"{model} is not a causal language model: it cannot be asked to continue a text")
     chosen = policy_named(policy, loaded.model)
-    folder = RunFolder.open(out, "finetune", name, config)
+    # A card by what it says: one that was edited makes another run.
+    named = policy if policy in NAMES else {"card": policy_to_json(card_for(model, policy).policy)}
+    config = {"seed": seed, "model": model, "task": task, "policy": named, "lora": lora, "corpus": asdict(plan)}
+    config |= {"recipe": {name: value for name, value in asdict(recipe).items() if name not in ("save_every", "seed")}}
+    name = f"{run_name(model)}-{task}-{run_name(Path(policy).stem)}" + (f"-lora{lora}" if lora else "") + f"-seed{seed}"
+    folder = RunFolder.planned(out, "finetune", name, config)
+    if (folder.path / "model").is_dir() and (finished := read_metrics(folder.path)):
+        return finished if is_first_process() else {}
     texts = corpus(plan)
+    train = _encoded(loaded, texts.train)
+    require_room([len(example.ids) for example in train], recipe.width)
+    folder = RunFolder.open(out, "finetune", name, config)  # now that nothing speaks against it
     trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
     done = finetune(
         trained,
-        _encoded(loaded, texts.train),
+        train,
         recipe,
         policy=chosen,
         folder=folder.path / "training",
@@ -100,7 +112,12 @@ def finetune_model(
     )
     if not is_first_process():
         return {}
-    trained.save_pretrained(folder.path / "model")
+    if done.weights is not None:  # FSDP has taken the model apart: the same once more, with what it learned
+        loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
+        trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
+        trained.load_state_dict(done.weights)
+    with quiet():
+        trained.save_pretrained(folder.path / "model")
     loaded.tokenizer.save_pretrained(folder.path / "model")
     save_policy(chosen, folder.path / "model")
     test = _encoded(loaded, texts.test)
@@ -129,15 +146,18 @@ def print_finetuned(metrics: dict[str, Any]) -> None:
 
 
 def load_by_name(name: str, *, seed: int, device: str, accept_license: bool = False) -> LoadedModel:
-    """Load a model to train: a Gemma of random weights by its size, or anything that `sharpmax.hf.load` knows."""
+    """Load a model to train: a Gemma of random weights by its size, or a causal one that `sharpmax.hf.load` knows."""
     if name in SIZES:
         return gemma(name, seed=seed, device=device)
     try:
-        return load(name, device=device, accept_license=accept_license)
+        loaded = load(name, device=device, accept_license=accept_license)
     except ValueError as error:
         if name in BUILTIN:
             raise
         raise ValueError(f"{error}; of random weights there are {', '.join(SIZES)}") from error
+    if not loaded.generates:
+        raise ValueError(f"{name} is not a causal language model: it cannot be asked to continue a text")
+    return loaded
 
 
 @contextmanager
@@ -176,6 +196,6 @@ def _by_length(examples: list[Example], encoded: list[Encoded], right: list[int]
         found[str(length)] = {
             "examples": len(counts),
             "exact": sum(r == n for r, n in counts) / len(counts),
-            "tokens": sum(r for r, _ in counts) / sum(n for _, n in counts),
+            "tokens": sum(r / n for r, n in counts) / len(counts),  # an answer counts as one, as in the loss
         }
     return found

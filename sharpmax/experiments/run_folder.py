@@ -96,6 +96,15 @@ class RunFolder:
         return file
 
 
+def read_metrics(path: Path) -> dict[str, Any] | None:
+    """Return what `finish` wrote into the folder of a run; None if that run is not finished."""
+    file = path / "metrics.json"
+    if not file.exists():
+        return None
+    metrics: dict[str, Any] = _read(file)
+    return metrics
+
+
 def run_name(model: str) -> str:
     """Return a plain name for a run on a model: a built-in name, a hub's, or the path of a folder.
 

@@ -59,8 +59,7 @@ def plan_rows(lengths: Sequence[int], *, rows: int, width: int, seed: int) -> li
     Raises:
         ValueError: an example that does not fit.
     """
-    if (longest := max(lengths)) > width:
-        raise ValueError(f"expected rows of {width} tokens to hold every example; the longest takes {longest}")
+    require_room(lengths, width)
     draws = np.random.default_rng(seed)
     planned: list[list[int]] = [[]]
     left = width
@@ -73,6 +72,12 @@ def plan_rows(lengths: Sequence[int], *, rows: int, width: int, seed: int) -> li
                 left = width
             planned[-1].append(index)
             left -= lengths[index]
+
+
+def require_room(lengths: Sequence[int], width: int) -> None:
+    """Raise ValueError if an example is longer than a row."""
+    if (longest := max(lengths)) > width:
+        raise ValueError(f"expected rows of {width} tokens to hold every example; the longest takes {longest}")
 
 
 def pack(examples: Sequence[Encoded], chosen: Sequence[int], *, width: int, of: int) -> Batch:

@@ -92,12 +92,15 @@ def _each(model: Any, examples: Sequence[Encoded], tokens: int, measure: Callabl
 
 @torch.no_grad()
 def generated(model: Any, example: Encoded) -> list[int]:
-    """Return the tokens that greedy decoding, with its cache, gives after the question: as many as the answer has."""
+    """Return the tokens that greedy decoding, with its cache, gives after the question: as many as the answer has.
+
+    It neither stops at the model's own end of text nor is kept from saying it, which would make the next best win.
+    """
     causal = innermost(model)
     causal.eval()
     prompt = torch.tensor([example.ids[: example.start].tolist()], device=causal.device)
     count = len(example.ids) - example.start
-    options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": count, "eos_token_id": None, "do_sample": False, "pad_token_id": 0}
     said = causal.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
     answer: list[int] = said[0, example.start :].tolist()
     return answer

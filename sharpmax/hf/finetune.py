@@ -6,6 +6,8 @@ A step too large for the memory goes in several rows, whose gradients add up.
 One GPU, a CPU, or several processes under `accelerate launch`: the same call.
 """
 
+import json
+import math
 import os
 import shutil
 import sys
@@ -19,7 +21,8 @@ from typing import Any
 
 from sharpmax import atomic
 from sharpmax.core.policies import Policy
-from sharpmax.extras import extra
+from sharpmax.extras import MissingExtraError, extra
+from sharpmax.hf.alone import alone_in
 from sharpmax.hf.answer_batches import Batch, Encoded, pack, plan_rows
 from sharpmax.hf.answer_model import answering, require_plain_logits
 from sharpmax.hf.compiled import compiled
@@ -34,7 +37,7 @@ with extra("hf"):
     from torch.utils.data import SequentialSampler
 
 WHOLE = "whole"
-"""The file that says a checkpoint was written to its end."""
+"""The file that says a checkpoint was written to its end, and how many bytes each of its files holds."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,11 @@ class Recipe:
                 raise ValueError(f"expected {name} to be at least {least}, got {getattr(self, name)}")
         if self.at_once is not None and self.at_once < 64:
             raise ValueError(f"expected at_once to be at least 64, got {self.at_once}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"expected a learning_rate above 0, got {self.learning_rate}")
+        for name in ("learning_rate", "policy_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"expected a {name} above 0, got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"expected a seed from 0 to {2**32 - 1}, got {self.seed}")
 
     @property
     def rows(self) -> int:
@@ -85,10 +91,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Finetuned:
-    """What came of it: the loss at logged steps, and tokens a second of this process, not counting padding."""
+    """What came of it: the loss at logged steps, and tokens a second of this process, not counting padding.
+
+    Under FSDP each process is left with parts of the model; the first one then gets all of its `weights` here.
+    """
 
     losses: list[tuple[int, float]]
     tokens_per_second: float
+    weights: dict[str, torch.Tensor] | None = None
 
 
 def finetune(
@@ -108,7 +118,11 @@ def finetune(
 
     Raises:
         NotImplementedError: a policy that learns, under FSDP.
+        ValueError: an example longer than a row, a folder that another process trains in, or a loss that is no longer
+            a number.
     """
+    if tensorboard:
+        _require_tensorboard()
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and learned_parameters(model):
         raise NotImplementedError("a policy cannot learn under FSDP, which replaces its parameters; use DDP")
     folder = Path(folder)
@@ -135,7 +149,8 @@ def finetune(
     sharpened = sharpen(model, policy) if policy is not None else None
     try:
         blocks = compiled(model) if recipe.compile else nullcontext()
-        with answering(model), blocks, quiet(), warnings.catch_warnings():
+        held = alone_in(folder) if is_first_process() else nullcontext()
+        with held, answering(model), blocks, quiet(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="torch.optim.lr_scheduler")
             trainer = _AnswerTrainer(
                 model,
@@ -147,21 +162,40 @@ def finetune(
             trainer.remove_callback(transformers.PrinterCallback)
             trainer.policy, trainer.policy_rate = policy, recipe.policy_rate
             trainer.train(resume_from_checkpoint=newest_whole(folder))
+            fsdp = trainer.is_fsdp_enabled
+            weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if fsdp else None
     finally:
         if sharpened is not None:
             sharpened.restore()
         remove_policy(model)
     losses = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
-    return Finetuned(losses, pace.speed)
+    return Finetuned(losses, pace.speed, weights)
 
 
 def newest_whole(folder: Path) -> str | None:
-    """Return the newest checkpoint that was written to its end; those that were not are removed."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
-    for broken in [path for path in found if not (path / WHOLE).exists()]:
-        shutil.rmtree(broken)
-        found.remove(broken)
-    return str(found[-1]) if found else None
+    """Return the newest checkpoint that was written to its end; those that were not are removed, by one process."""
+    of_step = {path: path.name.partition("-")[2] for path in folder.glob("checkpoint-*")}
+    found = sorted((path for path, step in of_step.items() if step.isdigit()), key=lambda path: int(of_step[path]))
+    whole = [path for path in found if _is_whole(path)]
+    if is_first_process():
+        for broken in set(found) - set(whole):
+            shutil.rmtree(broken)
+    return str(whole[-1]) if whole else None
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        sizes: dict[str, int] = json.loads((checkpoint / WHOLE).read_text(encoding="utf-8"))
+        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _require_tensorboard() -> None:
+    try:
+        import torch.utils.tensorboard  # noqa: F401 - it imports the package, which torch does not bring
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"{error.name} is not installed; it comes with: pip install tensorboard") from error
 
 
 def is_first_process() -> bool:
@@ -225,7 +259,11 @@ class _AnswerTrainer(transformers.Trainer):
 
     def _save_checkpoint(self, *arguments: Any) -> None:
         super()._save_checkpoint(*arguments)
-        atomic.write_text(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}" / WHOLE, "")
+        self.accelerator.wait_for_everyone()  # each process writes its own files: all of them, then the word
+        if self.is_world_process_zero():
+            checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            sizes = {file.name: file.stat().st_size for file in checkpoint.iterdir() if file.is_file()}
+            atomic.write_json(checkpoint / WHOLE, sizes)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -260,12 +298,14 @@ class _Pace(transformers.TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if "loss" not in (logs or {}):
             return
+        if not math.isfinite(loss := float(logs["loss"])):
+            raise ValueError(f"the loss was {loss} by step {state.global_step:,}: take a lower learning rate")
         self.marks.append((state.global_step, time.perf_counter()))
         if not state.is_world_process_zero:
             return
         (before, then), (step, now) = self.marks[-2:]
         left = (self.recipe.steps - step) * (now - then) / (step - before)
         self.report(
-            f"step {step:,} of {self.recipe.steps:,}, loss {float(logs['loss']):.4f}, "
+            f"step {step:,} of {self.recipe.steps:,}, loss {loss:.4f}, "
             f"{self.speed:,.0f} tokens/s, {left // 60:.0f}:{left % 60:02.0f} left"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sharpmax.extras import extra
-from sharpmax.hf.load import LoadedModel
+from sharpmax.hf.load import LoadedModel, must_run_on
 
 with extra("hf"):
     import tokenizers
@@ -52,6 +52,7 @@ def gemma(name: str, *, seed: int = 0, device: str | None = None) -> LoadedModel
     """Return a Gemma of one of the `SIZES`, with random weights from the seed."""
     if name not in SIZES:
         raise ValueError(f"unknown size {name!r}; there are: {', '.join(SIZES)}")
+    must_run_on(device or "cpu")
     size = SIZES[name]
     tokenizer = character_tokenizer()
     kind, config = (

@@ -66,7 +66,7 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
         ValueError: no such model or device, or a licence that was not accepted.
         OSError: the weights cannot be had.
     """
-    _must_run_on(device or "cpu")
+    must_run_on(device or "cpu")
     builtin = BUILTIN.get(name)
     if builtin is None:
         model, tokenizer = _pretrained(name, None, dtype)
@@ -83,7 +83,8 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
     return LoadedModel(name, model.to(device or "cpu").eval(), tokenizer)
 
 
-def _must_run_on(device: str) -> None:
+def must_run_on(device: str) -> None:
+    """Raise ValueError if nothing can be computed on the device."""
     try:
         torch.zeros(1, device=device).item()  # to be read back: the device "meta" takes numbers and keeps none
     except (AssertionError, RuntimeError) as error:  # the first from a PyTorch that was built without it

@@ -42,7 +42,7 @@ def policy_named(name: str | PathLike[str], model: Any) -> Policy | None:
     if name == "paper":
         return PAPER
     if name not in NAMES:
-        if not Path(name).exists():
+        if not card_file(name).is_file():
             raise ValueError(f"expected a policy among {', '.join(NAMES)} or the path of a card, got {str(name)!r}")
         return load_policy(card_file(name))
     starts = {"slope": 1 / math.log(USUAL_LENGTH)} if name == "ssmax" else dict.fromkeys("abc", 0.0)

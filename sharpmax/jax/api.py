@@ -69,7 +69,8 @@ def attention(
     (B, N, T) in float32 or wider, with gradients. A query that sees no key gives 0.
 
     `implementation` names one of `IMPLEMENTATIONS`; None takes the fastest that can serve, as `which_implementation`
-    tells. Forward mode alone (`jax.jvp`, `jax.jacfwd`) needs 'xla': the others have a reverse rule of their own.
+    tells. Forward mode alone (`jax.jvp`, `jax.jacfwd`) and reverse mode twice need 'xla': the others have a reverse
+    rule of their own.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together, before any work.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from sharpmax.core.policies import Constant
-from sharpmax.jax.logits import Logits
+from sharpmax.jax.logits import Logits, refusal_of_device
 from sharpmax.jax.request import Request
 
 KERNEL: Literal["cudnn", "xla"] = "cudnn"
@@ -23,8 +23,8 @@ KERNEL: Literal["cudnn", "xla"] = "cudnn"
 def refusal_of_cudnn(request: Request) -> str | None:
     """Return why cuDNN cannot weight the values of this request, or None."""
     logits = request.logits
-    if KERNEL == "cudnn" and logits.device.platform != "gpu":
-        return f"cuDNN needs an NVIDIA GPU, and the arrays are on {logits.device.platform!r}"
+    if KERNEL == "cudnn" and (reason := refusal_of_device("cuDNN needs", logits)) is not None:
+        return reason
     if request.dropout:
         return "dropout is drawn by 'xla' only"
     if request.is_empty:

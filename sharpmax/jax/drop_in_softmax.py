@@ -13,6 +13,7 @@ from jax import Array
 
 from sharpmax.core.policies import PAPER
 from sharpmax.core.softmax import softmax as core_softmax
+from sharpmax.jax.request import check_policy
 
 
 def softmax(
@@ -42,7 +43,12 @@ def softmax(
 
 
 def sharpened_softmax(policy: Any = PAPER) -> Callable[..., Array]:
-    """Return a function that can stand wherever `jax.nn.softmax` does."""
+    """Return a function that can stand wherever `jax.nn.softmax` does.
+
+    Raises:
+        TypeError: something that is no policy.
+    """
+    check_policy(policy)
     return partial(softmax, policy=policy)
 
 

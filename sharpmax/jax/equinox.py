@@ -6,6 +6,7 @@ Called as what it wraps, with the same weights. The policy is a pytree, so it is
 filtered and saved with it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -20,20 +21,26 @@ OPTIONS = ("bias", "is_causal", "scale", "window", "softcap", "sinks", "segments
 
 
 class Sharpened(eqx.Module):
-    """`MultiheadAttention` whose rows choose their temperature; `options` are those of `attention`, as pairs.
+    """`MultiheadAttention` whose rows choose their temperature; `options` are those of `attention`, by name.
+
+    Arrays among the options, sinks and bias, are the model's too, and train with it. A row whose mask hides every key
+    gives 0, where Equinox gives the mean of all values.
 
     Raises:
-        TypeError: something that is no policy, or an option that `attention` does not take or the module gives itself.
+        TypeError: something that is no `MultiheadAttention` or no policy, or an option that `attention` does not take
+            or the module gives itself.
     """
 
     attention: eqx.nn.MultiheadAttention
     policy: Any = PAPER
-    options: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
+    options: Mapping[str, Any] = eqx.field(converter=dict, default_factory=dict)
 
     def __check_init__(self) -> None:
         """Check what was given, once: not where JAX rebuilds the module around something else."""
+        if not isinstance(self.attention, eqx.nn.MultiheadAttention):
+            raise TypeError(f"Sharpened wraps an eqx.nn.MultiheadAttention, got {type(self.attention).__name__}")
         check_policy(self.policy)
-        check_options("Sharpened", dict(self.options), OPTIONS)
+        check_options("Sharpened", self.options, OPTIONS)
 
     def __call__(
         self,
@@ -63,6 +70,6 @@ class Sharpened(eqx.Module):
             mask=mask,
             dropout=dropout,
             dropout_key=key if dropout else None,
-            **dict(self.options),
+            **self.options,
         )
         return jax.vmap(inner.output_proj)(output.reshape(query.shape[0], -1))

@@ -25,6 +25,7 @@ def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
     `options` are those of `attention` that Flax does not give: scale, window, softcap, sinks, segments, implementation.
 
     A mask may have any dtype, as Flax's own float32 ones do: what is not 0 is visible.
+    A row whose mask hides every key gives 0, where Flax gives the mean of all values.
     Products are always in float32 or wider, whatever `precision` and `force_fp32_for_softmax` say. Weights are never
     formed, so they cannot be sown; and dropout is drawn for each weight, so `broadcast_dropout` must be False with it.
 
@@ -66,11 +67,14 @@ def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
         if dtype is not None:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         leading = query.shape[:-3]
+        if not leading == key.shape[:-3] == value.shape[:-3]:
+            shapes = (query.shape, key.shape, value.shape)
+            raise ValueError(f"query, key and value must share the axes before the length, got {shapes}")
         output: Array = attention(
             *(array.reshape(-1, *array.shape[-3:]) for array in (query, key, value)),
             policy=policy,
-            mask=None if mask is None else _flat(jnp.asarray(mask, bool), len(leading)),
-            bias=_flat(bias, len(leading)),
+            mask=None if mask is None else _flat(jnp.asarray(mask, bool), leading),
+            bias=None if bias is None else _flat(bias, leading),
             is_causal=is_causal,
             dropout=dropout,
             dropout_key=dropout_rng,
@@ -81,10 +85,9 @@ def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
     return sharpened_attention
 
 
-def _flat(array: Array | None, leading: int) -> Array | None:
-    """Return (…, N, T, S) with its leading axes made one."""
-    if array is None or array.ndim <= 4:
-        return array
-    if array.ndim != leading + 3 or (1 in array.shape[:leading] and set(array.shape[:leading]) != {1}):
-        raise NotImplementedError(f"a mask or bias of shape {array.shape} must have every leading axis, or none")
-    return array.reshape(-1, *array.shape[-3:])
+def _flat(array: Array, leading: tuple[int, ...]) -> Array:
+    """Return what broadcasts to (…, N, T, S) with its leading axes made one, as those of the query are."""
+    *own, heads, queries, keys = (1,) * (3 - array.ndim) + array.shape
+    if set(own) <= {1}:
+        return array.reshape(1, heads, queries, keys)
+    return jnp.broadcast_to(array, (*leading, heads, queries, keys)).reshape(-1, heads, queries, keys)

@@ -6,6 +6,7 @@ Key j is `place_i - (key_start + j)` behind query i. On one device `place_i = i 
 with the last key) and `key_start = 0`; a shard of a longer sequence, or a packed document, only has other numbers.
 """
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -141,3 +142,16 @@ def visible_by_position(behind: Array, like: Logits) -> Array | None:
     if like.left is None:
         return near
     return behind <= like.left if near is None else near & (behind <= like.left)
+
+
+def refusal_of_device(who_needs: str, logits: Logits) -> str | None:
+    """Return why what is made for NVIDIA GPUs cannot run where these logits will be computed, or None."""
+    device = logits.device
+    if device.platform != "gpu":
+        return f"{who_needs} an NVIDIA GPU, and the arrays are on {device.platform!r}"
+    capability = str(
+        getattr(device, "compute_capability", "unknown")
+    )  # "9.0" of a Hopper; another vendor's is no number
+    if not re.fullmatch(r"([89]|\d\d)\.\d", capability):
+        return f"{who_needs} an NVIDIA GPU of compute capability 8.0 or later, and this one's is {capability}"
+    return None

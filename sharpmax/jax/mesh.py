@@ -107,10 +107,11 @@ def sharded_attention(
 
     `batch_axis` and `head_axis` name mesh axes for those, if any. `options` are mask, bias, is_causal, scale, window,
     softcap, sinks and segments, of the global sequence. Mask and bias keep all their columns, and by 'heads' all their
-    rows, which are else sharded with the queries. Nothing needs to be placed beforehand, but what is placed so already
-    does not move. `schedule` is 'heads', 'ring' or 'reduce'; None takes the one that can serve and moves the fewest
-    bytes (`bytes_moved`). The output is sharded by length; by 'reduce' it is on every device, and by 'heads' sharded by
-    head if the devices do not divide the length.
+    rows, which are else sharded with the queries. Nothing needs to be placed beforehand, and what is placed so already
+    does not move; but arrays that were put on other devices than the mesh's must be moved to it first, or JAX raises.
+    `schedule` is 'heads', 'ring' or 'reduce'; None takes the one that can serve and moves the fewest bytes
+    (`bytes_moved`). The output is sharded by length; by 'reduce' it is on every device, and by 'heads' sharded by head
+    if the devices do not divide the length.
 
     Raises:
         ValueError: a length, batch or head count that its mesh axis does not divide; an unknown axis or schedule; a

@@ -27,6 +27,7 @@ HELD, PASSING = 64, 128  # rows that a warpgroup holds; rows of a block that pas
 SLOTS = 4  # blocks in shared memory
 REGISTERS = {2: (232, 40), 4: (112, 32)}  # of a computing and of the fetching thread, by computing warpgroups
 WIDTHS = (64, 128)  # of a head: whole 128-byte rows for the copy engine, and room for the blocks
+SCALES = (2.0**-60, 2.0**20)  # of a logit: positive, for a row's largest product is its maximum; NOTHING stays nothing
 
 
 def walking(tiles: Tiles, *, keys_held: bool = False) -> Tiles:

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from sharpmax.core.stats import RowStats, finite_maximum
 from sharpmax.jax import pallas_hopper, pallas_hopper_statistics
 from sharpmax.jax.lengths import counted_by_position
-from sharpmax.jax.logits import Logits
+from sharpmax.jax.logits import Logits, refusal_of_device
 from sharpmax.jax.padding import padded
 from sharpmax.jax.pallas_gradients import OfMaximum, OfStatistics, OfValues, gradients
 from sharpmax.jax.pallas_statistics import statistics as statistics_kernel
@@ -29,7 +29,8 @@ INTERPRET = False
 """Run the kernels by Pallas's interpreters, on any device: for checking them, not for using them."""
 
 LOWERING: str | None = None
-"""Which kernels make the statistics: "triton", "mosaic", or None for Mosaic's on a Hopper GPU, else Triton's."""
+"""Which kernels make the statistics: "triton"; "mosaic", on any device, where they serve; or None for Mosaic's on a
+Hopper GPU, else Triton's."""
 
 BLOCK_Q, BLOCK_K = 64, 64  # of Triton's kernels, with 4 warps and 3 stages: on an H200 the best of three for statistics
 WIDTHS = (16, 32, 64, 128, 256)
@@ -38,8 +39,8 @@ WIDTHS = (16, 32, 64, 128, 256)
 def refusal_of_kernels(request: Request) -> str | None:
     """Return why the kernels cannot serve this, or None."""
     logits = request.logits
-    if not INTERPRET and logits.device.platform != "gpu":
-        return f"the kernels need an NVIDIA GPU, and the arrays are on {logits.device.platform!r}"
+    if not INTERPRET and (reason := refusal_of_device("the kernels need", logits)) is not None:
+        return reason
     if request.dropout:
         return "dropout is drawn by 'xla' only"
     if request.is_empty:
@@ -84,10 +85,10 @@ def _by_mosaic(logits: Logits) -> bool:
     """Whether the statistics are made by Mosaic's kernels."""
     if LOWERING not in (None, "triton", "mosaic"):
         raise ValueError(f"pallas_passes.LOWERING must be 'triton', 'mosaic' or None, got {LOWERING!r}")
-    if LOWERING is not None:
-        return LOWERING == "mosaic"
-    serves = logits.query.shape[3] in pallas_hopper.WIDTHS and logits.scale > 0
-    return serves and getattr(logits.device, "compute_capability", None) == "9.0"
+    low, high = pallas_hopper.SCALES
+    if LOWERING == "triton" or logits.query.shape[3] not in pallas_hopper.WIDTHS or not low <= logits.scale <= high:
+        return False
+    return LOWERING == "mosaic" or getattr(logits.device, "compute_capability", None) == "9.0"
 
 
 def _tiles(logits: Logits) -> Tiles:

@@ -39,7 +39,7 @@ def _kernel(
     def see(j: Any, state: Any, *, masked: bool) -> Any:
         m, Z, S, *ties = state
         e = tiles.logits(q, block(k_ref, j, tiles.block_k), i, j, masked=masked)
-        new_m = jnp.maximum(m, e.max(axis=1))
+        new_m = jnp.maximum(m, jnp.max(e, axis=1))
         d = m - new_m
         c = jnp.exp2(d)
         shifted = e - new_m[:, None]
@@ -53,10 +53,13 @@ def _kernel(
 
     zero = jnp.zeros(tiles.block_q, jnp.float32)
     m, Z, S, *ties = tiles.over_keys(i, see, (zero + NOTHING, zero, zero, *(zero for _ in rest)))
+    # Triton's maxima pass over a NaN, Z does not: without this a row of NaN would look like one that sees no key.
+    m = jnp.where(jnp.isnan(Z) & (m < jnp.inf), Z, m)
     empty = m <= NOTHING / 2
     Z = jnp.where(empty, 1.0, Z)
     log_Z = jnp.log2(Z)
-    entropy_ref[...] = jnp.where(empty, 0.0, jnp.maximum(LN2 * (log_Z - S / Z), 0.0))
+    entropy = LN2 * (log_Z - S / Z)
+    entropy_ref[...] = jnp.where(empty | (entropy < 0.0), 0.0, entropy)
     logsumexp_ref[...] = jnp.where(empty, -jnp.inf, LN2 * (m + log_Z))
     maximum_ref[...] = jnp.where(empty, -jnp.inf, LN2 * m)
     for ref, count in zip(rest, ties, strict=True):

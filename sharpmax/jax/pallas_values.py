@@ -66,7 +66,7 @@ def _kernel(
     def gather(j: Any, state: Any, *, masked: bool) -> Any:
         m, Z, gathered = state
         e = tiles.logits(q, block(k_ref, j, tiles.block_k), i, j, masked=masked)
-        new_m = jnp.maximum(m, e.max(axis=1))
+        new_m = jnp.maximum(m, jnp.max(e, axis=1))
         c = jnp.exp2(beta * (m - new_m))
         weights = jnp.exp2(beta[:, None] * (e - new_m[:, None]))
         if masked:

@@ -85,11 +85,13 @@ def validated(
         if not _is_array(mask) or mask.dtype != jnp.bool_:
             got = getattr(mask, "dtype", type(mask).__name__)
             raise TypeError(f"mask must be a boolean array (True = visible), got {got}; for an additive one use bias")
-        mask = _four_axes("mask", mask, shape)
+        mask = _four_axes("mask", jnp.asarray(mask), shape)
     if bias is not None:
         bias = _four_axes("bias", _check_floating("bias", bias), shape)
-    if sinks is not None and tuple(_check_floating("sinks", sinks).shape) != (heads,):
-        raise ValueError(f"sinks must have one logit a query head, shape ({heads},), got {tuple(sinks.shape)}")
+    if sinks is not None:
+        sinks = _check_floating("sinks", sinks)
+        if sinks.shape != (heads,):
+            raise ValueError(f"sinks must have one logit a query head, shape ({heads},), got {sinks.shape}")
     for name, number, above in (("scale", scale, -jnp.inf), ("softcap", softcap, 0.0)):
         if number is not None:
             _check_static(name, number)
@@ -201,4 +203,7 @@ def _segments(segments: Segments, logits: tuple[int, int, int, int]) -> tuple[Ar
             raise TypeError(f"segments of {name} must be an integer array (or a tuple of two), got {got}")
         if array.shape != (logits[0], length):
             raise ValueError(f"segments of {name} must be (batch, length) = {(logits[0], length)}, got {array.shape}")
+        kept = jnp.asarray(array).dtype  # of 32 bits, unless JAX was told to keep 64
+        if kept != array.dtype and (array.astype(kept) != array).any():  # two documents could become one
+            raise ValueError(f"segments of {name} do not fit in {kept}: number them from 0, or enable jax_enable_x64")
     return jnp.asarray(pair[0]), jnp.asarray(pair[1])

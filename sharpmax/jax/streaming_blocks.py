@@ -77,12 +77,12 @@ class Blocks:
 
     def pair_start(self, array: Array, i: Array, j: Array) -> tuple[list[Any], list[int]]:
         """Return where block (i, j) of an array that broadcasts to the logits starts, and its shape."""
-        starts: list[Any] = [0, 0, 0, *(0 if n == 1 else at for n, at in self._starts(array, i, j))]
-        sizes = [n if n == 1 else whole for n, whole in zip(array.shape[3:], self.size, strict=True)]
-        return starts, [*array.shape[:3], *sizes]
-
-    def _starts(self, array: Array, i: Array, j: Array) -> zip:
-        return zip(array.shape[3:], (i * self.size[0], j * self.size[1]), strict=True)
+        starts: list[Any] = [0, 0, 0]
+        sizes = list(array.shape[:3])
+        for length, index, block in zip(array.shape[3:], (i, j), self.size, strict=True):
+            starts.append(0 if length == 1 else index * block)
+            sizes.append(1 if length == 1 else block)
+        return starts, sizes
 
     def pair_block(self, array: Array | None, i: Array, j: Array) -> Array | None:
         """Return block (i, j) of an array that broadcasts to the logits."""

@@ -120,7 +120,7 @@ def _gradient(e: Array, seen: Seen, stats: RowStats, incoming: RowStats) -> Arra
         (stats.minimum, incoming.minimum, seen.at_minimum),
     ):
         if extreme is not None:
-            share = wanted / jnp.maximum(ties, 1)
+            share = wanted / jnp.maximum(ties, 1).astype(wanted.dtype)
             gradient = gradient + jnp.where(_attains(e, extreme), share, 0)
     return jnp.where(e == -jnp.inf, 0, gradient)
 

@@ -95,4 +95,4 @@ def _ends(name: str, cumulative: Array, total: int) -> Array:
         known = np.asarray(ends)
         if known[0] != 0 or known[-1] != total or (np.diff(known) < 0).any():
             raise ValueError(f"{name} must rise from 0 to the total length {total}, got {reprlib.repr(known.tolist())}")
-    return ends
+    return ends.astype(int)  # signed: the difference of two may be negative

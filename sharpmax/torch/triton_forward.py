@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import masked_scores, scaled_statistics_step, statistics_step
+from sharpmax.torch.triton_statistics_hopper import Foretold
 from sharpmax.torch.triton_tiles import (
     LENGTHS,
     TileShape,
@@ -167,7 +168,7 @@ def weigh_tile(
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
-    LISTED: tl.constexpr, PRECISION: tl.constexpr,
+    AGAIN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row: tile i_m of one head."""
     i_b, i_h = i_bh // H, i_bh % H
@@ -207,35 +208,45 @@ def weigh_tile(
     b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
     tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
-    if not LISTED:
+    if not AGAIN:
         # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
         tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=[*LENGTHS, "few", "total"])
 def weighted_kernel(
-    q, k, v, k_tiles, v_tiles, beta, out, log2_sum, listed, counter,
+    q, k, v, k_tiles, v_tiles, beta, out, log2_sum, marks, counts, few, total,
     scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
-    LISTED: tl.constexpr, PRECISION: tl.constexpr,
+    MARKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries; or, of those listed, this program's share."""
-    if LISTED:
-        for i in tl.range(tl.program_id(0), tl.load(counter), tl.num_programs(0)):
-            i_tile = tl.load(listed + i)
-            weigh_tile(
-                i_tile % tl.cdiv(LQ, BM), i_tile // tl.cdiv(LQ, BM), q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
-                scale_log2, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left, right,
-                GROUPS, D, BD, DV, BDV, BM, BN, HAS_LEFT, HAS_RIGHT, TILED, LISTED, PRECISION,
-            )  # fmt: skip
+    """One tile of queries; or, of those marked, this program's share."""
+    if MARKED != 0:
+        # After one walk, those sharpened after all; after leaders, those that are not settled; after two walks, none.
+        wanted = tl.where(tl.load(counts) > few, 0, 2)
+        if MARKED == 2:
+            wanted = tl.where(tl.load(counts + 1) > few, wanted, 1)
+        some = 32
+        o_s = tl.arange(0, 32)
+        for start in tl.range(tl.program_id(0), tl.where(wanted == 0, 0, total), some * tl.num_programs(0)):
+            o_t = start + o_s * tl.num_programs(0)  # far apart: marks come in groups
+            m_wanted = tl.load(marks + o_t, mask=o_t < total, other=0) == wanted
+            for i in tl.range(0, tl.where(tl.max(m_wanted.to(tl.int32), 0) > 0, some, 0)):
+                if tl.max((m_wanted & (o_s == i)).to(tl.int32), 0) > 0:
+                    i_tile = start + i * tl.num_programs(0)
+                    weigh_tile(
+                        i_tile % tl.cdiv(LQ, BM), i_tile // tl.cdiv(LQ, BM), q, k, v, k_tiles, v_tiles, beta, out,
+                        log2_sum, scale_log2, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left,
+                        right, GROUPS, D, BD, DV, BDV, BM, BN, HAS_LEFT, HAS_RIGHT, TILED, True, PRECISION,
+                    )  # fmt: skip
     else:
         weigh_tile(
             tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), q, k, v, k_tiles, v_tiles, beta, out,
             log2_sum, scale_log2, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left, right,
-            GROUPS, D, BD, DV, BDV, BM, BN, HAS_LEFT, HAS_RIGHT, TILED, LISTED, PRECISION,
+            GROUPS, D, BD, DV, BDV, BM, BN, HAS_LEFT, HAS_RIGHT, TILED, False, PRECISION,
         )  # fmt: skip
 
 
@@ -286,34 +297,35 @@ def launch_weighted(
 
 
 def launch_weighted_tiles(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor, listed: Tensor, counter: Tensor, *,
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor, marks: Tensor, foretold: Foretold, *,
     scale: float, right: int | None,
 ) -> None:  # fmt: skip
-    """Write softmax(beta·e)·v of the listed tiles of 64 queries into `out`, (batch·head)·tiles + tile by number.
+    """Write softmax(beta·e)·v of the marked tiles of 64 queries into `out`, whichever marks count on the road taken.
 
-    How many are listed is read on the device, by as many programs as may be at work there together.
+    There are as many programs as may be at work together on the device.
     """
-    shape = tile_shape("listed", query)._replace(BM=64)
+    shape = tile_shape("again", query)._replace(BM=64)
     together = 1 if interpreted() else 3 * torch.cuda.get_device_properties(query.device).multi_processor_count
-    grid = (min(listed.numel(), together),)
-    _weigh(grid, shape, query, key, value, beta, out, beta, (listed, counter), scale, None, right)
+    grid = (min(marks.numel(), together),)
+    _weigh(grid, shape, query, key, value, beta, out, beta, (marks, foretold), scale, None, right)
 
 
 def _weigh(
     grid: tuple[int, ...], shape: TileShape, query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor,
-    log2_sum: Tensor, listed: tuple[Tensor, Tensor] | None, scale: float, left: int | None, right: int | None,
+    log2_sum: Tensor, marked: tuple[Tensor, Foretold] | None, scale: float, left: int | None, right: int | None,
 ) -> None:  # fmt: skip
     heads, length, width = query.shape[1:]
     value_width = value.shape[3]
     k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
+    marks, (counts, few, beside) = marked or (beta, (beta, 0, False))
     weighted_kernel[grid](
-        query, key, value, k_tiles, v_tiles, beta, out, log2_sum, *(listed or (beta, beta)),
+        query, key, value, k_tiles, v_tiles, beta, out, log2_sum, marks, counts, few, marks.numel(),
         log2_scale(scale),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
         BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, LISTED=listed is not None,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, MARKED=0 if marked is None else 1 + beside,
         TILED=tiled, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
 

@@ -7,22 +7,40 @@ those are scored once more, and the leader's value is copied.
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton_tiles import LENGTHS
+from sharpmax.torch.triton_statistics_hopper import Foretold
+from sharpmax.torch.triton_tiles import LENGTHS, interpreted
 
 ROWS = 4
+REGISTERS = {64: 64, 128: 96}  # by width: what a program with one turn of the loop takes, and as many fit beside it
 
 
-@triton.jit(do_not_specialize=[*LENGTHS, "H", "rows"])
+@triton.jit(do_not_specialize=[*LENGTHS, "H", "rows", "few"])
 def leaders_kernel(
-    q, k, v, leaders, out, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, rows, LQ, LK, right,
+    q, k, v, leaders, out, counts, few,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, rows, LQ, LK, right,
+    GROUPS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HAS_RIGHT: tl.constexpr,
+):  # fmt: skip
+    """Write the value of the leading key of this program's share of the rows, a few at a time."""
+    if tl.load(counts + 1) <= few:
+        for i in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=1):
+            write_leaders(
+                i, q, k, v, leaders, out, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, rows, LQ, LK, right,
+                GROUPS, D, ROWS, HAS_RIGHT,
+            )  # fmt: skip
+
+
+@triton.jit
+def write_leaders(
+    i, q, k, v, leaders, out, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, rows, LQ, LK, right,
     GROUPS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HAS_RIGHT: tl.constexpr,
 ):  # fmt: skip
     """Write the value of the leading key of a few rows."""
-    o_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    o_row = i * ROWS + tl.arange(0, ROWS)
     m_row = o_row < rows
     i_bh, o_i = o_row // LQ, o_row % LQ
     i_b, i_h = (i_bh // H).to(tl.int64), (i_bh % H).to(tl.int64)
@@ -44,14 +62,20 @@ def leaders_kernel(
     tl.store(out + o_row.to(tl.int64)[:, None] * D + o_d[None, :], b_v, mask=m_row[:, None])
 
 
-def launch_leaders(query: Tensor, key: Tensor, value: Tensor, leaders: Tensor, *, right: int | None) -> Tensor:
-    """Return each row's leading value (B, H, Lq, D); `leaders` is as the statistics pass left it, -1 for none."""
+def launch_leaders(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, leaders: Tensor, foretold: Foretold, *, right: int | None
+) -> None:  # fmt: skip
+    """Write each row's leading value (B, H, Lq, D), unless another road is taken.
+
+    `leaders` is as the statistics pass left it, -1 for none.
+    """
     heads, length, width = query.shape[1:]
-    out = query.new_empty(query.shape)
     rows = leaders.numel()
-    leaders_kernel[(triton.cdiv(rows, ROWS),)](
-        query, key, value, leaders, out, *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+    together = 1 if interpreted() else 32 * torch.cuda.get_device_properties(query.device).multi_processor_count
+    leaders_kernel[(min(triton.cdiv(rows, ROWS), together),)](
+        query, key, value, leaders, out, foretold.counts, foretold.few,
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, rows, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, ROWS=ROWS, HAS_RIGHT=right is not None, num_warps=4,
+        maxnreg=REGISTERS[width],
     )  # fmt: skip
-    return out

@@ -1,9 +1,12 @@
-"""Attention and the entropy of its rows in one walk, for Hopper, in Gluon: for rows that turn out to keep beta = 1.
+"""Attention in one walk over the keys, for Hopper, in Gluon: with a beta of each row, or judging which rows need one.
 
-    m, Z = Σ 2^x, S = Σ x·2^x, O = Σ 2^x·v        H = log 2·(log2 Z - S/Z),   output = O/Z
+    m, Z = Σ 2^x, O = Σ 2^x·v        output = O/Z
+    S = Σ x·2^x                      H = log 2·(log2 Z - S/Z)
 
-FlashAttention with one more running sum (x in units of log 2). It is a speculation: whoever reads the entropies may
-find that a row needs another beta, and must then attend to it again.
+FlashAttention, whose scale is beta's (x = scale·beta·q·k, in units of log 2): the second pass of sharpened attention,
+which reads q and beta where another kernel would need beta·q in memory, rounded. Or, with one more running sum, plain
+attention and the entropy of its rows: a speculation, for beta is known only then. Tiles with a row that should have had
+another beta than 1 are marked, and must be attended to again.
 
 A program stays on its multiprocessor and draws tile after tile of 192 queries: three consumers (warp groups) of 64, and
 a producer that has the copy engine fetch queries, keys and values. While one consumer exponentiates, the others
@@ -14,16 +17,37 @@ queries' address for the first loop alone, and where that has no block the other
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-import torch
+from typing import NamedTuple
+
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from sharpmax.torch.triton_statistics_hopper import KEYS, ROWS, describe, multiply, private
-from sharpmax.torch.triton_tickets import counter, draw, hand_over, handed_over, heads_together, programs, tile_of
+from sharpmax.torch.triton_statistics_hopper import (
+    KEYS,
+    MASKED,
+    ROWS,
+    Foretold,
+    beta_and_slope,
+    describe,
+    mask,
+    multiply,
+    private,
+)
+from sharpmax.torch.triton_tickets import (
+    counter,
+    draw,
+    hand_over,
+    handed_over,
+    heads_together,
+    programs,
+    tile_of,
+    whole,
+)
 from sharpmax.torch.triton_tiles import LENGTHS, log2_scale
 
+SHARPENED = gl.constexpr(2)
 CONSUMERS = 3  # as many as the registers allow: 64 for scores and 64 for the output of a width of 128
 STAGES = {64: 5, 128: 2}  # blocks of keys and of values in flight, by width
 
@@ -33,19 +57,19 @@ def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_
          sizes, H, GROUPS: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
     """The producer: the queries of the next tile while this one is at work, and rings of key and value blocks."""
     STAGES: gl.constexpr = b_k.shape[0]
-    b_ticket, asked, total, together = queue
+    b_tile, asked, total, order = queue
     at = 0
     n = 0
     ticket = gl.program_id(0)
     while ticket < total:
-        i_bh, i_m, blocks = tile_of(ticket, sizes, together, 3, HAS_RIGHT)
+        i_bh, i_m, blocks = tile_of(ticket, sizes, order, 3, HAS_RIGHT)
         i_b, i_h = i_bh // H, i_bh % H
         mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-        hand_over(ticket, b_ticket.index(n % 2))
+        hand_over((i_bh, i_m, blocks), b_tile, n)
         mbarrier.expect(q_ready.index(n % 2), 3 * q_tiles.block_type.nbytes)
         for i in gl.static_range(3):
             tma.async_copy_global_to_shared(
-                q_tiles, [i_b, i_h, (i_m * 3 + i) * 64, 0], q_ready.index(n % 2), b_q.index(n % 2 * 3 + i)
+                q_tiles, [i_b, i_h, (i_m * 3 + i) * 64 - order[4], 0], q_ready.index(n % 2), b_q.index(n % 2 * 3 + i)
             )
         for i in range(blocks):
             slot = (at + i) % STAGES
@@ -64,28 +88,29 @@ def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_
         n += 1
         ticket = draw(asked)
     mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-    hand_over(ticket, b_ticket.index(n % 2))
+    hand_over((0, 0, -1), b_tile, n)
     mbarrier.arrive(q_ready.index(n % 2), count=1)
 
 
 @gluon.jit
-def weigh(b_x, scale, b_v, v_ready, v_empty, at, b_m, b_z, b_s, b_o):
-    """Merge a block of products (64, 128), times the scale, and its values into the state of the rows.
+def weigh(b_x, b_scale, b_v, v_ready, v_empty, at, b_m, b_z, b_s, b_o, KIND: gl.constexpr):
+    """Merge a block of products (64, 128), times each row's scale, and its values into the state of the rows.
 
     Z and S are each thread's own, of its 32 keys (64, 4); the maximum is the row's, because O is.
     """
     STAGES: gl.constexpr = b_v.shape[0]
     D: gl.constexpr = b_v.shape[4]
-    b_new = gl.maximum(b_m, gl.max(b_x, 1) * scale)  # scale > 0, so the maximum may be taken before it
+    b_new = gl.maximum(b_m, gl.max(b_x, 1) * b_scale)  # both factors > 0: the maximum first
     b_d = b_m - b_new
     b_c = gl.exp2(b_d)
-    b_x = b_x * scale - b_new[:, None]
+    b_x = b_x * b_scale[:, None] - b_new[:, None]
     b_p = gl.exp2(b_x)
     # The layouts below differ in name: no number moves from one thread to another.
     own: gl.constexpr = gl.SliceLayout(1, b_z.type.layout)
     b_dz = gl.convert_layout(b_d, own, assert_trivial=True)[:, None]
     b_cz = gl.convert_layout(b_c, own, assert_trivial=True)[:, None]
-    b_s = b_cz * (b_s + b_dz * b_z) + gl.sum(private(b_x * b_p), 2)
+    if KIND != 0:
+        b_s = b_cz * (b_s + b_dz * b_z) + gl.sum(private(b_x * b_p), 2)
     b_z = b_cz * b_z + gl.sum(private(b_p), 2)
     b_o = b_o * gl.convert_layout(b_c, gl.SliceLayout(1, b_o.type.layout), assert_trivial=True)[:, None]
     b_p = gl.convert_layout(b_p.to(b_v.dtype), gl.DotOperandLayout(0, b_o.type.layout, 2), assert_trivial=True)
@@ -97,44 +122,44 @@ def weigh(b_x, scale, b_v, v_ready, v_empty, at, b_m, b_z, b_s, b_o):
 
 
 @gluon.jit
-def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, entropy, sizes, scale,
-            CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
-    """A consumer: output and entropy of 64 queries of every tile."""
+def consume(
+    b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks, numbers, sizes, scale,
+    CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr, COUNT: gl.constexpr,
+):  # fmt: skip
+    """A consumer: the output of 64 queries of every tile, and what follows from its entropies."""
     _, LQ, LK, right = sizes
-    b_ticket, _, total, together = queue
+    b_tile, _, _, order = queue
     D: gl.constexpr = b_q.shape[4]
     STAGES: gl.constexpr = b_k.shape[0]
     scores: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     outputs: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16])
     zeros = gl.zeros([64, 128], gl.float32, scores)
-    o_n = gl.arange(0, 128, gl.SliceLayout(0, scores))
-    # What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there.
-    masked = -1152921504606846976.0
     at = 0
     n = 0
     mbarrier.wait(q_ready.index(0), 0)
-    ticket = handed_over(b_ticket.index(0))
-    while ticket < total:
-        i_bh, i_m, blocks = tile_of(ticket, sizes, together, 3, HAS_RIGHT)
-        i_m = i_m * 3 + CONSUMER
-        first = i_m * 64 + LK - LQ
+    i_bh, i_m, blocks = handed_over(b_tile, n)
+    while blocks >= 0:
+        row = (i_m * 3 + CONSUMER) * 64 - order[4]
+        first = row + LK - LQ
         full, high = LK, LK
         if HAS_RIGHT:
             full = gl.maximum(gl.minimum(LK, first + right + 1), 0)
             high = gl.maximum(gl.minimum(LK, first + right + 64), 0)
         own = gl.minimum(gl.cdiv(high, 128), blocks)
-        b_m = gl.full([64], masked, gl.float32, gl.SliceLayout(1, scores)) * scale
+        b_scale = gl.full([64], scale, gl.float32, gl.SliceLayout(1, scores))
+        if KIND == 0:
+            o_m = row + gl.arange(0, 64, gl.SliceLayout(1, scores))
+            b_scale = b_scale * gl.load(beta + i_bh.to(gl.int64) * LQ + o_m, mask=(o_m >= 0) & (o_m < LQ), other=1.0)
+        b_m = b_scale * MASKED
         b_z = gl.sum(private(zeros), 2)
         b_s = b_z
         b_o = gl.zeros([64, D], gl.float32, outputs)
-        o_i = first + gl.arange(0, 64, gl.SliceLayout(1, scores))
-        b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
         b_qn = b_q.index(n % 2 * 3 + CONSUMER).reshape([64, D])
         for j in range(own):
             b_x = multiply(b_qn, b_k, k_ready, k_empty, zeros, at + j)
             if j * 128 + 128 > full:
-                b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x, masked)
-            b_m, b_z, b_s, b_o = weigh(b_x, scale, b_v, v_ready, v_empty, at + j, b_m, b_z, b_s, b_o)
+                b_x = mask(b_x, j, first, LK, right, HAS_RIGHT)
+            b_m, b_z, b_s, b_o = weigh(b_x, b_scale, b_v, v_ready, v_empty, at + j, b_m, b_z, b_s, b_o, KIND)
         for i in range(at + own, at + blocks):  # blocks that only other consumers see
             mbarrier.wait(k_ready.index(i % STAGES), (i // STAGES) & 1)
             mbarrier.arrive(k_empty.index(i % STAGES), count=1)
@@ -142,45 +167,50 @@ def consume(b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty,
             mbarrier.arrive(v_empty.index(i % STAGES), count=1)
         at += blocks
         mbarrier.arrive(q_empty.index(n % 2), count=1)
-        m_empty = b_m <= masked * scale
-        write(m_empty, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ)
+        m_empty = b_m <= b_scale * MASKED
+        write(m_empty, b_z, b_s, b_o, out, beta, marks, numbers, i_bh, row, LQ, KIND, COUNT)
         n += 1
         mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
-        ticket = handed_over(b_ticket.index(n % 2))
+        i_bh, i_m, blocks = handed_over(b_tile, n)
 
 
 @gluon.jit
-def write(m_empty, b_z, b_s, b_o, out, entropy, i_bh, i_m, LQ):
-    """Merge the threads' Z and S, and write output and entropy."""
+def write(m_empty, b_z, b_s, b_o, out, beta, marks, numbers, i_bh, row, LQ, KIND: gl.constexpr, COUNT: gl.constexpr):
+    """Merge the threads' Z and S, write the output, and judge the rows by their entropies."""
     D: gl.constexpr = b_o.shape[1]
     rows: gl.constexpr = gl.SliceLayout(1, b_o.type.layout)
     b_z = gl.convert_layout(gl.sum(b_z, 1), rows, assert_trivial=True)
-    b_s = gl.convert_layout(gl.sum(b_s, 1), rows, assert_trivial=True)
     m_empty = gl.convert_layout(m_empty, rows, assert_trivial=True) & (b_z == b_z)  # see `poisoned_maximum`
     b_z = gl.where(m_empty, 1.0, b_z)
-    b_s = gl.where(m_empty, 0.0, b_s)
-    b_h = 0.6931471805599453 * (gl.log2(b_z) - b_s / b_z)
-    o_m = i_m * 64 + gl.arange(0, 64, rows)
-    o_row = i_bh.to(gl.int64) * LQ + o_m
-    gl.store(entropy + o_row, gl.where(b_h < 0, 0.0, b_h), mask=o_m < LQ)  # rounding; a NaN stays
+    o_m = row + gl.arange(0, 64, rows)
+    m_m = (o_m >= 0) & (o_m < LQ)
+    i_row = i_bh.to(gl.int64) * LQ  # an address of its own, not a number of each row
     b_o = b_o * gl.where(m_empty, 0.0, 1.0 / b_z)[:, None]
     o_d = gl.arange(0, D, gl.SliceLayout(0, b_o.type.layout))
-    p_out = out + o_row[:, None] * D + o_d[None, :]
-    gl.store(p_out, b_o.to(out.dtype.element_ty), mask=(o_m < LQ)[:, None])
+    gl.store(out + i_row * D + (o_m[:, None] * D + o_d[None, :]), b_o.to(out.dtype.element_ty), mask=m_m[:, None])
+    if KIND != 0:
+        b_s = gl.where(m_empty, 0.0, gl.convert_layout(gl.sum(b_s, 1), rows, assert_trivial=True))
+        b_h = 0.6931471805599453 * (gl.log2(b_z) - b_s / b_z)
+        b_beta, _ = beta_and_slope(gl.where(b_h < 0, 0.0, b_h), numbers, KIND, COUNT)  # rounding; a NaN stays
+        b_beta = gl.where(m_empty, 1.0, b_beta)
+        gl.store(beta + i_row + o_m, b_beta, mask=m_m)
+        gl.store(marks + i_bh * gl.cdiv(LQ, 64) + row // 64 + o_m * 0, SHARPENED, mask=m_m & (b_beta != 1))
 
 
-@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together"])
+@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "few"])
 def once_kernel(
-    q_tiles, k_tiles, v_tiles, out, entropy, asked, scale_log2, H, heads, together, LQ, LK, right,
-    GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr,
+    q_tiles, k_tiles, v_tiles, out, beta, marks, numbers, counts, few, asked,
+    scale_log2, H, heads, together, LQ, LK, right,
+    GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
+    COUNT: gl.constexpr, FORETOLD: gl.constexpr,
 ):  # fmt: skip
-    """Output and entropy of the tiles of 192 queries that this program draws."""
+    """The output of the tiles of 192 queries that this program draws, and with a policy what follows from entropies."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [6, 1, 1, 64, D], q_tiles.layout)
     b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
     b_v = gl.allocate_shared_memory(v_tiles.dtype, [STAGES, 1, 1, 128, D], v_tiles.layout)
     q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    b_ticket = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    b_tile = gl.allocate_shared_memory(gl.int32, [6, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     k_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -194,28 +224,62 @@ def once_kernel(
         mbarrier.init(v_ready.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=3)
     sizes = (heads, LQ, LK, right)
-    queue = (b_ticket, asked, heads * gl.cdiv(LQ, 192), together)
+    tiles = gl.cdiv(LQ, 192)
+    total = heads * tiles
+    if FORETOLD != 0:  # 1: two walks or one; 2: or leaders
+        needy = gl.load(counts) > few
+        total = gl.where(needy if KIND == 0 else needy == 0, total, 0)
+        if FORETOLD == 2:
+            total = gl.where(gl.load(counts + 1) > few, total, 0)
+    # The tile that queries do not fill is the first, whose rows are the shortest.
+    queue = (b_tile, asked, total, (together, tiles, 0, 0, tiles * 192 - gl.cdiv(LQ, 64) * 64))
     gl.warp_specialize([
         (load, (q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue,
                 sizes, H, GROUPS, HAS_RIGHT)),
-        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, entropy,
-                   sizes, scale_log2, 0, HAS_RIGHT)),
-        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, entropy,
-                   sizes, scale_log2, 1, HAS_RIGHT)),
-        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, entropy,
-                   sizes, scale_log2, 2, HAS_RIGHT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks,
+                   numbers, sizes, scale_log2, 0, HAS_RIGHT, KIND, COUNT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks,
+                   numbers, sizes, scale_log2, 1, HAS_RIGHT, KIND, COUNT)),
+        (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks,
+                   numbers, sizes, scale_log2, 2, HAS_RIGHT, KIND, COUNT)),
     ], [4, 4, 4], [160, 160, 160])  # fmt: skip
 
 
-def launch_once(query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None) -> tuple[Tensor, Tensor]:
-    """Return plain attention (B, H, Lq, D) and the entropy of its rows (B, H, Lq); value is as wide as query."""
+class Judged(NamedTuple):
+    """The policy by which a walk judges its rows, and a number for each tile of 64 queries: SHARPENED, where one is."""
+
+    kind: int
+    numbers: tuple[float, ...]
+    marks: Tensor
+
+
+def launch_once(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    beta: Tensor,
+    *,
+    scale: float,
+    right: int | None,
+    judged: Judged | None = None,
+    foretold: Foretold | None = None,
+    asked: Tensor | None = None,
+) -> None:
+    """Write softmax(beta·e)·v (B, H, Lq, D) with a positive beta of each row (B, H, Lq); `value` is as wide as `query`.
+
+    Or with `judged` plain attention, the beta that each row should have had, and which tiles have one that is not 1.
+    What is written, and beta, are contiguous. With `foretold` nothing is written where another launch serves. `asked`
+    is a zero to count tickets with.
+    """
     batch, heads, length, width = query.shape
-    out = query.new_empty(query.shape)
-    entropy = query.new_empty((batch, heads, length), dtype=torch.float32)
-    once_kernel[(programs(query, CONSUMERS * ROWS),)](
-        describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, entropy, counter(query.device),
+    asked = counter(query.device) if asked is None else asked
+    kind, numbers, marks = judged or (0, (0.0,), asked)
+    counts, few, beside = foretold or (asked, 0, False)
+    once_kernel[(programs(query, whole(query, CONSUMERS * ROWS)),)](
+        describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, beta, marks, numbers,
+        counts, few, asked,
         log2_scale(scale), heads, batch * heads, heads_together(query, key, value), length, key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None,
-        num_warps=4, maxnreg=128,
+        GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
+        COUNT=len(numbers), FORETOLD=0 if foretold is None else 1 + beside, num_warps=4, maxnreg=128,
     )  # fmt: skip
-    return out, entropy

@@ -1,23 +1,22 @@
 """Sharpened attention without a gradient, by the cheapest road that the rows turn out to allow.
 
-A few tiles of rows are looked at first (`triton_probe`). What they say, the rest is taken to be:
+The statistics and beta of a share of the tiles come first. What those say, the rest is taken to be:
 
     no row is sharpened                    plain attention and the entropy of every row, in one walk over the keys
-                                           (`triton_once_hopper`)
     one key takes nearly all of a row      statistics and beta, one walk; then the values of those keys (`leaders`)
-    else                                   statistics, beta and beta·q, one walk; then PyTorch's own attention on beta·q
+    else                                   statistics and beta, one walk; then attention with beta, another
 
-On the first two, tiles that turn out otherwise are listed and attended to again, so a wrong guess costs time alone.
+On the first two, tiles that turn out otherwise are marked and attended to again, so a wrong guess costs time alone.
 
-The host must read what was found, and waits for it; but the device has the walk of the last two roads to go on with,
-which stops at once if it is not wanted. That is worth it where a pass takes a quarter of a millisecond, and impossible
-while a CUDA graph is captured: then, and where there is less to do, the last road is taken unseen.
+The host does not wait to be told: it launches the kernels of all three, and on the device those of the other two end at
+once. Where there is too little to do for that, the last road is taken unseen. All of this is for Hopper
+(`triton_statistics_hopper`, `triton_once_hopper`); elsewhere our statistics kernel writes beta·q, and PyTorch's own
+attention does the rest.
 """
 
-import math
-from collections.abc import Callable
 from functools import cache
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,24 +25,24 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax.torch.triton_forward import launch_weighted_tiles
 from sharpmax.torch.triton_leaders import launch_leaders
-from sharpmax.torch.triton_once_hopper import launch_once
-from sharpmax.torch.triton_probe import SAMPLES, launch_needy, launch_probe
+from sharpmax.torch.triton_once_hopper import Judged, launch_once
 from sharpmax.torch.triton_statistics import launch_statistics
 from sharpmax.torch.triton_statistics_hopper import (
+    CONSUMERS,
     ROWS,
-    TAIL,
     Foretold,
     Settled,
     copied_in_tiles,
     launch_on_hopper,
     serves,
 )
+from sharpmax.torch.triton_tickets import Share, whole
 
 LARGE = 2**28  # bytes of query from which one key head alone fills the device, and a second query is felt
-# Products of numbers in q·k, masked or not: from how many on the host looks first (0.25 ms), and notes leaders (1 ms).
-WORTH_LOOKING, WORTH_LEADERS = 2**37, 2**38
+# Products of numbers in q·k, masked or not: from how many on rows are looked at (0.15 ms), and for leaders (1 ms).
+WORTH_LOOKING, WORTH_LEADERS = 2**36, 2**38
+SAMPLED = 128  # tiles to look at, about one a multiprocessor, if that is no more than a quarter of all
 FEW = 16  # one tile of so many is few
-WRITTEN_ANYWAY = {64}  # widths at which the statistics kernel is no faster (by 0 to -4 %) where it writes beta·q alone
 FASTEST_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -91,111 +90,87 @@ def attend_sharpened(
     query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...]
 ) -> Tensor:
     """Return softmax(beta(H)·e)·v (B, H, Lq, D) with a policy that is numbers; value is as wide as query."""
-    if query.numel() * query.element_size() > LARGE:
-        return _by_head(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers)
-    if _worth_looking(query, key, value):
-        return _looked_at(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers)
-    sharp = query.new_empty(query.shape)
-    _sharpen(query, key, sharp, scale=scale, right=right, kind=kind, numbers=numbers)
-    return plain_attention(sharp, key, value, scale=scale, right=right)
-
-
-def _sharpen(
-    query: Tensor, key: Tensor, into: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...]
-) -> None:
-    """Write beta·q, contiguous, and no statistics where the kernel can leave them out."""
-    if serves(query, key):
-        launch_on_hopper(
-            query, key, scale=scale, right=right, kind=kind, numbers=numbers, rows=_unasked(query), sharpened=into
-        )
-        return
-    launch_statistics(
-        query, key, scale=scale, left=None, right=right, row_scale=None, variance=False, kind=kind, numbers=numbers,
-        sharpened=True, into=into,
-    )  # fmt: skip
-
-
-def _unasked(query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return where the statistics go that nobody asked for: nowhere, unless the kernel is the faster for it."""
-    rows = math.prod(query.shape[:3]) if query.shape[3] in WRITTEN_ANYWAY else 0
-    a, b, c, d, e, f = query.new_empty((6, -(-rows // 4) * 4), dtype=torch.float32)  # aligned as kernels expect
-    return a, b, c, d, e, f
-
-
-def _worth_looking(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    return query.numel() * key.shape[2] >= WORTH_LOOKING and serves(query, key) and copied_in_tiles(value)
-
-
-def _few(tiles: int) -> bool:
-    """Tell whether so many of the samples are few enough to be attended to again, by a slower kernel."""
-    return tiles <= SAMPLES // FEW
+    is_large = query.numel() * query.element_size() > LARGE
+    if serves(query, key) and copied_in_tiles(value):
+        looks = not is_large and query.numel() * key.shape[2] >= WORTH_LOOKING
+        attend = _looked_at if looks else _in_two_walks
+    else:
+        attend = _by_head if is_large else _by_another_kernel
+    return attend(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers)
 
 
 def _looked_at(
     query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...]
 ) -> Tensor:
-    # A graph that is captured must not load another kernel, so it has the same one, told that all tiles need it.
-    capturing = query.is_cuda and torch.cuda.is_current_stream_capturing()
-    # Zeros for all to count with, in one launch; each row a pointer of its own, aligned as the kernels expect.
-    zeros = torch.zeros((3 + SAMPLES // 4, 4), dtype=torch.int32, device=query.device)
-    counts, needy_tiles, loose_tiles, tickets = zeros[0, :2], zeros[1, :1], zeros[2, :1], zeros[3:]
-    if capturing:
-        counts.fill_(SAMPLES)
-    else:
-        launch_probe(
-            query, key, scale=scale, right=right, kind=kind, numbers=numbers, tail=TAIL, counts=counts,
-            tickets=tickets,
-        )  # fmt: skip
-    read = None if capturing else _read_later(counts)
-
-    rows, sharp, settled = query.shape[:3], query.new_empty(query.shape), None
+    rows, (sample, others) = query.shape[:3], _shares(query)
+    out, beta = query.new_empty(query.shape), query.new_empty(rows, dtype=torch.float32)
+    # Zeros for all to count with and a mark for each tile, in one launch; each aligned as the kernels expect.
+    tiles = rows[0] * rows[1] * -(-rows[2] // ROWS)
+    zeros = torch.zeros(32 + tiles, dtype=torch.int32, device=query.device)
+    counts, marks, counters, settled = zeros[:4], zeros[32:], iter(zeros[4:32].view(7, 4)), None
     if query.numel() * key.shape[2] >= WORTH_LEADERS:
-        tiles = rows[0] * rows[1] * -(-rows[2] // ROWS)
-        leaders, unsettled = (torch.empty(size, dtype=torch.int32, device=query.device) for size in (rows, (tiles,)))
-        settled = Settled(leaders, unsettled, loose_tiles)
-        beta = query.new_empty(rows, dtype=torch.float32)
-    # With notes on leaders and without: whichever is not wanted ends at once.
-    foretold = Foretold(counts, SAMPLES // FEW, settled is not None)
-    launch_on_hopper(
-        query, key, scale=scale, right=right, kind=kind, numbers=numbers, rows=_unasked(query), sharpened=sharp,
-        foretold=foretold,
-    )  # fmt: skip
-    if settled is not None:
-        nothing = beta[:0]
+        settled = Settled(torch.empty(rows, dtype=torch.int32, device=query.device), marks)
+    foretold = Foretold(counts, rows[0] * rows[1] * sample.tiles * CONSUMERS // FEW, settled is not None)
+
+    def statistics(**how: Any) -> None:
         launch_on_hopper(
-            query, key, scale=scale, right=right, kind=kind, numbers=numbers,
-            rows=(nothing, nothing, nothing, nothing, beta, nothing), sharpened=sharp[:0], settled=settled,
-            foretold=foretold,
+            query, key, scale=scale, right=right, kind=kind, numbers=numbers, rows=_beta_alone(beta),
+            sharpened=out[:0], asked=next(counters), **how,
         )  # fmt: skip
 
-    needy, loose = (SAMPLES, SAMPLES) if read is None else read()
-    if _few(needy) and not _few(loose):
-        output, entropy = launch_once(query, key, value, scale=scale, right=right)
-        beta, listed = launch_needy(entropy, kind=kind, numbers=numbers, counter=needy_tiles)
-        counter = needy_tiles
-    elif settled is not None and _few(loose):
-        output = launch_leaders(query, key, value, settled.leaders, right=right)
-        listed, counter = settled.unsettled, settled.counter
-    else:
-        return plain_attention(sharp, key, value, scale=scale, right=right)
-    launch_weighted_tiles(query, key, value, beta, output, listed, counter, scale=scale, right=right)
-    return output
+    def walk(judged: Judged | None) -> None:
+        launch_once(
+            query, key, value, out, beta, scale=scale, right=right, judged=judged, foretold=foretold,
+            asked=next(counters),
+        )  # fmt: skip
+
+    statistics(settled=settled, share=sample, look=counts)
+    # All roads: on the device, what is not of the one that the sample points to ends at once.
+    statistics(share=others, foretold=foretold)
+    walk(None)
+    walk(Judged(kind, numbers, marks))
+    if settled is not None:
+        statistics(settled=settled, share=others, foretold=foretold)
+        launch_leaders(query, key, value, out, settled.leaders, foretold, right=right)
+    launch_weighted_tiles(query, key, value, beta, out, marks, foretold, scale=scale, right=right)
+    return out
 
 
-def _read_later(numbers: Tensor) -> Callable[[], list[int]]:
-    """Have numbers copied to the host before what is launched next; returns what waits for them, and for no more."""
-    if not numbers.is_cuda:
-        return numbers.tolist
-    read = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-    read.copy_(numbers, non_blocking=True)
-    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record()
+def _shares(query: Tensor) -> tuple[Share, Share]:
+    """Return the tiles of every head to look at first, a quarter of the sequence in, and the others."""
+    tiles = whole(query, CONSUMERS * ROWS).tiles
+    first, some = tiles // 4, max(1, min(tiles // 4, SAMPLED // (query.shape[0] * query.shape[1])))
+    return Share(some, 0, first), Share(tiles - some, first, some)
 
-    def wait() -> list[int]:
-        copied.synchronize()
-        return list(read.tolist())
 
-    return wait
+def _in_two_walks(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...]
+) -> Tensor:
+    out, beta = query.new_empty(query.shape), query.new_empty(query.shape[:3], dtype=torch.float32)
+    launch_on_hopper(
+        query, key, scale=scale, right=right, kind=kind, numbers=numbers, rows=_beta_alone(beta), sharpened=out[:0]
+    )
+    launch_once(query, key, value, out, beta, scale=scale, right=right)
+    return out
+
+
+def _beta_alone(beta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return where statistics go if nothing but beta is kept."""
+    nothing = beta[:0]
+    return nothing, nothing, nothing, nothing, beta, nothing
+
+
+def _by_another_kernel(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...]
+) -> Tensor:
+    sharp = query.new_empty(query.shape)
+    _sharpen(query, key, sharp, scale=scale, right=right, kind=kind, numbers=numbers)
+    return plain_attention(sharp, key, value, scale=scale, right=right)
+
+
+def _sharpen(query: Tensor, key: Tensor, into: Tensor, **how: Any) -> None:
+    """Write beta·q, contiguous."""
+    launch_statistics(query, key, left=None, row_scale=None, variance=False, sharpened=True, into=into, **how)
 
 
 def _by_head(

@@ -5,15 +5,16 @@ A program stays on its multiprocessor and draws tile after tile of 256 queries (
 and the queries of the next tile. A consumer multiplies a block on the tensor cores and then exponentiates it; while it
 does the one, others do the other. Four on a multiprocessor keep both units at about 65 % of what they can do.
 
-All blocks go by one loop, masked or not: with a loop for each, ptxas 12.8 computes the queries' address for the first
-alone, and where that has no block the other multiplies with whatever the register held.
+Of the block on the diagonal, half of the consumers see no more than 64 keys, and multiply no more. All blocks go by one
+loop, masked or not, whole or half: with a loop for each, ptxas 12.8 computes the queries' address for the first alone,
+and where that has no block the other multiplies with whatever the register held.
 
 A thread keeps its own (m, Z, S) of its 32 of a block's 128 keys, for each of its two rows: nothing is exchanged between
 threads until a row has ended.
 
-With SETTLE the kernel also notes where each row's leading key is, and lists the tiles of 64 queries in which a row is
-not settled: where the keys other than the leader weigh more than TAIL. With FORETOLD it does nothing at all where a
-sample of the rows (`triton_probe`) says that another launch is to serve.
+With SETTLE the kernel also notes where each row's leading key is, and marks the tiles of 64 queries in which a row is
+not settled: where the keys other than the leader weigh more than TAIL. With LOOK it counts such tiles, and those in
+which a row's beta is not 1; with FORETOLD it does nothing at all where those numbers say that another launch serves.
 """
 
 # A kernel is not Python that a type checker can read.
@@ -32,6 +33,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from sharpmax.torch import triton_policy, triton_tiles
 from sharpmax.torch.triton_tickets import (
+    Share,
     counter,
     draw,
     hand_over,
@@ -41,6 +43,7 @@ from sharpmax.torch.triton_tickets import (
     programs,
     tickets,
     tile_of,
+    whole,
 )
 from sharpmax.torch.triton_tiles import LENGTHS, interpreted, log2_scale
 
@@ -48,6 +51,9 @@ ROWS, KEYS, CONSUMERS = 64, 128, 4
 STAGES = {64: 8, 128: 3}  # blocks of keys in flight, by width
 MOST_UNEVEN = 1.25  # the largest share of the work that a multiprocessor may get, over the mean
 SHORTEST = {64: 2048, 128: 1024}  # keys, by width: below, a tile's start and end cost more than it gains
+UNSETTLED = gl.constexpr(1)
+MASKED = gl.constexpr(-(2.0**60))
+"""What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there."""
 TAIL = 2.0**-11
 """What all but the leading key of a settled row weigh at most: a quarter of what bfloat16 rounds an output by."""
 
@@ -56,17 +62,16 @@ poisoned_maximum = gluon.jit(triton_tiles.poisoned_maximum.fn)
 
 
 class Settled(NamedTuple):
-    """Where each row's leader is sought (B, H, Lq), and the tiles of 64 queries that are not settled, and how many."""
+    """Where each row's leader is sought (B, H, Lq), and a number for each tile of 64 queries: UNSETTLED, if it is."""
 
     leaders: Tensor
-    unsettled: Tensor
-    counter: Tensor
+    marks: Tensor
 
 
 class Foretold(NamedTuple):
-    """What a sample of the tiles says (`triton_probe`): how many of them are needy and unsettled, and up to how many
-    are few. Where few are unsettled a launch with notes on leaders serves, if there is one `beside`; else where few are
-    needy the one walk; else a launch without notes."""
+    """What was found of a share of the tiles: how many of 64 queries have a row with beta != 1, and a row that no key
+    settles; up to how many are few. Where few are unsettled the launch with notes on leaders serves, if there is one
+    `beside`; else where few are needy the one walk; else the launch without notes."""
 
     counts: Tensor
     few: int
@@ -75,23 +80,27 @@ class Foretold(NamedTuple):
 
 @gluon.jit
 def private(b_x):
-    """View (64, 128) as (64, 4, 32), the last axis within a thread: of 8 keys, each of 4 threads holds 2."""
-    return b_x.reshape([64, 16, 4, 2]).permute([0, 2, 1, 3]).reshape([64, 4, 32])
+    """View (64, keys) as (64, 4, keys/4), the last axis within a thread: of 8 keys, each of 4 threads holds 2."""
+    N: gl.constexpr = b_x.shape[1]
+    return b_x.reshape([64, N // 8, 4, 2]).permute([0, 2, 1, 3]).reshape([64, 4, N // 4])
 
 
 @gluon.jit
 def merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE: gl.constexpr):
-    """Merge block j of products (64, 128), times the scale, into each thread's own state (64, 4)."""
+    """Merge block j of products (64, keys), times the scale, into each thread's own state (64, 4)."""
     b_x = private(b_x)
-    b_new = gl.maximum(b_m, gl.max(b_x, 2) * scale)  # scale > 0, so the maximum may be taken before it
+    # The layouts of whole and half blocks differ in name: no number moves from one thread to another.
+    own: gl.constexpr = b_m.type.layout
+    b_top = gl.convert_layout(gl.max(b_x, 2), own, assert_trivial=True)
+    b_new = gl.maximum(b_m, b_top * scale)  # scale > 0, so the maximum may be taken before it
     if SETTLE:
         b_j = gl.where(b_new > b_m, j, b_j)
     b_d = b_m - b_new
     b_c = gl.exp2(b_d)
-    b_x = b_x * scale - b_new[:, :, None]
+    b_x = b_x * scale - gl.convert_layout(b_new, gl.SliceLayout(2, b_x.type.layout), assert_trivial=True)[:, :, None]
     b_p = gl.exp2(b_x)
-    b_s = b_c * (b_s + b_d * b_z) + gl.sum(b_x * b_p, 2)
-    b_z = b_c * b_z + gl.sum(b_p, 2)
+    b_s = b_c * (b_s + b_d * b_z) + gl.convert_layout(gl.sum(b_x * b_p, 2), own, assert_trivial=True)
+    b_z = b_c * b_z + gl.convert_layout(gl.sum(b_p, 2), own, assert_trivial=True)
     return b_new, b_j, b_z, b_s
 
 
@@ -100,15 +109,15 @@ def load(q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, size
          HAS_RIGHT: gl.constexpr):  # fmt: skip
     """The producer: the queries of the next tile while this one is at work, and a ring of key blocks."""
     STAGES: gl.constexpr = b_k.shape[0]
-    b_ticket, asked, total, together = queue
+    b_tile, asked, total, order = queue
     at = 0
     n = 0
     ticket = gl.program_id(0)
     while ticket < total:
-        i_bh, i_m, blocks = tile_of(ticket, sizes, together, 4, HAS_RIGHT)
+        i_bh, i_m, blocks = tile_of(ticket, sizes, order, 4, HAS_RIGHT)
         i_b, i_h = i_bh // H, i_bh % H
         mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-        hand_over(ticket, b_ticket.index(n % 2))
+        hand_over((i_bh, i_m, blocks), b_tile, n)
         mbarrier.expect(q_ready.index(n % 2), 4 * q_tiles.block_type.nbytes)
         for i in gl.static_range(4):
             tma.async_copy_global_to_shared(
@@ -125,45 +134,53 @@ def load(q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, size
         n += 1
         ticket = draw(asked)
     mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-    hand_over(ticket, b_ticket.index(n % 2))
+    hand_over((0, 0, -1), b_tile, n)
     mbarrier.arrive(q_ready.index(n % 2), count=1)
 
 
 @gluon.jit
 def multiply(b_q, b_k, ready, empty, zeros, at):
-    """Multiply the queries with the block of keys that is number `at` of all, when it has come, and hand it back."""
+    """Multiply the queries with the first keys of the block that is number `at`, when it has come, and hand it back."""
+    N: gl.constexpr = zeros.shape[1]
     STAGES: gl.constexpr = b_k.shape[0]
     D: gl.constexpr = b_k.shape[4]
     slot = at % STAGES
     mbarrier.wait(ready.index(slot), (at // STAGES) & 1)
-    b_k = b_k.index(slot).reshape([128, D]).permute([1, 0])
+    b_k = b_k.index(slot).reshape([128, D]).slice(0, N).permute([1, 0])
     b_x = warpgroup_mma_wait(0, deps=[warpgroup_mma(b_q, b_k, zeros, use_acc=False, is_async=True)])
     mbarrier.arrive(empty.index(slot), count=1)
     return b_x
 
 
 @gluon.jit
+def mask(b_x, j, first, LK, right, HAS_RIGHT: gl.constexpr):
+    """Mask block j of products (64, keys) where a key is not seen by the row, of which the first's place is `first`."""
+    o_n = j * 128 + gl.arange(0, b_x.shape[1], gl.SliceLayout(0, b_x.type.layout))
+    o_i = first + gl.arange(0, 64, gl.SliceLayout(1, b_x.type.layout))
+    b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
+    return gl.where(o_n[None, :] <= b_last[:, None], b_x, MASKED)
+
+
+@gluon.jit
 def consume(
-    b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale,
+    b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes, scale,
     CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr, COUNT: gl.constexpr,
-    STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
+    STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, LOOK: gl.constexpr,
 ):  # fmt: skip
     """A consumer: the statistics of 64 queries of every tile."""
     _, LQ, LK, right = sizes
-    b_ticket, _, total, together = queue
+    b_tile = queue[0]
     D: gl.constexpr = b_q.shape[4]
     STAGES: gl.constexpr = b_k.shape[0]
     scores: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     zeros = gl.zeros([64, 128], gl.float32, scores)
-    o_n = gl.arange(0, 128, gl.SliceLayout(0, scores))
-    # What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there.
-    masked = -1152921504606846976.0
+    half: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])
+    masked = MASKED
     at = 0
     n = 0
     mbarrier.wait(q_ready.index(0), 0)
-    ticket = handed_over(b_ticket.index(0))
-    while ticket < total:
-        i_bh, i_m, blocks = tile_of(ticket, sizes, together, 4, HAS_RIGHT)
+    i_bh, i_m, blocks = handed_over(b_tile, n)
+    while blocks >= 0:
         i_m = i_m * 4 + CONSUMER
         first = i_m * 64 + LK - LQ
         full, high = LK, LK
@@ -171,34 +188,40 @@ def consume(
             full = gl.maximum(gl.minimum(LK, first + right + 1), 0)
             high = gl.maximum(gl.minimum(LK, first + right + 64), 0)
         own = gl.minimum(gl.cdiv(high, 128), blocks)
+        # Of the last block half of the consumers see no more than half.
+        wholes = gl.minimum(gl.cdiv(high + 64, 128) - 1, own)
         b_m = gl.full_like(gl.max(private(zeros), 2), masked) * scale
         b_j = gl.zeros_like(b_m, dtype=gl.int32)
         b_z = gl.zeros_like(b_m)
         b_s = gl.zeros_like(b_m)
-        o_i = first + gl.arange(0, 64, gl.SliceLayout(1, scores))
-        b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
         b_qn = b_q.index(n % 2 * 4 + CONSUMER).reshape([64, D])
         for j in range(own):
-            b_x = multiply(b_qn, b_k, ready, empty, zeros, at + j)
-            if j * 128 + 128 > full:
-                b_x = gl.where((j * 128 + o_n)[None, :] <= b_last[:, None], b_x, masked)
-            b_m, b_j, b_z, b_s = merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE)
+            if j < wholes:
+                b_x = multiply(b_qn, b_k, ready, empty, zeros, at + j)
+                if j * 128 + 128 > full:
+                    b_x = mask(b_x, j, first, LK, right, HAS_RIGHT)
+                b_m, b_j, b_z, b_s = merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE)
+            else:
+                b_h = multiply(b_qn, b_k, ready, empty, gl.zeros([64, 64], gl.float32, half), at + j)
+                b_h = mask(b_h, j, first, LK, right, HAS_RIGHT)
+                b_m, b_j, b_z, b_s = merge(b_h, j, scale, b_m, b_j, b_z, b_s, SETTLE)
         for j in range(own, blocks):  # blocks that only other consumers see
             mbarrier.wait(ready.index((at + j) % STAGES), ((at + j) // STAGES) & 1)
             mbarrier.arrive(empty.index((at + j) % STAGES), count=1)
         at += blocks
         b_m = gl.where(b_m <= masked * scale, -1e18, b_m)  # nothing seen
-        write(b_qn, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIND, COUNT, STORE, SHARPENED,
-              SETTLE)  # fmt: skip
+        write(b_qn, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m, LQ, KIND, COUNT, STORE, BETA,
+              SHARPENED, SETTLE, LOOK)  # fmt: skip
         mbarrier.arrive(q_empty.index(n % 2), count=1)
         n += 1
         mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
-        ticket = handed_over(b_ticket.index(n % 2))
+        i_bh, i_m, blocks = handed_over(b_tile, n)
 
 
 @gluon.jit
-def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIND: gl.constexpr,
-          COUNT: gl.constexpr, STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr):  # fmt: skip
+def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m, LQ, KIND: gl.constexpr,
+          COUNT: gl.constexpr, STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
+          LOOK: gl.constexpr):  # fmt: skip
     """Merge the threads' states, and write what follows from them."""
     D: gl.constexpr = b_q.shape[1]
     b_top = gl.max(b_m, 1)
@@ -226,7 +249,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
     if KIND != 0:
         b_beta, b_slope = beta_and_slope(b_h, numbers, KIND, COUNT)
         b_beta = gl.where(m_empty, 1.0, b_beta)
-        if STORE or SETTLE:
+        if BETA:
             gl.store(beta + o_row, b_beta, mask=m_m)
         if STORE:
             gl.store(slope + o_row, gl.where(m_empty, 0.0, b_slope), mask=m_m)
@@ -237,31 +260,35 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, numbers, i_bh, i_m, LQ, KIN
             b_out = b_q.load(tile).to(gl.float32) * gl.convert_layout(b_beta, gl.SliceLayout(1, tile))[:, None]
             p_out = sharpened + (i_row + o_t)[:, None] * D + o_d[None, :]
             gl.store(p_out, b_out.to(sharpened.dtype.element_ty), mask=(o_t < LQ)[:, None])
+        if LOOK:
+            gl.atomic_add(counts, gl.max((m_m & (b_beta != 1)).to(gl.int32), 0), sem="relaxed")
         if SETTLE:
-            leaders, unsettled, loose_tiles, tail = settled
+            leaders, marks, tail = settled
             # The thread that has the maximum, and its block: 32 keys. beta >= 1 leaves the others no more weight.
             o_thread = gl.arange(0, 4, gl.SliceLayout(0, b_m.type.layout))[None, :]
             b_lead = gl.max(gl.where(b_m == b_top[:, None], b_j * 128 + o_thread * 2, 0), 1)
             gl.store(leaders + o_row, gl.where(b_top > -1e18, b_lead, -1), mask=m_m)
-            m_settled = m_empty | ((b_z - 1 <= tail) & (b_beta >= 1)) | (o_m >= LQ)
-            if gl.min(m_settled.to(gl.int32), 0) == 0:
-                gl.store(unsettled + gl.atomic_add(loose_tiles, 1), i_bh * gl.cdiv(LQ, 64) + i_m)
+            m_loose = m_m & (m_empty == 0) & (((b_z - 1 <= tail) & (b_beta >= 1)) == 0)
+            gl.store(marks + i_bh * gl.cdiv(LQ, 64) + i_m + o_m * 0, UNSETTLED, mask=m_loose)
+            if LOOK:
+                gl.atomic_add(counts + 1, gl.max(m_loose.to(gl.int32), 0), sem="relaxed")
 
 
-@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "few"])
+@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "tiles", "gap", "shift", "few"])
 def statistics_kernel(
     q_tiles, k_tiles, entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened, numbers,
-    leaders, unsettled, loose_tiles, tail, foretold, few, asked,
-    scale_log2, H, heads, together, LQ, LK, right,
+    leaders, marks, tail, counts, few, asked,
+    scale_log2, H, heads, together, tiles, gap, shift, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
-    COUNT: gl.constexpr, STORE: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, FORETOLD: gl.constexpr,
+    COUNT: gl.constexpr, STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
+    LOOK: gl.constexpr, FORETOLD: gl.constexpr,
 ):  # fmt: skip
     """The statistics of the tiles of 256 queries that this program draws."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [8, 1, 1, 64, D], q_tiles.layout)
     b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
     q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    b_ticket = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    b_tile = gl.allocate_shared_memory(gl.int32, [6, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
@@ -270,30 +297,30 @@ def statistics_kernel(
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(empty.index(i), count=4)
-    total = heads * gl.cdiv(LQ, 256)
-    if FORETOLD != 0:  # 1: alone; 2: beside a launch with notes, or without
-        needy, loose = gl.load(foretold) > few, gl.load(foretold + 1) > few
+    total = heads * tiles
+    if FORETOLD != 0:  # 1: two walks or one; 2: or leaders
+        needy, loose = gl.load(counts) > few, gl.load(counts + 1) > few
         if SETTLE:
             total = gl.where(loose, 0, total)
         elif FORETOLD == 2:
-            total = gl.where(loose & needy, total, 0)
+            total = gl.where(needy & loose, total, 0)
         else:
-            total = gl.where(loose & (needy == 0), 0, total)
+            total = gl.where(needy, total, 0)
     outputs = (entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened)
-    settled = (leaders, unsettled, loose_tiles, tail)
+    settled = (leaders, marks, tail)
     sizes = (heads, LQ, LK, right)
-    queue = (b_ticket, asked, total, together)
+    queue = (b_tile, asked, total, (together, tiles, gap, shift, 0))
     # ptxas grants registers to partitions other than the first, so the first is the producer.
     gl.warp_specialize([
         (load, (q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, sizes, H, GROUPS, HAS_RIGHT)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale_log2,
-                   0, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale_log2,
-                   1, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale_log2,
-                   2, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, numbers, sizes, scale_log2,
-                   3, HAS_RIGHT, KIND, COUNT, STORE, SHARPENED, SETTLE)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
+                   scale_log2, 0, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, LOOK)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
+                   scale_log2, 1, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, LOOK)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
+                   scale_log2, 2, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, LOOK)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
+                   scale_log2, 3, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, LOOK)),
     ], [4, 4, 4, 4], [112, 112, 112, 112])  # fmt: skip
 
 
@@ -323,24 +350,28 @@ def launch_on_hopper(
     rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
     sharpened: Tensor,
     settled: Settled | None = None,
+    share: Share | None = None,
+    look: Tensor | None = None,
     foretold: Foretold | None = None,
+    asked: Tensor | None = None,
 ) -> None:
-    """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q, and what settles.
+    """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q and what settles, of a share of tiles.
 
-    With an empty entropy, no `rows` are filled but beta where it settles; with `foretold` nothing is, where another
-    launch serves.
+    With an empty entropy no `rows` are filled, but beta if that is not empty too. What `Foretold` counts is added to
+    `look`; with `foretold` nothing is filled where another launch serves. `asked` is a zero to count tickets with.
     """
     batch, heads, length, width = query.shape
-    asked = counter(query.device)
-    counts, few, beside = foretold or (asked, 0, False)
-    statistics_kernel[(programs(query, CONSUMERS * ROWS),)](
+    asked = counter(query.device) if asked is None else asked
+    share = share or whole(query, CONSUMERS * ROWS)
+    counts, few, beside = foretold or (asked if look is None else look, 0, False)
+    statistics_kernel[(programs(query, share),)](
         describe(query, ROWS), describe(key, KEYS), *rows, sharpened, numbers or (0.0,),
-        *(settled or (asked, asked, asked)), TAIL, counts, few, asked,
-        log2_scale(scale), heads, batch * heads, heads_together(query, key), length, key.shape[2], right or 0,
+        *(settled or (asked, asked)), TAIL, counts, few, asked,
+        log2_scale(scale), heads, batch * heads, heads_together(query, key), *share, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=max(len(numbers), 1), STORE=rows[0].numel() > 0, SHARPENED=sharpened.numel() > 0,
-        SETTLE=settled is not None, FORETOLD=0 if foretold is None else 1 + beside,
-        num_warps=4, maxnreg=96,
+        COUNT=max(len(numbers), 1), STORE=rows[0].numel() > 0, BETA=rows[4].numel() > 0,
+        SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None, LOOK=look is not None,
+        FORETOLD=0 if foretold is None else 1 + beside, num_warps=4, maxnreg=96,
     )  # fmt: skip
 
 

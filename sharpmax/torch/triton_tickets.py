@@ -5,13 +5,14 @@ from a counter on the device, so none waits while another has two to go. Tickets
 a time, whose keys then stay in the cache, and of those the queries that see the most keys first: the last to be drawn
 are short.
 
-The producer of a program draws, and hands the ticket to the consumers in shared memory, with the tile's queries.
+The producer of a program draws, and hands the tile to the consumers in shared memory, with its queries.
 """
 
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,19 +22,28 @@ from triton.experimental.gluon import language as gl
 CACHED = 2**24  # bytes of keys that programs at work at one time may read: well within the second-level cache
 
 
+class Share(NamedTuple):
+    """Which of a head's tiles are drawn: so many, numbered from 0 but `shift` further from the number `gap` on."""
+
+    tiles: int
+    gap: int
+    shift: int
+
+
 @gluon.jit
-def tile_of(ticket, sizes, together, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
-    """Return batch·head, tile of 64·C queries, and blocks of keys, that a ticket stands for."""
+def tile_of(ticket, sizes, order, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
+    """Return batch·head, tile of 64·C queries (the first begins `skew` before the first query), and blocks of keys."""
     heads, LQ, LK, right = sizes
-    tiles = gl.cdiv(LQ, 64 * C)
+    together, tiles, gap, shift, skew = order
     i_part = ticket // (tiles * together)
     i_rest = ticket - i_part * tiles * together
     abreast = gl.minimum(together, heads - i_part * together)
     i_m = tiles - 1 - i_rest // abreast
+    i_m = gl.where(i_m >= gap, i_m + shift, i_m)
     i_bh = i_part * together + i_rest % abreast
     high = LK
     if HAS_RIGHT:
-        high = gl.maximum(gl.minimum(LK, gl.minimum((i_m + 1) * 64 * C, LQ) + LK - LQ + right), 0)
+        high = gl.maximum(gl.minimum(LK, gl.minimum((i_m + 1) * 64 * C - skew, LQ) + LK - LQ + right), 0)
     return i_bh, i_m, gl.cdiv(high, 128)
 
 
@@ -44,17 +54,20 @@ def draw(counter):
 
 
 @gluon.jit
-def hand_over(ticket, b_ticket):
-    """Show a ticket to the consumers; they see it once the barrier that is arrived at next has ended its phase."""
+def hand_over(tile, b_tile, n):
+    """Show the n-th tile to the consumers; they see it once the barrier that is arrived at next has ended its phase."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    b_ticket.store(gl.full([1], ticket, gl.int32, layout))
+    for i in gl.static_range(3):
+        b_tile.index(n % 2 * 3 + i).store(gl.full([1], tile[i], gl.int32, layout))
 
 
 @gluon.jit
-def handed_over(b_ticket):
-    """Return the ticket that was shown."""
+def handed_over(b_tile, n):
+    """Return batch·head, tile and blocks of keys that were shown; where there is no more, blocks are fewer than 0."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    return gl.max(b_ticket.load(layout), 0)
+    i_bh = gl.max(b_tile.index(n % 2 * 3).load(layout), 0)
+    i_m = gl.max(b_tile.index(n % 2 * 3 + 1).load(layout), 0)
+    return i_bh, i_m, gl.max(b_tile.index(n % 2 * 3 + 2).load(layout), 0)
 
 
 def counter(device: torch.device) -> Tensor:
@@ -73,9 +86,14 @@ def multiprocessors(device: torch.device) -> int:
     return int(properties.multi_processor_count) if (properties.major, properties.minor) == (9, 0) else 0
 
 
-def programs(query: Tensor, rows: int) -> int:
-    """Return how many programs to launch on tiles of so many rows: one a multiprocessor, if there is the work."""
-    return min(tickets(query, rows), multiprocessors(query.device))
+def programs(query: Tensor, share: Share) -> int:
+    """Return how many programs to launch on a share of each head's tiles: one a multiprocessor, if there is work."""
+    return min(query.shape[0] * query.shape[1] * share.tiles, multiprocessors(query.device))
+
+
+def whole(query: Tensor, rows: int) -> Share:
+    """Return all of a head's tiles of so many rows."""
+    return Share(-(-query.shape[2] // rows), 0, 0)
 
 
 def tickets(query: Tensor, rows: int) -> int:

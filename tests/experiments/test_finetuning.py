@@ -4,14 +4,18 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 
+import sharpmax
 from sharpmax.cli import main
+from sharpmax.core.cards import Card
 from sharpmax.experiments.finetuning import finetune_model, load_by_name
 from sharpmax.hf import load, sharpen
 from sharpmax.hf.gemma import SIZES, gemma
+from sharpmax.hf.sidecar import OtherModelWarning
 
 DATA = ["--algorithms", "minimum", "bfs", "--train-lengths", "4", "5", "--test-lengths", "4", "6"]
 SMALL = [*DATA, "--examples", "64", "--test-samples", "1", "--steps", "4", "--tokens", "1024", "--device", "cpu"]
@@ -38,13 +42,14 @@ def test_a_fine_tuned_model_comes_back_with_its_card(tmp_path, capsys):
 def test_gemma_2b_by_name_is_the_same_command_up_to_the_weights(tmp_path):
     """A folder as google/gemma-2b would be, with a tiny configuration and a tokenizer of its own: load, train, keep."""
     loaded = gemma("gemma-tiny")
-    loaded.model.save_pretrained(tmp_path / "gemma-2b")
-    loaded.tokenizer.save_pretrained(tmp_path / "gemma-2b")
-    found = load_by_name(str(tmp_path / "gemma-2b"), seed=0, device="cpu")
+    folder = tmp_path / "my models" / "gemma 2b"
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    found = load_by_name(str(folder), seed=0, device="cpu")
     config = found.model.config
     assert type(found.model).__name__ == "GemmaForCausalLM"
     assert (config.num_key_value_heads, config.hidden_act) == (1, "gelu_pytorch_tanh")
-    assert main(["finetune", str(tmp_path / "gemma-2b"), "--policy", "paper", "--out", str(tmp_path), *SMALL]) == 0
+    assert main(["finetune", str(folder), "--policy", "paper", "--out", str(tmp_path), *SMALL]) == 0
 
 
 def test_the_gemma_sizes_are_the_papers_architecture():
@@ -75,11 +80,40 @@ def test_lora_and_steps_in_parts(changes, tmp_path):
         (["minilm"], "not a causal"),
         (["no such model"], "gemma-tiny, gemma-small, gemma2-tiny"),
         (["--steps", "0", "gemma-tiny"], "steps"),
+        (["--device", "mars", "gemma-tiny"], "cannot run on the device 'mars'"),
+        (["--policy", "", "gemma-tiny"], "the path of a card, got ''"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments, word, tmp_path, capsys):
     assert main(["finetune", "--out", str(tmp_path), *SMALL, *arguments]) == 2
     assert word in capsys.readouterr().err
+
+
+def test_what_was_refused_bars_nothing_and_what_is_finished_is_read_back(tmp_path, capsys):
+    command = ["finetune", "gemma-tiny", "--out", str(tmp_path), *SMALL]
+    for wrong in (["--algorithms", "minimun"], ["--tokens", "64"], ["--seed", "-1"], ["--lora", "-1"]):
+        assert main([*command, *wrong]) == 2
+    assert not list(tmp_path.rglob("config.json"))
+    assert main(command) == 0
+    (file,) = (tmp_path / "finetune").glob("*/metrics.json")
+    before = file.read_text()
+    said = capsys.readouterr().out
+    assert main(command) == 0
+    assert file.read_text() == before
+    assert capsys.readouterr().out == said
+
+
+def test_a_card_that_was_edited_makes_another_run(tmp_path, capsys):
+    card = tmp_path / "my card.json"
+    command = ["finetune", "gemma-tiny", "--policy", str(card), "--out", str(tmp_path), *SMALL]
+    Card(policy=sharpmax.PAPER, model="another").save(card)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", OtherModelWarning)
+        assert main(command) == 0
+    assert "warning: this card was fitted on another" in capsys.readouterr().err
+    sharpmax.Constant(3.0).save(card)
+    assert main(command) == 2
+    assert "another config (policy" in capsys.readouterr().err
 
 
 def test_two_processes_train_together(tmp_path):

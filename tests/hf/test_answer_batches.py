@@ -195,6 +195,20 @@ def test_a_model_that_does_more_to_its_logits_is_refused():
         require_plain_logits(model)
 
 
+def test_the_end_of_the_text_is_a_word_that_generation_may_say():
+    """Both ways of asking: a model that would rather end than answer has not answered, and goes on being asked."""
+    model, asked = gemma("gemma-tiny", seed=1).model, examples(8)
+    end = model.config.eos_token_id
+    with torch.no_grad():
+        model.model.embed_tokens.weight[end] = 100 * model.model.embed_tokens.weight[50]  # often the likeliest
+    said = [generated(model, example) for example in asked]
+    assert any(end in answer for answer in said)
+    for example, answer in zip(asked, said, strict=True):
+        assert len(answer) == len(example.ids) - example.start
+        example.ids[example.start :] = answer
+    assert right_tokens(model, asked) == [len(answer) for answer in said]
+
+
 def test_one_pass_says_what_real_generation_says():
     """A model of random weights answers questions whose right answer is made to be what it would say, or not quite."""
     model = gemma("gemma-tiny", seed=1).model

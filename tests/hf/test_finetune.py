@@ -10,6 +10,7 @@ import torch
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import PerLayer
 from sharpmax.hf import sharpen
+from sharpmax.hf.alone import alone_in
 from sharpmax.hf.finetune import WHOLE, Recipe, finetune, newest_whole
 from sharpmax.hf.gemma import gemma
 from sharpmax.hf.lora import with_lora
@@ -124,6 +125,70 @@ def test_a_broken_checkpoint_is_passed_by_and_the_run_ends_the_same(lora, tmp_pa
     weights, learned_again = trained(again)
     assert learned_again.freeze() == learned.freeze()
     assert all(torch.equal(whole[name], weights[name]) for name in whole)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+def test_a_checkpoint_that_lost_part_of_a_file_is_not_whole(file, tmp_path):
+    run(tmp_path)
+    cut = tmp_path / "checkpoint-6" / file
+    cut.write_bytes(cut.read_bytes()[:100])
+    (tmp_path / "checkpoint-by-hand").mkdir()
+    assert newest_whole(tmp_path) == str(tmp_path / "checkpoint-4")
+    assert not (tmp_path / "checkpoint-6").exists()
+
+
+def test_one_process_of_several_removes_what_is_broken(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint-2").mkdir()
+    monkeypatch.setenv("RANK", "1")
+    assert newest_whole(tmp_path) is None
+    assert (tmp_path / "checkpoint-2").exists()
+    monkeypatch.setenv("RANK", "0")
+    assert newest_whole(tmp_path) is None
+    assert not (tmp_path / "checkpoint-2").exists()
+
+
+def test_the_word_that_a_checkpoint_is_whole_comes_after_every_process_has_written(tmp_path, monkeypatch):
+    def everyone(_):
+        assert [path for path in tmp_path.glob("checkpoint-*") if not (path / WHOLE).exists()]
+        waited.append(1)
+
+    waited = []
+    monkeypatch.setattr("accelerate.Accelerator.wait_for_everyone", everyone)
+    monkeypatch.setattr("transformers.Trainer.is_world_process_zero", lambda _: False)
+    run(tmp_path)
+    assert waited
+    assert not list(tmp_path.rglob(WHOLE))  # it is the first process that says it
+
+
+def test_two_runs_in_one_folder_at_once_are_refused(tmp_path):
+    """Also of one process, since a lock is of an open file; and the first goes on undisturbed."""
+    with alone_in(tmp_path), pytest.raises(ValueError, match="another process trains in"):
+        run(tmp_path)
+    assert not list(tmp_path.glob("checkpoint-*"))
+    run(tmp_path)
+    assert newest_whole(tmp_path)
+
+
+def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
+    with pytest.raises(ValueError, match="lower learning rate"):
+        run(tmp_path, recipe=Recipe(steps=6, tokens=1024, learning_rate=1e30, save_every=0, log_every=1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("learning_rate", float("inf")), ("policy_rate", -1), ("policy_rate", float("nan")), ("seed", -1)],
+)
+def test_a_recipe_that_cannot_be_is_refused(field, value):
+    with pytest.raises(ValueError, match=field):
+        Recipe(**{field: value})
+
+
+def test_a_missing_tensorboard_is_named_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    model = gemma("gemma-tiny").model
+    with pytest.raises(ImportError, match="pip install tensorboard"):
+        finetune(model, learnable(5), RECIPE, folder=tmp_path / "training", tensorboard=True)
+    assert not (tmp_path / "training").exists()
 
 
 def test_lora_trains_itself_and_the_policy_alone(tmp_path):

@@ -192,6 +192,29 @@ def test_documents_in_one_sequence_are_documents_apart(policy, implementation):
     np.testing.assert_array_equal(together[0], apart)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int8", "int64"])
+@pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
+def test_cumulative_lengths_of_any_integers_mark_the_same_documents(dtype, wide):
+    """The last key may lie before the last query: a difference that unsigned integers do not have."""
+    with jax.enable_x64(wide):
+        q, k, v = (x[0] for x in inputs(batch=1))
+        ends = np.array([0, 8, 20]), np.array([0, 3, 20])
+        expected = attention_varlen(q, k, v, *ends, is_causal=True)
+        got = attention_varlen(q, k, v, *(e.astype(dtype) for e in ends), is_causal=True)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "xla"])
+@pytest.mark.parametrize("policy", [PAPER, LengthScaled.ssmax(0.5)])
+def test_numpy_s_arrays_are_served_as_jax_s_are(implementation, policy):
+    """Outside jit they come as they are."""
+    rng = np.random.default_rng(1)
+    options = {"mask": rng.random((2, 1, 20, 20)) < 0.5, "sinks": np.linspace(-1, 1, 4)}
+    call = {"policy": policy, "implementation": implementation}
+    ours = attention(*map(np.asarray, inputs()), **options, **call)
+    np.testing.assert_array_equal(ours, attention(*inputs(), **jax.tree.map(jnp.asarray, options), **call))
+
+
 @pytest.mark.usefixtures("_double")
 def test_row_stats_alone():
     q, k, _ = inputs()
@@ -222,6 +245,7 @@ BAD = [
     ({"sinks": jnp.zeros(3)}, ValueError, "one logit a query head"),
     ({"segments": jnp.zeros((2, 20))}, TypeError, "integer"),
     ({"segments": jnp.zeros((2, 19), int)}, ValueError, "batch, length"),
+    ({"segments": np.full((2, 20), 2**32 + 1)}, ValueError, "do not fit in int32: number them from 0"),
     ({"dropout": 1.0}, ValueError, r"\[0, 1\)"),
     ({"dropout": 0.1}, ValueError, "dropout_key"),
     ({"dropout": "a"}, TypeError, "dropout must be a number"),

@@ -57,6 +57,30 @@ def test_flax_s_own_masks_are_numbers():
     np.testing.assert_allclose(of_nnx(attention_fn(PLAIN))(X, mask=mask), of_nnx()(X, mask=mask), atol=1e-5)
 
 
+@pytest.mark.parametrize("axes", [(9, 9), (4, 9, 9), (3, 1, 9, 9), (2, 1, 1, 9, 9), (1, 3, 4, 9, 9), (1, 1, 1, 9, 9)])
+def test_masks_broadcast_as_flax_s_do(axes):
+    """To queries with two axes before the length; every row sees itself, for a row that sees nothing differs."""
+    q = jax.random.normal(KEY, (2, 3, 9, 4, 8))
+    options = {"mask": jax.random.bernoulli(KEY, 0.6, axes) | jnp.eye(9, dtype=bool), "bias": jnp.linspace(-2, 2, 9)}
+    expected = nn.dot_product_attention(q, q, q, **options)
+    np.testing.assert_allclose(attention_fn(PLAIN)(q, q, q, **options), expected, atol=1e-5)
+
+
+def test_a_row_whose_mask_hides_everything_gives_0():
+    """Where Flax and Equinox give the mean of what is hidden."""
+    hidden = jnp.zeros((9, 9), bool)
+    np.testing.assert_array_equal(attention_fn()(*[X[:, :, None]] * 3, mask=hidden), 0)
+    np.testing.assert_array_equal(Sharpened(EQUINOX)(*[X[0]] * 3, mask=hidden), 0)
+
+
+@pytest.mark.parametrize("change", [{"mask": jnp.ones((2, 1, 9, 9), bool)}, {"bias": jnp.ones((5, 1, 1, 9, 9))}, {}])
+def test_shapes_that_flax_refuses_are_refused(change):
+    q = jnp.zeros((2, 3, 9, 4, 8))
+    for function in (nn.dot_product_attention, attention_fn(PLAIN)):
+        with pytest.raises((AssertionError, TypeError, ValueError), match=r"batch dims|must share|broadcast"):
+            function(q, *[q if change else q.reshape(3, 2, 9, 4, 8)] * 2, **change)
+
+
 def test_linen_decodes():
     def decoded(**chosen):
         module = nn.MultiHeadDotProductAttention(num_heads=4, decode=True, **chosen)
@@ -95,7 +119,7 @@ def test_flax_arguments_that_cannot_be_honoured_raise(call, message):
         call()
 
 
-@pytest.mark.parametrize("made", [attention_fn, lambda p=PAPER, **o: Sharpened(EQUINOX, p, tuple(o.items()))])
+@pytest.mark.parametrize("made", [attention_fn, lambda p=PAPER, **o: Sharpened(EQUINOX, p, o)])
 def test_what_cannot_be_used_is_refused_when_it_is_made(made):
     with pytest.raises(TypeError, match="policy must be a sharpmax policy"):
         made("PAPER")
@@ -134,6 +158,24 @@ def test_a_policy_in_an_equinox_model_learns():
     assert np.abs(rotated - model(X[0], X[0], X[0])).max() > 1e-3
 
 
+@pytest.mark.filterwarnings("error")
+def test_sinks_in_an_equinox_model_learn():
+    model = Sharpened(EQUINOX, options={"sinks": jnp.zeros(4), "window": 5, "implementation": "xla"})
+
+    @eqx.filter_jit
+    def slope(model):
+        return eqx.filter_grad(lambda m: (m(X[0], X[0], X[0]) ** 2).sum())(model)
+
+    assert (slope(model).options["sinks"] != 0).all()
+    moved = eqx.tree_at(lambda m: m.options["sinks"], model, jnp.ones(4))
+    assert np.abs(slope(moved).options["sinks"] - slope(model).options["sinks"]).max() > 1e-3
+
+
+def test_only_attention_is_sharpened():
+    with pytest.raises(TypeError, match=r"wraps an eqx\.nn\.MultiheadAttention, got Linear"):
+        Sharpened(eqx.nn.Linear(3, 3, key=KEY))
+
+
 def test_softmax_has_the_arguments_of_jax_nn_softmax():
     x = 3 * jax.random.normal(KEY, (4, 5, 6))
     shown = jax.random.bernoulli(KEY, 0.7, x.shape)
@@ -147,6 +189,11 @@ def test_softmax_has_the_arguments_of_jax_nn_softmax():
     assert plain(whole).dtype == jax.nn.softmax(whole).dtype
     np.testing.assert_array_equal(jax.jit(sharpmax.jax.softmax)(x), jax.jit(sharpmax.softmax)(x))
     assert doctest.testmod(drop_in_softmax).failed == 0
+
+
+def test_softmax_by_what_is_no_policy_is_refused_when_it_is_made():
+    with pytest.raises(TypeError, match="policy must be a sharpmax policy"):
+        sharpened_softmax("PAPER")
 
 
 @pytest.mark.parametrize("axis", [3, -4, (5,), (0, 0), (1, -2)])

@@ -13,6 +13,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from sharpmax import PAPER, Constant, LengthScaled
 from sharpmax.jax import attention, cudnn, pallas_attention, pallas_passes, row_stats, which_implementation
+from sharpmax.jax.request import validated
 from tests.attention_cases import CASES
 from tests.jax import on_a_hopper
 from tests.jax.judging import in_jax, judge
@@ -120,6 +121,30 @@ def test_the_ladder_looks_at_where_the_arrays_are(monkeypatch):
             assert while_tracing() == ["chunked"]
 
 
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        ("8.0", "pallas_cudnn"),
+        ("9.0", "pallas_cudnn"),
+        ("12.0", "pallas_cudnn"),
+        ("7.5", "chunked"),
+        ("gfx942", "chunked"),
+    ],
+)
+def test_a_gpu_that_neither_kernel_is_made_for_gets_none_of_them(capability, expected, monkeypatch):
+    """One before Ampere, or another vendor's: JAX calls its platform 'gpu' too."""
+
+    class Gpu:
+        platform, compute_capability = "gpu", capability
+
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: [Gpu()])
+    x, chosen = jnp.ones((1, 8, 1, 16), jnp.bfloat16), []
+    jax.eval_shape(lambda x: chosen.append(which_implementation(x, x, x)), x)
+    assert chosen[0].implementation == expected
+    if expected == "chunked":
+        assert chosen[0].refused["pallas"].endswith(f"8.0 or later, and this one's is {capability}")
+
+
 @pytest.mark.usefixtures("_interpreted")
 @pytest.mark.parametrize("policy", [PAPER, Constant(1e5), LengthScaled.ssmax(0.5), Constant(jnp.ones(()))])
 def test_float16_is_refused_where_beta_times_q_may_leave_its_range(policy):
@@ -137,6 +162,52 @@ def test_a_lowering_that_there_is_not_is_refused(monkeypatch):
     x = jnp.zeros((1, 8, 1, 16), jnp.bfloat16)
     with pytest.raises(ValueError, match="LOWERING must be 'triton', 'mosaic' or None, got 'mosiac'"):
         row_stats(x, x, implementation="pallas")
+
+
+@pytest.mark.parametrize(
+    ("width", "scale", "serves"), [(64, 0.1, True), (32, 0.1, False), (64, -0.1, False), (64, 1e-30, False)]
+)
+def test_mosaic_s_kernels_serve_where_a_row_s_largest_product_is_its_maximum(width, scale, serves, monkeypatch):
+    monkeypatch.setattr(pallas_passes, "LOWERING", "mosaic")
+    x = jnp.zeros((1, 8, 1, width), jnp.bfloat16)
+    assert pallas_passes._by_mosaic(validated(x, x, x, policy=PAPER, scale=scale).logits) == serves
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("implementation", ["pallas", "pallas_cudnn"])
+def test_hessian_products_are_not_the_kernels(implementation):
+    x = jax.random.normal(jax.random.key(0), (1, 32, 2, 16), jnp.bfloat16)
+    slope = jax.grad(lambda q: attention(q, x, x, implementation=implementation).sum())
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(slope, (x,), (x,))
+
+
+@pytest.fixture(params=["NumPy's maxima", "Triton's maxima"])
+def _maxima(request, monkeypatch):
+    """Let maxima pass over a NaN, as Triton's do on the device; the interpreter's own keep it."""
+    if request.param == "NumPy's maxima" or ON_GPU:
+        yield
+        return
+    whole = jnp.max
+    with monkeypatch.context() as patch:
+        jax.clear_caches()  # what was traced before, and here, must not serve the others
+        patch.setattr(jnp, "maximum", jnp.fmax)
+        patch.setattr(jnp, "max", lambda x, axis: whole(jnp.where(jnp.isnan(x), -jnp.inf, x), axis=axis))
+        yield
+        jax.clear_caches()
+
+
+@pytest.mark.usefixtures("_interpreted", "_maxima")
+@pytest.mark.parametrize("implementation", ["pallas", "pallas_cudnn"])
+def test_a_poisoned_row_poisons_no_other(implementation):
+    x = jax.random.normal(jax.random.key(0), (1, 32, 2, 16), jnp.bfloat16)
+    options = {"is_causal": True, "implementation": implementation, "return_stats": True}
+    (clean, before), (poisoned, after) = (attention(q, x, x, **options) for q in (x, x.at[0, 3, 1].set(jnp.nan)))
+    assert np.isnan(poisoned[0, 3, 1].astype(float)).all()
+    assert np.isnan(after.entropy[0, 1, 3])
+    np.testing.assert_array_equal(np.isnan(after.entropy).sum(), 1)
+    np.testing.assert_array_equal(poisoned.astype(float).at[0, 3, 1].set(0), clean.astype(float).at[0, 3, 1].set(0))
+    np.testing.assert_array_equal(after.entropy.at[0, 1, 3].set(0), before.entropy.at[0, 1, 3].set(0))
 
 
 @pytest.mark.usefixtures("_interpreted")

@@ -67,6 +67,32 @@ def test_forward_over_reverse_gives_hessian_products():
     np.testing.assert_allclose(*products, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("_double")
+def test_reverse_over_reverse_is_xla_s():
+    q, k, v = inputs(queries=5, keys=5)
+    direction = jnp.cos(jnp.arange(q.size, dtype=q.dtype)).reshape(q.shape)
+
+    def slope(q, implementation):
+        return (jax.grad(loss)(q, k, v, implementation) * direction).sum()
+
+    forward_over_reverse = jax.jvp(lambda x: jax.grad(loss)(x, k, v), (q,), (direction,))[1]
+    np.testing.assert_allclose(jax.grad(slope)(q, "xla"), forward_over_reverse, rtol=1e-10, atol=1e-10)
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        jax.grad(slope)(q, "chunked")
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "xla"])
+def test_no_dtype_is_promoted_unasked(implementation):
+    q, k, v = (x.astype(jnp.bfloat16) for x in inputs())
+
+    def total(q):
+        return attention(q, k, v, is_causal=True, implementation=implementation).sum()
+
+    with jax.numpy_dtype_promotion("strict"):
+        strict = jax.grad(total)(q)
+    np.testing.assert_array_equal(strict, jax.grad(total)(q))
+
+
 def test_eval_shape_computes_nothing():
     q, k, v = (jax.ShapeDtypeStruct((2, 1 << 20, heads, 64), jnp.bfloat16) for heads in (8, 2, 2))
     output, stats = jax.eval_shape(lambda *x: attention(*x, is_causal=True, return_stats=True), q, k, v)

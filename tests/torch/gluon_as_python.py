@@ -11,9 +11,11 @@ from types import FunctionType, SimpleNamespace
 
 import torch
 from triton.experimental.gluon._runtime import GluonJITFunction
+from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
 PATIENCE = 20  # seconds after which a wait is a deadlock
+ATOMIC = threading.Lock()
 
 
 class Block(torch.Tensor):
@@ -39,8 +41,11 @@ class Pointer:
     def __add__(self, more):
         return Pointer(self.tensor, self.offset + more)
 
-    def load(self):
-        return block(self.tensor.view(-1)[self.offset])
+    def load(self, mask=None, other=None):
+        if mask is None:
+            return block(self.tensor.view(-1)[self.offset])
+        found = self.tensor.view(-1)[torch.where(mask, self.offset, 0)]
+        return block(torch.where(mask, found, other))
 
     def store(self, value, mask=None):
         offset, value = torch.broadcast_tensors(torch.as_tensor(self.offset), torch.as_tensor(value))
@@ -64,6 +69,9 @@ class Shared:
 
     def permute(self, order):
         return Shared(self.tensor.permute(order))
+
+    def slice(self, start, length):
+        return Shared(self.tensor[start : start + length])
 
     def load(self, layout):
         return block(self.tensor.clone())
@@ -96,7 +104,7 @@ class Barriers:
 
 
 class Tiles:
-    """A tensor (B, H, L, D) as the copy engine sees it: rows past the last are zeros."""
+    """A tensor (B, H, L, D) as the copy engine sees it: rows before the first and past the last are zeros."""
 
     def __init__(self, tensor, rows):
         self.tensor, self.rows, self.dtype, self.layout = tensor, rows, tensor.dtype, None
@@ -104,9 +112,9 @@ class Tiles:
 
     def copy(self, place, barrier, shared):
         b, h, row, _ = (int(i) for i in place)
-        rows = self.tensor[b, h, row : row + self.rows] if row < self.tensor.shape[2] else self.tensor[b, h, :0]
+        rows = self.tensor[b, h, max(row, 0) : max(row + self.rows, 0)]
         shared.tensor.zero_()
-        shared.tensor.view(self.rows, -1)[: len(rows)] = rows
+        shared.tensor.view(self.rows, -1)[max(-row, 0) :][: len(rows)] = rows
         barrier.take(announced=-self.block_type.nbytes)
 
 
@@ -139,9 +147,10 @@ def _specialize(functions_and_arguments, warps, registers):
 
 
 def _atomic_add(pointer, value, sem="acq_rel"):
-    before = pointer.tensor.clone()
-    pointer.tensor += value
-    return block(before[0])
+    with ATOMIC:
+        before = pointer.load().clone()
+        pointer.store(before + value)
+    return before
 
 
 def _language(program, programs):
@@ -159,7 +168,8 @@ def _language(program, programs):
         zeros_like=lambda x, dtype=None: torch.zeros_like(x, dtype=dtype), full_like=torch.full_like,
         max=lambda x, axis: reduce(torch.fmax, x.unbind(axis)), min=lambda x, axis: reduce(torch.fmin, x.unbind(axis)),
         sum=lambda x, axis: x.sum(axis), maximum=_either(torch.fmax), minimum=_either(torch.fmin),  # past a NaN
-        where=lambda m, a, b: torch.where(block(m), a, b), load=lambda pointer: pointer.load(),
+        where=lambda m, a, b: torch.where(block(m), a, b),
+        load=lambda pointer, mask=None, other=None: pointer.load(mask, other),
         exp2=torch.exp2, log2=torch.log2,
         store=lambda pointer, value, mask=None: pointer.store(value, mask), atomic_add=_atomic_add,
     )  # fmt: skip
@@ -200,4 +210,6 @@ def _as_python(kernel, stand_ins, worlds):
         for name, function in names.items():
             if isinstance(function, GluonJITFunction | JITFunction):
                 world[name] = _as_python(function, stand_ins, worlds)
+            elif isinstance(function, constexpr):
+                world[name] = function.value
     return FunctionType(kernel.fn.__code__, worlds[id(names)], kernel.fn.__name__, kernel.fn.__defaults__)

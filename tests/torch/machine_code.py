@@ -120,11 +120,11 @@ def our_kernels():
     from sharpmax.torch import triton_once_hopper as once
     from sharpmax.torch import triton_statistics_hopper as statistics
 
-    numbers = dict.fromkeys(("H", "heads", "together", "few", "LQ", "LK", "right"), "i32")
+    numbers = dict.fromkeys(("H", "heads", "together", "tiles", "gap", "shift", "few", "LQ", "LK", "right"), "i32")
     numbers |= {"scale_log2": "fp32", "tail": "fp32", "numbers": ("fp32",) * 8}
     rows = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
     numbers |= {**dict.fromkeys(rows, "*fp32"), "sharpened": "*bf16", "out": "*bf16"}
-    numbers |= dict.fromkeys(("leaders", "unsettled", "loose_tiles", "foretold", "asked"), "*i32")
+    numbers |= dict.fromkeys(("leaders", "marks", "counts", "asked"), "*i32")
     for width in (64, 128):
 
         def tile(rows, width=width):
@@ -135,15 +135,17 @@ def our_kernels():
         shared = {"GROUPS": 1, "D": width, "HAS_RIGHT": True}
         policy = {"KIND": 1, "COUNT": 8, "SHARPENED": True, "STAGES": statistics.STAGES[width]}
         for notes in (True, False):
-            how = {"STORE": not notes, "SETTLE": notes, "FORETOLD": 2 * notes}
+            how = {"STORE": not notes, "BETA": True, "SETTLE": notes, "LOOK": notes, "FORETOLD": 2 * notes}
             yield (
                 f"statistics {width}{', with notes' if notes else ''}",
                 compiled(statistics.statistics_kernel, types, {**shared, **policy, **how}, maxnreg=96),
             )
-        yield (
-            f"one walk {width}",
-            compiled(once.once_kernel, types, {**shared, "STAGES": once.STAGES[width]}, maxnreg=128),
-        )
+        for kind in (0, 1):
+            how = {"KIND": kind, "COUNT": 8, "FORETOLD": 2, "STAGES": once.STAGES[width]}
+            yield (
+                f"one walk {width}{', judged' if kind else ''}",
+                compiled(once.once_kernel, types, {**shared, **how}, maxnreg=128),
+            )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch import triton_once_hopper as once
-from sharpmax.torch import triton_probe, triton_sharpened, triton_statistics, triton_tickets
+from sharpmax.torch import triton_sharpened, triton_statistics, triton_tickets
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
 from tests.torch import machine_code
@@ -28,32 +28,64 @@ NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, 
 
 
 def statistics_as_python(
-    query, key, *, scale, right, kind, numbers, rows, sharpened, settled=None, foretold=None
+    query, key, *, scale, right, kind, numbers, rows, sharpened, settled=None, share=None, look=None, foretold=None,
+    asked=None,
 ):  # fmt: skip
     """Do what `launch_on_hopper` does, without a GPU."""
     batch, heads, length, width = query.shape
-    asked = torch.zeros(1, dtype=torch.int32)
+    asked = torch.zeros(1, dtype=torch.int32) if asked is None else asked
+    counts, few, beside = foretold or (asked if look is None else look, 0, False)
     run_kernel(
         hopper.statistics_kernel, 3, Tiles(query, 64), Tiles(key, 128), *rows, sharpened,
-        numbers, *(settled or (rows[0],) * 3), hopper.TAIL, *(foretold or (rows[0], 0))[:2], asked,
-        scale * 1.4426950408889634, heads, batch * heads, 2, length, key.shape[2], right or 0,
+        numbers, *(settled or (rows[0],) * 2), hopper.TAIL, counts, few, asked,
+        scale * 1.4426950408889634, heads, batch * heads, 2, *(share or triton_tickets.whole(query, 256)), length,
+        key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=len(numbers), STORE=rows[0].numel() > 0, SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
-        FORETOLD=0 if foretold is None else 1 + foretold.beside,
+        COUNT=len(numbers), STORE=rows[0].numel() > 0, BETA=rows[4].numel() > 0,
+        SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
+        LOOK=look is not None, FORETOLD=0 if foretold is None else 1 + beside,
     )  # fmt: skip
 
 
-def once_as_python(query, key, value, *, scale, right):
+def once_as_python(query, key, value, out, beta, *, scale, right, judged=None, foretold=None, asked=None):
     """Do what `launch_once` does, without a GPU."""
     batch, heads, length, width = query.shape
-    out, entropy = torch.full_like(query, torch.nan), torch.full(query.shape[:3], torch.nan)
-    asked = torch.zeros(1, dtype=torch.int32)
+    asked = torch.zeros(1, dtype=torch.int32) if asked is None else asked
+    kind, numbers, marks = judged or (0, (0.0,), asked)
+    counts, few, beside = foretold or (asked, 0, False)
     run_kernel(
-        once.once_kernel, 2, Tiles(query, 64), Tiles(key, 128), Tiles(value, 128), out, entropy, asked,
+        once.once_kernel, 2, Tiles(query, 64), Tiles(key, 128), Tiles(value, 128), out, beta, marks,
+        numbers, counts, few, asked,
         scale * 1.4426950408889634, heads, batch * heads, 2, length, key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None,
+        GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None, KIND=kind, COUNT=len(numbers),
+        FORETOLD=0 if foretold is None else 1 + beside,
     )  # fmt: skip
-    return out, entropy
+
+
+def judging(query):
+    """Return a poisoned output and beta, and a `Judged` by `PAPER`."""
+    out, beta = torch.full_like(query, torch.nan), torch.full(query.shape[:3], torch.nan, device=query.device)
+    batch, heads, length, _ = query.shape
+    marks = torch.zeros((batch, heads, -(-length // 64)), dtype=torch.int32, device=query.device)
+    return out, beta, once.Judged(POLICY.kind, POLICY.numbers, marks)
+
+
+def check_one_walk(launch, query, key, value, *, right):
+    """Plain attention, the beta of its rows and the tiles marked, and attention with a beta: against the reference."""
+    wide, scale = [x.double() for x in (query, key, value)], query.shape[3] ** -0.5
+    out, beta, judged = judging(query)
+    launch(query, key, value, out, beta, scale=scale, right=right, judged=judged)
+    exact = reference_attention(*wide, policy=Constant(1.0), is_causal=right == 0)
+    _, stats = reference_attention(*wide, policy=PAPER, is_causal=right == 0, return_stats=True)
+    assert (out.double() - exact).norm() <= 4e-3 * exact.norm()  # weights are rounded to bfloat16
+    torch.testing.assert_close(beta.double(), stats.inverse_temperature, rtol=1e-4, atol=1e-4)
+    tiles = torch.nn.functional.pad(beta != 1, (0, -beta.shape[2] % 64)).unflatten(2, (-1, 64)).any(3)
+    assert torch.equal(judged.marks, tiles * 2)
+    out = torch.full_like(query, torch.nan)
+    beta = 0.5 + torch.rand(query.shape[:3], generator=torch.Generator().manual_seed(0)).to(query.device)
+    launch(query, key, value, out, beta, scale=scale, right=right)
+    exact = reference_attention(wide[0] * beta[..., None], *wide[1:], policy=Constant(1.0), is_causal=right == 0)
+    assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
 
 
 def inputs(batch, heads, key_heads, length, keys, width, spread=3.0):
@@ -100,12 +132,7 @@ def test_statistics_equal_the_reference(shape, right):
 def test_one_walk_equals_the_reference(shape, right):
     q, k = inputs(*shape)
     v = k.flip(2)
-    out, entropy = once_as_python(q, k, v, scale=q.shape[3] ** -0.5, right=right)
-    wide = [x.double() for x in (q, k, v)]
-    exact, stats = reference_attention(*wide, policy=Constant(1.0), is_causal=right == 0, return_stats=True)
-    torch.testing.assert_close(entropy.double(), stats.entropy, rtol=1e-5, atol=1e-5)
-    assert out.isfinite().all()
-    assert (out.double() - exact).norm() <= 4e-3 * exact.norm()  # weights are rounded to bfloat16
+    check_one_walk(once_as_python, q, k, v, right=right)
 
 
 def test_a_nan_poisons_its_own_row_alone():
@@ -113,17 +140,17 @@ def test_a_nan_poisons_its_own_row_alone():
     q, k = inputs(1, 1, 1, 256, 256, 64)
     q[0, 0, 70, 0] = torch.nan
     rows = tuple(torch.zeros(q.shape[:3]) for _ in range(6))
-    leaders, listed, counter = (torch.zeros(n, dtype=torch.int32) for n in (256, 4, 1))
+    leaders, marks = (torch.zeros(n, dtype=torch.int32) for n in (256, 4))
     statistics_as_python(
         50 * q, k, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers, rows=rows,
-        sharpened=torch.empty_like(q), settled=hopper.Settled(leaders, listed, counter),
+        sharpened=torch.empty_like(q), settled=hopper.Settled(leaders, marks),
     )  # fmt: skip
-    out, entropy = once_as_python(q, k, k, scale=0.125, right=0)
-    names = ("entropy", "logsumexp", "log2_sum", "maximum", "entropy by one walk")
-    for name, got in zip(names, (*rows[:4], entropy), strict=True):
+    out, beta, judged = judging(q)
+    once_as_python(q, k, k, out, beta, scale=0.125, right=0, judged=judged)
+    for name, got in zip(("entropy", "logsumexp", "log2_sum", "maximum"), rows[:4], strict=True):
         assert got.isnan().nonzero().tolist() == [[0, 0, 70]], name
     assert out.isnan().any(-1).nonzero().tolist() == [[0, 0, 70]]
-    assert 1 in listed[: int(counter)]  # 64 queries a tile
+    assert marks[1] == 1  # 64 queries a tile
 
 
 def matched(length, width, *, matches, spread=0, heads=2):
@@ -152,28 +179,25 @@ ROADS = pytest.mark.parametrize(
         (1, 5, "leaders, 1 tiles again"),
         (2, 0, "one walk, 0 tiles again"),
         (2, 5, "one walk, 1 tiles again"),
-        (0, 0, "statistics, all again"),
+        (0, 0, "two walks, 0 tiles again"),
     ],
 )
 
 
 def follow(monkeypatch):
-    """Note which kernels run from here on, however little there is to do."""
+    """Look from here on, however little there is to do; each call appends its road, by what the device has counted."""
     taken = []
-
-    def noted(stage, call):
-        return lambda *a, **k: taken.append(stage(a)) or call(*a, **k)
-
-    for name, stage in {
-        "launch_on_hopper": lambda a: "statistics",
-        "launch_leaders": lambda a: "leaders",
-        "launch_once": lambda a: "one walk",
-        "launch_weighted_tiles": lambda a: f"{int(a[6])} tiles again",
-        "plain_attention": lambda a: "all again",
-    }.items():
-        monkeypatch.setattr(triton_sharpened, name, noted(stage, getattr(triton_sharpened, name)))
     for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
         monkeypatch.setattr(triton_sharpened, name, 0)
+    attend_again = triton_sharpened.launch_weighted_tiles
+
+    def followed(query, key, value, beta, out, marks, foretold, **how):
+        attend_again(query, key, value, beta, out, marks, foretold, **how)
+        needy, loose = (int(number) > foretold.few for number in foretold.counts[:2])
+        road, mark = ("leaders", 1) if not loose else ("two walks", 3) if needy else ("one walk", 2)
+        taken.append(f"{road}, {int((marks == mark).sum())} tiles again")
+
+    monkeypatch.setattr(triton_sharpened, "launch_weighted_tiles", followed)
     return taken
 
 
@@ -199,45 +223,39 @@ def test_pytorchs_kernels_are_tried_fastest_first_and_the_order_is_given_back(mo
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_roads_on_the_gpu")
 @ROADS
 def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeypatch):
+    taken = follow_as_python(monkeypatch)
+    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert taken == [road]
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+def follow_as_python(monkeypatch):
+    """The same where there is no GPU; what is allocated is poisoned."""
     monkeypatch.setattr(triton_sharpened, "launch_on_hopper", statistics_as_python)
     monkeypatch.setattr(triton_sharpened, "launch_once", once_as_python)
     monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
-    taken = follow(monkeypatch)
-    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
-    got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert ", ".join(taken[-2:]) == road
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    new = torch.Tensor.new_empty
+
+    def poisoned(*a, **k):
+        made = new(*a, **k)
+        return made.fill_(torch.nan) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    return follow(monkeypatch)
 
 
 @NUMPY_WARNS
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
 @pytest.mark.parametrize(("matches", "road"), [(1, "leaders, 1 tiles again"), (2, "one walk, 0 tiles again")])
 def test_on_every_road_a_nan_stays_one(matches, road, monkeypatch):
-    monkeypatch.setattr(triton_sharpened, "launch_on_hopper", statistics_as_python)
-    monkeypatch.setattr(triton_sharpened, "launch_once", once_as_python)
-    monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
-    taken = follow(monkeypatch)
+    taken = follow_as_python(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches))
     q[0, 1, 290, 0] = torch.nan
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert ", ".join(taken[-2:]) == road
+    assert taken == [road]
     assert got.isnan().any(-1).nonzero().tolist() == [[0, 1, 290]]
-
-
-@NUMPY_WARNS
-@pytest.mark.skipif(torch.cuda.is_available(), reason="by the interpreter")
-def test_a_sampled_row_of_nan_is_neither_settled_nor_unseen():
-    q, k, _ = (x.to(torch.float16) for x in matched(300, 64, matches=1))
-    found = []
-    for query in (q, q * torch.nan):
-        counts, tickets = torch.zeros(2, dtype=torch.int32), torch.zeros(triton_probe.SAMPLES, dtype=torch.int32)
-        triton_probe.launch_probe(
-            query, k, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers, tail=hopper.TAIL, counts=counts,
-            tickets=tickets,
-        )  # fmt: skip
-        found.append(counts.tolist()[1])
-    assert found == [0, triton_probe.SAMPLES]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -265,14 +283,31 @@ def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
 @pytest.mark.parametrize("width", [64, 128])
 @ROADS
 def test_roads_on_the_gpu(matches, spread, road, width, monkeypatch):
-    """The same roads by the kernels themselves, twice with the same bits."""
+    """The same roads by the kernels themselves, thrice with the same bits, and by a graph captured on another."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("written for Hopper")
-    taken = follow(monkeypatch)
     q, k, v = (x.to("cuda", torch.bfloat16) for x in matched(2500, width, matches=matches, spread=spread, heads=24))
-    got = attention(q, k, v, is_causal=True)
-    assert ", ".join(taken[-2:]) == road
-    assert torch.equal(got, attention(q, k, v, is_causal=True))
+    others = [[x.to("cuda", torch.bfloat16) for x in matched(2500, width, matches=n, heads=24)] for n in (0, 1, 2)]
+    with monkeypatch.context() as patch:
+        taken = follow(patch)
+        got = attention(q, k, v, is_causal=True)
+        assert taken == [road]
+    for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
+        monkeypatch.setattr(triton_sharpened, name, 0)
+    inputs = [x.clone() for x in others[matches - 1]]
+    for _ in range(2):
+        poison = torch.full_like(q, torch.nan)  # the next call's output will lie there
+        del poison
+        assert torch.equal(got, attention(q, k, v, is_causal=True))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = attention(*inputs, is_causal=True)
+    for here, there in zip(inputs, (q, k, v), strict=True):
+        here.copy_(there)
+    captured.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(got, captured)
     wanted = attention(*(x[:, :2].double() for x in (q, k, v)), is_causal=True, implementation="chunked")
     assert (got[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm()
 
@@ -314,11 +349,7 @@ def test_one_walk_equals_the_reference_on_the_gpu(shape, right, width):
         pytest.skip("written for Hopper")
     q, k = (x.cuda() for x in inputs(*shape[:5], width))
     v = k.flip(2)
-    out, entropy = once.launch_once(q, k, v, scale=width**-0.5, right=right)
-    wide = [x.double() for x in (q, k, v)]
-    exact, stats = reference_attention(*wide, policy=Constant(1.0), is_causal=right == 0, return_stats=True)
-    torch.testing.assert_close(entropy.double(), stats.entropy, rtol=1e-5, atol=1e-5)
-    assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
+    check_one_walk(once.launch_once, q, k, v, right=right)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -367,7 +398,7 @@ def test_every_product_has_its_descriptors_set():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) == 6
+    assert len(found) == 8
     for kernel, (products, unset) in found.items():
         assert products > 0, kernel
         assert not unset, kernel

@@ -82,7 +82,8 @@ def test_more_keys_than_queries(is_causal):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_any_implementation_serves_the_batches(implementation):
     dtype = torch.float16 if implementation == "hybrid" else torch.float32
-    tensors = [x.detach() for x in packed(21, 21, dtype)]
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, else by Triton's interpreter
+    tensors = [x.detach().to(device) for x in packed(21, 21, dtype)]
     marks = torch.tensor([0, 10, 12, 21])
     got = attention_varlen(*tensors, marks, is_causal=True, implementation=implementation)
     expected, _ = one_by_one(*(x.double() for x in tensors), marks.tolist(), marks.tolist(), is_causal=True)

@@ -6,6 +6,7 @@ And what attention gets of a row: how many shapes of batches a run has, each of 
 """
 
 import argparse
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,18 @@ from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 
 def budget(model: str, plan: Plan) -> dict[str, dict[str, float]]:
-    """Return each algorithm's examples, mean tokens, mean answer tokens, and its shares of all of them."""
+    """Return each algorithm's examples, how many differ, mean tokens, mean answer tokens, and its shares of them."""
     examples, (train, _) = corpus(plan).train, encoded(model, plan)
     names = np.array([example.algorithm for example in examples])
     tokens = np.array([len(example.ids) for example in train])
     answers = np.array([len(example.ids) - example.start for example in train])
+    different = Counter(name for name, _ in {(example.algorithm, example.question) for example in examples})
     found: dict[str, dict[str, float]] = {}
     for name in plan.algorithms:
         of_it: Any = names == name
         found[name] = {
             "examples": int(of_it.sum()),
+            "different": different[name],
             "shortest": int(tokens[of_it].min()),
             "longest": int(tokens[of_it].max()),
             "tokens": float(tokens[of_it].mean()),
@@ -60,14 +63,23 @@ if __name__ == "__main__":
     except ValueError as refusal:
         parser.error(str(refusal))
     table = Table(
-        Column(no_wrap=True), "examples", "tokens", "answer", "% of examples", "% of tokens", "% of answer tokens"
+        Column(no_wrap=True),
+        "examples",
+        "different",
+        "tokens",
+        "answer",
+        "% of examples",
+        "% of tokens",
+        "% of answer tokens",
     )
     for name, of in rows.items():
         percent = (f"{100 * of[key]:.1f}" for key in ("share_of_examples", "share_of_tokens", "share_of_answer_tokens"))
-        table.add_row(name, f"{of['examples']:,}", f"{of['tokens']:.0f}", f"{of['answer_tokens']:.0f}", *percent)
+        counts = (f"{of[key]:,.0f}" for key in ("examples", "different", "tokens", "answer_tokens"))
+        table.add_row(name, *counts, *percent)
     total = sum(of["examples"] * of["tokens"] for of in rows.values())
     shortest, longest = min(of["shortest"] for of in rows.values()), max(of["longest"] for of in rows.values())
     examples = sum(of["examples"] for of in rows.values())
-    Console().print(table, f"in all: {examples:,} examples of {shortest} to {longest:,} tokens, {total:,.0f} tokens")
+    console = Console(width=110)  # as wide as the table, also where it is written to a file
+    console.print(table, f"in all: {examples:,} examples of {shortest} to {longest:,} tokens, {total:,.0f} tokens")
     shapes, cells = attended(model, scale.corpus, scale.recipe)
-    Console().print(f"attention: {shapes} shapes of batches in {scale.recipe.steps} steps, {cells:.2f} cells a token")
+    console.print(f"attention: {shapes} shapes of batches in {scale.recipe.steps} steps, {cells:.2f} cells a token")

@@ -12,7 +12,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from sharpmax.tasks.clrs_text.examples import ALGORITHMS, same_answer, stream, validation
+from sharpmax.tasks.clrs_text.examples import ALGORITHMS, Example, same_answer, stream, validation
 
 NAME = "clrs_text"
 
@@ -37,20 +37,23 @@ def clrs_text_task(
 
     Args:
         shots: solved examples of the same algorithm and length put before each question, for a model that was not
-            fine-tuned. They are of other draws than the questions.
+            fine-tuned. They are of other draws than the questions, and never the question itself: small inputs repeat.
 
     Raises:
         ImportError: lm-eval is not installed.
+        ValueError: nothing to ask, or fewer than 0 shots.
     """
     try:
         task = import_module("lm_eval.api.task")
     except ModuleNotFoundError as error:
         raise ImportError(f"{error.name} is not installed; it comes with: pip install lm-eval") from error
+    if not algorithms or not lengths or shots < 0:
+        raise ValueError(f"expected algorithms, lengths and 0 shots or more, got {algorithms}, {lengths} and {shots}")
     documents = Documents(
         {
             "algorithm": algorithm,
             "length": length,
-            "question": _shots(algorithm, length, shots) + example.question,
+            "question": _shots(example, shots) + example.question,
             "answer": example.answer,
         }
         for algorithm in algorithms
@@ -72,8 +75,9 @@ def clrs_text_task(
     })  # fmt: skip
 
 
-def _shots(algorithm: str, length: int, count: int) -> str:
-    return "".join(e.question + e.answer for e in islice(stream(algorithm, length, seed=1), count))
+def _shots(asked: Example, count: int) -> str:
+    drawn = stream(asked.algorithm, asked.length, seed=1)
+    return "".join(e.question + e.answer for e in islice((e for e in drawn if e.question != asked.question), count))
 
 
 def _longest(documents: Documents) -> int:

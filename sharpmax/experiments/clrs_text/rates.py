@@ -5,6 +5,7 @@ falls to a rate of 0 as a long one does, and may prefer a higher one; the differ
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def try_rates(study: Study, rates: Sequence[float], out: str | Path, *, device: str) -> dict[str, Any]:
     """Return the loss on held-out examples after the study's steps at each rate, and the best; kept in a run folder."""
-    if not rates or min(rates) <= 0:
+    if not rates or not all(0 < rate < math.inf for rate in rates):
         raise ValueError(f"expected learning rates above 0, got {list(rates)}")
     config = {**study.config, "arms": ["plain"], "seeds": [study.seeds[0]], "rates": list(rates)}
     folder = RunFolder.open(out, "clrs-text", f"{study.name}-rates", config)

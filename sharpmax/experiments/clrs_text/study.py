@@ -6,6 +6,7 @@ A run is the *full* one, as committed under `results/`, or *quick*, for tests: a
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sharpmax.experiments.run_folder import run_name
 from sharpmax.hf.finetune import Recipe
 from sharpmax.tasks.clrs_text.corpus import Plan
 
@@ -97,7 +98,7 @@ def plan_study(
     Raises:
         ValueError: an option that does not fit.
     """
-    chosen = tuple(arms or ARMS)
+    chosen = tuple(dict.fromkeys(arms or ARMS))
     if unknown := [arm for arm in chosen if arm not in ARMS]:
         raise ValueError(f"unknown arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
     if "plain" not in chosen:
@@ -113,7 +114,7 @@ def plan_study(
     changed = [short.get(name, name) + ("" if value is True else str(value)) for name, value in given.items()]
     changed += [f"seed{seed}"] if seed else []
     changed += ["-".join(chosen)] if arms else []
-    name = "-".join([model.replace("/", "-"), *(["quick"] if quick else []), *changed])
+    name = "-".join([run_name(model), *(["quick"] if quick else []), *changed])
     return Study(
         name,
         model,

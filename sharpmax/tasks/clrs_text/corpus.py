@@ -11,6 +11,8 @@ import gzip
 import hashlib
 import json
 import random
+import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -20,12 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax import atomic
-from sharpmax.tasks.clrs_text.examples import ALGORITHMS, VALIDATION_SEEDS, Example, stream, validation
+from sharpmax.tasks.clrs_text.examples import (
+    ALGORITHMS,
+    VALIDATION_SEEDS,
+    Example,
+    require_known,
+    require_samples,
+    stream,
+    validation,
+)
 from sharpmax.wheels import cache_folder
 
 SHARD = 4096
 GIVE_UP = 1000
 """Draws in a row that are all in the test set: then no training example of that algorithm and length is left."""
+TOO_LONG = 20
+"""Draws in a row that are all too long: then that algorithm is not trained on at that length."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,14 @@ class Plan:
     hints: bool = False
 
     def __post_init__(self) -> None:
+        for algorithm in self.algorithms:
+            for length in (*self.train_lengths, *self.test_lengths):
+                require_known(algorithm, length)
+        require_samples(self.test_samples)
+        if self.train_examples < 1:
+            raise ValueError(f"expected at least 1 training example, got {self.train_examples}")
         shards = -(-self.train_examples // SHARD)
-        if self.train_examples < 1 or set(range(self.train_seed, self.train_seed + shards)) & set(VALIDATION_SEEDS):
+        if set(range(self.train_seed, self.train_seed + shards)) & set(VALIDATION_SEEDS):
             raise ValueError(
                 f"expected training examples from seeds that are none of {VALIDATION_SEEDS}, got "
                 f"{self.train_examples} from seed {self.train_seed}, which makes shards of {shards} seeds on from there"
@@ -75,7 +93,8 @@ def corpus(plan: Plan, *, processes: int = 1, report: Callable[[int, int], None]
     `report(made, of)` is called as shards are finished.
 
     Raises:
-        ValueError: a training example that is also a test example, which the making rules out.
+        ValueError: nothing to train on or to ask that is short enough; or a training example that is also a test
+            example, which the making rules out.
     """
     folder = corpus_folder(plan)
     tests = {folder / f"test-{name}.jsonl.gz": partial(_test_examples, plan, name) for name in plan.algorithms}
@@ -83,6 +102,8 @@ def corpus(plan: Plan, *, processes: int = 1, report: Callable[[int, int], None]
     test: dict[str, Example] = {}
     for example in (example for examples, _, _ in made for example in examples):
         test.setdefault(example.question, example)
+    if not test:
+        raise ValueError(f"every question has more than {plan.most_characters:,} characters; ask at shorter lengths")
     asked = frozenset(test)
     shards = range(-(-plan.train_examples // SHARD))
     trains = {folder / f"train-{i:03}.jsonl.gz": partial(_train_examples, plan, i, asked) for i in shards}
@@ -167,16 +188,24 @@ def training(plan: Plan, asked: frozenset[str], *, seed: int, count: int) -> tup
     streams = {pair: stream(*pair, seed=seed, hints=plan.hints) for pair in pairs}
     examples: list[Example] = []
     left_out = 0
+    too_long = Counter[tuple[str, int]]()
     while len(examples) < count:
         if not pairs:
-            raise ValueError("every training example there is, is in the test set; train on longer inputs")
+            raise ValueError(
+                "every training example that was drawn is in the test set, or has more than "
+                f"{plan.most_characters:,} characters; train on inputs of other lengths"
+            )
         pair = draws.choice(pairs)
         found = next((e for _, e in zip(range(GIVE_UP), streams[pair], strict=False) if e.question not in asked), None)
         if found is None:
             pairs.remove(pair)
         elif _characters(found) > plan.most_characters:
             left_out += 1
+            too_long[pair] += 1
+            if too_long[pair] == TOO_LONG:
+                pairs.remove(pair)
         else:
+            too_long[pair] = 0
             examples.append(found)
     return examples, left_out
 
@@ -194,9 +223,13 @@ def _write(file: Path, make: Make) -> None:
 
 def _read(file: Path) -> Shard:
     """Return the shard in the file; its checksum is of the text, not of the zip."""
-    head, _, lines = gzip.decompress(file.read_bytes()).decode().partition("\n")
-    said: dict[str, Any] = json.loads(head)
-    if hashlib.sha256(lines.encode()).hexdigest() != said["sha256"]:
+    try:
+        head, _, lines = gzip.decompress(file.read_bytes()).decode().partition("\n")
+        said: dict[str, Any] = json.loads(head)
+        whole = hashlib.sha256(lines.encode()).hexdigest() == said["sha256"]
+    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError, KeyError):
+        whole = False
+    if not whole:
         raise ValueError(f"{file} is not what was written; delete it to make it again")
     return [Example(*json.loads(line)) for line in lines.splitlines()], said["left_out"], said["sha256"]
 

@@ -50,13 +50,20 @@ def stream(algorithm: str, length: int, *, seed: int, hints: bool = False) -> It
     """Yield examples without end; the same arguments give the same ones.
 
     Raises:
-        ValueError: an unknown algorithm, or a length below 4; at the call, not at the first example.
+        ValueError: an unknown algorithm, a length below 4, or no seed; at the call, not at the first example.
     """
+    require_known(algorithm, length)
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:  # None would draw anew each time
+        raise ValueError(f"expected a seed from 0 to {2**32 - 1}, got {seed!r}")
+    return _stream(algorithm, length, seed, hints)
+
+
+def require_known(algorithm: str, length: int) -> None:
+    """Raise ValueError for an algorithm or a length that there is not."""
     if algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}; there are: {', '.join(ALGORITHMS)}")
     if length < SHORTEST:
         raise ValueError(f"expected a length of at least {SHORTEST}, got {length}")
-    return _stream(algorithm, length, seed, hints)
 
 
 def _stream(algorithm: str, length: int, seed: int, hints: bool) -> Iterator[Example]:
@@ -76,10 +83,15 @@ def validation(
     hints: bool = False,
 ) -> list[Example]:
     """Return the published validation examples of one algorithm and length, or the first `samples` of each seed."""
-    if not 1 <= samples <= VALIDATION_SAMPLES:
-        raise ValueError(f"expected 1 to {VALIDATION_SAMPLES} samples a seed, got {samples}")
+    require_samples(samples)
     streams = (stream(algorithm, length, seed=seed, hints=hints) for seed in seeds)
     return [example for each in streams for example in islice(each, samples)]
+
+
+def require_samples(samples: int) -> None:
+    """Raise ValueError for more samples of a validation seed than are published, or none."""
+    if not 1 <= samples <= VALIDATION_SAMPLES:
+        raise ValueError(f"expected 1 to {VALIDATION_SAMPLES} samples a seed, got {samples}")
 
 
 def same_answer(said: str, answer: str) -> bool:

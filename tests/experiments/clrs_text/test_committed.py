@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from sharpmax.experiments.clrs_text import measured
-from sharpmax.experiments.clrs_text.page import COMMITTED, LEARNED
+from sharpmax.experiments.clrs_text.claims import has_learned, interval
+from sharpmax.experiments.clrs_text.page import COMMITTED
+from sharpmax.experiments.clrs_text.statistics import verdicts
 from sharpmax.experiments.clrs_text.study import LABELS, SCALES, plan_study
 
 ROOT = Path(__file__).parents[3]
 RESULT = ROOT / "results" / "clrs-text" / COMMITTED
 SPEED = ROOT / "results" / "clrs-text" / "throughput-h200"
-STUDY = plan_study(seed=0, quick=False, steps=60)
+STUDY = plan_study(seed=0, quick=False, compile=True)
 
 
 def step(name):
@@ -24,11 +26,9 @@ def metrics():
     return json.loads((RESULT / "metrics.json").read_text())
 
 
-def test_the_docs_name_the_command_of_this_run_and_where_its_training_was_another(metrics):
-    """What is trained on and asked is the same now; a step's batches are not, so the recipe is the run's own."""
+def test_the_docs_name_the_command_of_this_run_which_would_be_the_same_now(metrics):
     assert STUDY.name == COMMITTED
-    wanted = json.loads(json.dumps(STUDY.config))
-    assert {name for name, value in wanted.items() if metrics["config"][name] != value} == {"recipe"}
+    assert json.loads(json.dumps(STUDY.config)).items() <= metrics["config"].items()
     docs = (ROOT / "docs" / "clrs-text.md").read_text()
     assert metrics["command"] in docs
     assert min(metrics["commit"], key=len)[:7] in docs
@@ -52,7 +52,7 @@ def test_two_seeds_an_arm_and_all_thirty_on_one_machine(metrics):
     for run in metrics["runs"]:
         assert run["origin"]["device"] == "NVIDIA H200"
         assert sum(run["seconds"].values()) < 600
-        assert run["generation"]["agree"] == run["generation"]["asked"] == 6
+        assert run["generation"]["asked"] == 6
 
 
 def test_the_docs_show_what_was_measured(metrics):
@@ -69,11 +69,19 @@ def test_the_docs_show_what_was_measured(metrics):
         assert f"| {LABELS[arm]} | {' | '.join(cells)} |" in docs
 
 
-def test_the_page_claims_nothing_of_a_model_that_has_not_learned(metrics):
-    trained = [metrics["by_length"]["plain"][str(n)]["exact"] for n in metrics["trained"]]
-    assert sum(trained) / len(trained) < LEARNED
-    for place in (RESULT / "page.json", ROOT / "docs" / "clrs-text.md"):
-        assert "neither confirms nor refutes" in place.read_text()
+def test_the_docs_say_how_many_generated_answers_agree(metrics):
+    agree, asked = (sum(run["generation"][key] for run in metrics["runs"]) for key in ("agree", "asked"))
+    assert f"agreed on {agree} of {asked} answers" in (ROOT / "docs" / "clrs-text.md").read_text()
+
+
+def test_the_plain_model_has_learned_and_the_docs_conclude_what_the_intervals_allow(metrics):
+    assert has_learned(metrics)
+    beyond, docs = verdicts(metrics["difference"]["paper"]["beyond"]), (ROOT / "docs" / "clrs-text.md").read_text()
+    assert not beyond["ahead"]
+    assert not beyond["behind"]
+    assert f"ahead on none of {len(beyond['undecided'])} and behind on none" in docs
+    in_tokens = verdicts(metrics["token_difference"]["paper"]["beyond"])
+    assert f"in tokens ahead on {len(in_tokens['ahead'])}, behind on {len(in_tokens['behind'])}" in docs
 
 
 def test_the_papers_rule_trains_at_three_quarters_of_plain_speed():
@@ -82,10 +90,10 @@ def test_the_papers_rule_trains_at_three_quarters_of_plain_speed():
         (ROOT / "docs" / "clrs-text.md").read_text(),
     )
     assert (found["device"], found["tokens_a_step"]) == ("NVIDIA H200", 49152)
-    assert found["of_plain"]["paper"] >= found["wanted"] == 0.75
-    for way, share in ((found, "**{:.2f}**"), (found["compiled"], "{:.2f}")):  # compiled, it is told as a miss
+    for way in (found, found["compiled"]):
+        assert way["of_plain"]["paper"] >= found["wanted"] == 0.75
         plain, paper = (f"{sum(way['tokens_per_second'][name]) / 2:,.0f}" for name in ("none", "paper"))
-        assert f"| {plain} | {paper} | {share.format(way['of_plain']['paper'])} |" in docs
+        assert f"| {plain} | {paper} | **{way['of_plain']['paper']:.2f}** |" in docs
 
 
 def test_the_learning_rate_is_the_one_that_was_found_best():
@@ -105,7 +113,3 @@ def leaves(value, place=()):
             yield from leaves(inner, (*place, key))
     else:
         yield place, value
-
-
-def interval(apart):
-    return f"{100 * apart['mean']:+.1f} [{100 * apart['low']:+.1f}, {100 * apart['high']:+.1f}]"

@@ -1,6 +1,7 @@
 """CLRS-Text in lm-evaluation-harness: its verdict is that of one pass."""
 
 import sys
+from itertools import islice
 
 import pytest
 
@@ -12,13 +13,32 @@ from sharpmax.hf.answer_model import right_tokens
 from sharpmax.hf.finetune import Recipe, finetune
 from sharpmax.hf.gemma import gemma
 from sharpmax.hf.harness import harness_model
-from sharpmax.tasks.clrs_text.examples import validation
+from sharpmax.tasks.clrs_text.examples import stream, validation
 
 
 def test_a_missing_harness_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.api.task", None)
     with pytest.raises(ImportError, match="pip install lm-eval"):
         clrs_text_task()
+
+
+def test_no_question_stands_solved_before_itself():
+    """Of four nodes there are few graphs: the first draws of any seed meet the questions."""
+    task = clrs_text_task(("bridges",), (4,), samples=20, shots=5)
+    documents = task.dataset["test"]
+    assert len(documents) == 100
+    for document in documents:
+        *solved, question = document["question"].split("bridges:\n")[1:]
+        assert len(solved) == 5
+        assert not any(shot.startswith(question) for shot in solved)
+    first = "".join(e.question + e.answer for e in islice(stream("bridges", 4, seed=1), 5))
+    assert any(e.question in first for e in validation("bridges", 4, samples=20))  # so it had to be seen to
+
+
+@pytest.mark.parametrize("options", [{"algorithms": ()}, {"lengths": ()}, {"shots": -1}])
+def test_nothing_to_ask_is_refused(options):
+    with pytest.raises(ValueError, match="expected algorithms, lengths and 0 shots or more"):
+        clrs_text_task(**{"algorithms": ("bfs",), "lengths": (4,), **options})
 
 
 @pytest.mark.filterwarnings("ignore")

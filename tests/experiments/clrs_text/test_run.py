@@ -9,6 +9,7 @@ from sharpmax.experiments import reproduce
 from sharpmax.experiments.clrs_text import arm as arms
 from sharpmax.experiments.clrs_text import measured
 from sharpmax.experiments.clrs_text.budget import attended, budget
+from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.study import plan_study
 from sharpmax.hf import packing
 from sharpmax.tasks.clrs_text.corpus import corpus, held_out
@@ -86,6 +87,8 @@ def test_every_algorithm_gets_its_share_of_the_examples_whatever_its_length():
         assert sum(of[f"share_of_{kind}"] for of in shares.values()) == pytest.approx(1)
     assert all(of["share_of_examples"] == pytest.approx(1 / 3, abs=0.05) for of in shares.values())
     assert shares["task_scheduling"]["share_of_answer_tokens"] > 0.6
+    assert shares["minimum"]["different"] == shares["minimum"]["examples"]
+    assert shares["segments_intersect"]["different"] < 0.5 * shares["segments_intersect"]["examples"]
 
 
 def test_a_run_meets_few_shapes_of_batches(monkeypatch):
@@ -95,6 +98,18 @@ def test_a_run_meets_few_shapes_of_batches(monkeypatch):
     exact_shapes, exact_cells = attended("gemma-tiny", study.corpus, study.recipe)
     assert 1 <= shapes < exact_shapes
     assert 1 < exact_cells < cells < 1.3 * exact_cells
+
+
+def test_a_folder_of_any_name_is_a_model_to_study(tmp_path):
+    assert plan_study(seed=0, quick=True, model=str(tmp_path / "my model")).name == "my-model-quick"
+    assert plan_study(seed=0, quick=True, arms=("plain", "paper", "plain")).arms == ("plain", "paper")
+
+
+@pytest.mark.parametrize("rate", [0.0, -1e-3, float("inf"), float("nan")])
+def test_a_rate_that_cannot_be_is_refused_before_any_work(rate, tmp_path):
+    with pytest.raises(ValueError, match="learning rates above 0"):
+        try_rates(plan_study(seed=0, quick=True), (1e-3, rate), tmp_path / "runs", device="cpu")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

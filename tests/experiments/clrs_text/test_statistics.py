@@ -54,6 +54,16 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     assert 86 <= held <= 100
 
 
+def test_two_seeds_that_differ_by_more_than_questions_do_are_too_few():
+    """What the docs and the page warn of: the interval of two seeds is about from the one to the other."""
+    draws = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        low, high = bootstrap(0.1 + 0.1 * draws.standard_normal((2, 1)) + 0.05 * draws.standard_normal((2, 80)))
+        held += low <= 0.1 <= high
+    assert 0.4 < held / 200 < 0.7
+
+
 def test_seeds_that_disagree_widen_the_interval():
     draws = np.random.default_rng(1)
     noise = 0.1 * draws.standard_normal((2, 200))

@@ -45,6 +45,12 @@ def test_a_stream_that_cannot_be_is_refused_at_the_call(algorithm, length, word)
         stream(algorithm, length, seed=0)
 
 
+@pytest.mark.parametrize("seed", [None, -1, 2**32, 1.5])
+def test_a_stream_without_a_seed_is_refused_at_the_call(seed):
+    with pytest.raises(ValueError, match="expected a seed"):
+        stream("bfs", 4, seed=seed)
+
+
 def test_hints_show_the_trace():
     plain, hinted = (next(stream("insertion_sort", 5, seed=0, hints=hints)) for hints in (False, True))
     assert "trace" not in plain.question
@@ -90,6 +96,36 @@ def test_a_shard_that_was_changed_is_refused(cache):
     file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()).replace(b"1", b"0")))
     with pytest.raises(ValueError, match="delete it"):
         corpus(PLAN)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\x1f\x8b\x08\x00", gzip.compress(b"[]\n"), gzip.compress(b"x")[:-9]])
+def test_a_shard_that_is_damaged_is_refused_in_the_same_words(content, cache):
+    corpus(PLAN)
+    (corpus_folder(PLAN) / "test-bfs.jsonl.gz").write_bytes(content)
+    with pytest.raises(ValueError, match="delete it"):
+        corpus(PLAN)
+
+
+def test_what_is_always_too_long_ends_with_an_error_not_in_drawing_for_ever(cache):
+    with pytest.raises(ValueError, match="more than 20 characters; train on"):
+        training(dataclasses.replace(PLAN, most_characters=20), frozenset(), seed=1, count=5)
+    with pytest.raises(ValueError, match="more than 20 characters; ask at"):
+        corpus(dataclasses.replace(PLAN, algorithms=("bfs",), most_characters=20))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"algorithms": ("bogosort",)}, "bogosort"),
+        ({"train_lengths": (0,)}, "got 0"),
+        ({"test_lengths": (3,)}, "got 3"),
+        ({"test_samples": 0}, "samples"),
+        ({"train_examples": 0}, "at least 1 training example"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_any_work(options, word):
+    with pytest.raises(ValueError, match=word):
+        Plan(**options)
 
 
 def test_what_is_too_long_is_left_out_and_counted(cache):
