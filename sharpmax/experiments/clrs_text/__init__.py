@@ -75,6 +75,8 @@ def run(
         compile=compile,
         learning_rate=learning_rate,
     )
+    if parallel < 1:
+        raise ValueError(f"expected parallel to be at least 1, got {parallel}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if rates:
         return try_rates(study, rates, out, device=device)

@@ -105,6 +105,8 @@ def plan_study(
         raise ValueError("expected the arm plain among the arms: the others are compared with it")
     if seeds is not None and seeds < 1:
         raise ValueError(f"expected at least 1 seed, got {seeds}")
+    if seed + (seeds or 2) > 2**32:
+        raise ValueError(f"expected seeds below {2**32}, got {seed} and {(seeds or 2) - 1} more")
     scale = SCALES["quick" if quick else "full"]
     options = {"steps": steps, "tokens": tokens, "at_once": at_once, "compile": compile, "learning_rate": learning_rate}
     given = {name: value for name, value in options.items() if value is not None}

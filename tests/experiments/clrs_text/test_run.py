@@ -118,3 +118,10 @@ def test_a_rate_that_cannot_be_is_refused_before_any_work(rate, tmp_path):
 def test_a_study_that_cannot_be_is_refused(options, word):
     with pytest.raises(ValueError, match=word):
         plan_study(seed=0, quick=True, **options)
+
+
+@pytest.mark.parametrize("options", [{"parallel": -3}, {"seed": 2**32 - 1}])
+def test_a_run_that_cannot_be_is_refused_before_any_work(options, tmp_path):
+    with pytest.raises(ValueError, match="at least 1, got -3|seeds below"):
+        run(tmp_path / "runs", quick=True, **options)
+    assert not (tmp_path / "runs").exists()
