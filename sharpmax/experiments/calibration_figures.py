@@ -12,10 +12,11 @@ ALLOWED, FITTED = 0.5, 32
 
 
 def save_figures(metrics: Mapping[str, Any], folder: Path) -> None:
-    """Draw both from the study's metrics, each as PNG and SVG."""
+    """Draw both from the study's metrics, each as PNG and SVG; the second if every price was judged."""
     if metrics["seeds"]["chosen"]:
         accuracy_by_size(metrics).save(folder, "accuracy")
-    trade_off(metrics).save(folder, "trade-off")
+    if not any(name.startswith("penalty") for name in metrics.get("absent", ())):
+        trade_off(metrics).save(folder, "trade-off")
 
 
 def accuracy_by_size(metrics: Mapping[str, Any]) -> CurvesDisplay:

@@ -1,16 +1,19 @@
 """What a learned policy is worth, and where it is not: the whole comparison, a step at a time, each kept once computed.
 
 Claim (ours): 810 numbers, fitted on lookups of at most 32 entries, take a frozen SmolLM2 to 75 % at 128 entries and
-60 % at 256, for at most 0.5 % of perplexity at 256, 1,024 and 4,096 tokens of each of three kinds of text: Python's
-reference, source code, NumPy's docstrings, in parts that no fit or choice saw. A fourth kind, PyTorch's docstrings,
-that nothing was fitted or chosen on, is reported beside them (`unseen`) and is no part of the claim. Then the honest
-part: the same card on other wordings and tasks, fitted on a mixture, against the paper's rule, one global beta, b
-alone, and a LoRA fitted at equal cost, at the best of three rates by the selection split; five seeds; and accuracy
-against perplexity as the price of text grows. What was found: docs/guide-length.md.
+60 % at 256, for at most 0.5 % of perplexity at 256, 1,024 and 4,096 tokens of each of three kinds of text: prose on
+Python, source code, NumPy's docstrings, in parts that no fit, choice or earlier report saw. The prose is Python's
+reference to fit on, and its enhancement proposals too to choose on; to report on only those, because there is no more
+of the reference. What earlier reports read of that (`reference`), and PyTorch's docstrings, which nothing was fitted or
+chosen on (`unseen`), are reported beside them. Then the honest part: the same card on other wordings and tasks, fitted
+on a mixture, against the paper's rule, one global beta, b alone, and a LoRA fitted at equal cost, at the best of three
+rates by the selection split; five seeds; and accuracy against perplexity as the price of text grows. What was found:
+docs/guide-length.md.
 
-Cost: some seven minutes on an H200, most of it one descent for all fits, in bfloat16. A killed run continues:
-    python -m sharpmax.experiments.calibration_study --device cuda --out runs
-    python -m sharpmax.experiments.calibration_study --device cuda --only seed0 seed1 --out runs     (a part of it)
+Cost: some ten minutes on an H200, in bfloat16. A killed run continues:
+    git clone https://github.com/python/peps && git -C peps checkout ba4deeb
+    python -m sharpmax.experiments.calibration_study --device cuda --proposals peps/peps --out runs
+    python -m sharpmax.experiments.calibration_study … --only seed0 seed1     (a part of it)
 """
 
 import argparse
@@ -40,10 +43,11 @@ from sharpmax.experiments.calibration import (
     held_out_exam,
     recipe_for,
     selection_exam,
+    spread,
 )
 from sharpmax.experiments.calibration_table import by_kind, comparison, transfer
 from sharpmax.experiments.run_folder import RunFolder
-from sharpmax.experiments.splits import text_of, unseen_kind
+from sharpmax.experiments.splits import KINDS, proposals_of, text_of, unseen_kind
 from sharpmax.hf.adapter import learn_lora
 from sharpmax.hf.choose import best_of, choose, score
 from sharpmax.hf.descent import Recipe
@@ -73,23 +77,29 @@ FITS: dict[str, dict[str, Any]] = {
 """Every fit by name, and what sets it apart from that of seed 0."""
 CHOSEN = (*SEEDS, "mixture", "b-alone")
 """The fits of which the selection split chooses how much to keep; the others are judged as they are."""
-FRESH = 20
-"""The first seed of the questions that what was chosen is judged on. The way to choose was last changed when answers to
-those of seeds 0 to 4 had been seen; what nothing is chosen of is judged on seed 0."""
+FRESH = 60
+"""The first seed of the questions to judge on. The way to choose was last changed when answers to those of seeds 0 to
+4, 20 to 24 and 40 had been seen."""
+READ = {"source": 65536, "docstrings": 65536, "unseen": 65536}
+"""Tokens at the beginning of each kind of text to report on that earlier reports read; and all of the reference."""
 RULES: dict[str, Policy] = {"paper": PAPER, **{f"beta{beta:g}": Constant(beta) for beta in (1.05, 1.1)}}
 LORAS = {f"lora-{rate:g}": rate for rate in (2e-3, 5e-3, 1e-2)}
 """Their learning rates; `lora` is the one of them that the selection split likes best."""
-SELECTION = 49152
-"""Tokens of each kind of text to choose on, where it has as many."""
+SELECTION = 98304
+"""Tokens of each kind of text to choose on, where it has as many: 24 windows of 4,096."""
 
 log = logging.getLogger("sharpmax.experiments.calibration_study")  # also where this module is the program
 
 
 def run(
     out: str | Path = "runs", *, model: str = "smollm2", device: str = "cuda", prompts: int = 200, steps: int = STEPS,
-    questions: int = 8, text_tokens: int = 65536, together: int = 65536, only: Sequence[str] = (),
+    questions: int = 8, text_tokens: int = 98304, together: int = 65536, proposals: str | Path | None = None,
+    only: Sequence[str] = (), gather: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compute every step that is not on disk yet (or only the named ones), and gather them."""
+    """Compute every step that is not on disk yet (or only the named ones), and gather them.
+
+    With `gather` nothing is judged any more: what is on disk makes the whole, and `absent` names what it lacks.
+    """
     # In the order of what is asked first: a run may be cut short.
     others = [name for name in FITS if name not in SEEDS]
     names = [*(name for name in FITS if name in SEEDS), "transfer-seed0", *RULES, *others, "transfer-mixture", *LORAS]
@@ -97,17 +107,26 @@ def run(
     if unknown:
         raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")
     config = {"seed": 0, "model": model, "prompts": prompts, "steps": steps, "questions": questions}
-    folder = RunFolder.open(out, "calibration-study", Path(model).name, {**config, "text_tokens": text_tokens})
-    exam = {"prompts": prompts, "text_tokens": text_tokens, "together": together}
-    study = _Study(load(model, device=device), folder, exam, steps, questions)
+    config |= {"text_tokens": text_tokens, "proposals": proposals is not None}
+    folder = RunFolder.open(out, "calibration-study", Path(model).name, config)
+    study = _Study(load(model, device=device), folder, config, together, proposals)
+    absent = [name for name in names if gather and not study.judged(name)]
+    if gather and set(absent) & set(SEEDS):
+        raise ValueError(f"{folder.path} has no judgement of {', '.join(sorted(set(absent) & set(SEEDS)))} to gather")
     with _half(device):
-        found = {name: study.step(name) for name in names if not only or name in only}
+        found = {name: study.step(name) for name in names if name not in absent and (not only or name in only)}
     if not only:
-        found["lora"] = found.pop(best_of({name: found[name]["score"] for name in LORAS}, most_rise=MOST_RISE))
+        rivals = {name: found[name]["score"] for name in LORAS if name in found}
+        if rivals:
+            found["lora"] = found.pop(best_of(rivals, most_rise=MOST_RISE))
         found["seeds"] = study.pooled(found)
         study.write_card()
     # Each item's record stays in its step's file; the metrics are what is read.
-    metrics = {name: {key: value for key, value in step.items() if key != "records"} for name, step in found.items()}
+    metrics: dict[str, Any] = {
+        name: {key: value for key, value in step.items() if key != "records"} for name, step in found.items()
+    }
+    if absent:
+        metrics["absent"] = absent
     folder.finish(metrics)
     if not only:
         from sharpmax.experiments.calibration_figures import save_figures
@@ -126,18 +145,23 @@ class _Study:
     """One model, one folder: every fit and every judgement by name, each computed once."""
 
     def __init__(
-        self, loaded: LoadedModel, folder: RunFolder, exam: dict[str, Any], steps: int, questions: int
+        self, loaded: LoadedModel, folder: RunFolder, config: dict[str, Any], together: int, proposals: Any
     ) -> None:
-        self.loaded, self.folder, self.exam = loaded, folder, exam
-        self.steps, self.questions = steps, questions
-        self._exams, self._unseen = cache(self._draw_exams), cache(self._read_unseen)
+        self.loaded, self.folder, self.proposals = loaded, folder, proposals
+        self.steps, self.questions, self.text_tokens = (config[n] for n in ("steps", "questions", "text_tokens"))
+        self.exam = {"prompts": config["prompts"], "together": together}
+        self._exams, self._texts = cache(self._draw_exams), cache(self._read)
+
+    def judged(self, name: str) -> bool:
+        """Tell whether a step is on disk."""
+        return (self.folder.path / "steps" / f"judge-{name}.json").exists()
 
     def step(self, name: str) -> Any:
         """Return one step of the study."""
         if name in FITS:
             return self._learned(name)
         if name in RULES:
-            return self._judged(name, partial(self._sit, RULES[name]), 0, RIVAL)
+            return self._judged(name, partial(self._sit, RULES[name]), FRESH, RIVAL)
         if name in LORAS:
             return self._once(f"judge-{name}", lambda: self._lora(LORAS[name]))
         policy = self._choice(name.removeprefix("transfer-"))["policy"]
@@ -210,9 +234,8 @@ class _Study:
         return self._once(f"choose-{name}", chosen)
 
     def _selection(self, tasks: Sequence[str], seed: int) -> Exam:
-        tokens = min(SELECTION, MORE_TEXT * self.exam["text_tokens"])
-        exam = {**self.exam, "windows": WINDOWS, "text_tokens": tokens // MORE_TEXT}
-        return selection_exam(self.loaded, tasks, FITTED_SIZES[-1], seed, exam)
+        exam = selection_exam(self.loaded, tasks, FITTED_SIZES[-1], seed, {**self.exam, "windows": ()})
+        return replace(exam, texts=self._texts("choose"), windows=WINDOWS)
 
     def _lora(self, rate: float) -> Any:
         """Fit a LoRA on the same data by the same recipe; score it on the selection split, and judge it alike."""
@@ -220,7 +243,7 @@ class _Study:
         rival, numbers = learn_lora(self.loaded, self._draw("seed0"), fitting_texts(self.loaded), recipe)
         exam = self._selection(FITTED_ON, 0)
         scored = score(sit(self.loaded, exam), sit(rival, exam))
-        return {"numbers": numbers, "rate": rate, "score": scored, **self._compared(partial(sit, rival), 0, RIVAL)}
+        return {"numbers": numbers, "rate": rate, "score": scored, **self._compared(partial(sit, rival), FRESH, RIVAL)}
 
     def _recipe(self, name: str) -> Recipe:
         fields = {key: value for key, value in FITS[name].items() if key not in ("tasks", "before")}
@@ -256,12 +279,27 @@ class _Study:
 
     def _draw_exams(self, seed: int, asked: Any) -> list[Exam]:
         tasks, sizes, windows = asked
-        exam = held_out_exam(self.loaded, tasks=tasks, sizes=sizes, windows=windows, seed=seed, **self.exam)
-        tokens = self.exam["text_tokens"]
-        return [exam, replace(exam, questions={}, texts={TEXT: self._unseen(tokens)} if windows else {})]
+        asked = held_out_exam(self.loaded, tasks=tasks, sizes=sizes, windows=(), seed=seed, **self.exam)
+        texts = self._texts("report") if windows else {}
+        unseen = {TEXT: texts["unseen"]} if windows else {}
+        judged = {kind: ids for kind, ids in texts.items() if kind != "unseen"}
+        return [replace(asked, texts=judged, windows=windows), Exam({}, unseen, windows, asked.together)]
 
-    def _read_unseen(self, tokens: int) -> Tensor:
-        return self.loaded.tokens(unseen_kind()[: 8 * tokens])[:, :tokens]
+    def _read(self, split: str) -> dict[str, Tensor]:
+        """Return the ids of every kind of text to choose or to report on; the latter where no report has read."""
+        choosing, piece = split == "choose", max(WINDOWS)
+        tokens = min(SELECTION, MORE_TEXT * self.text_tokens) if choosing else self.text_tokens
+        kinds = {kind: of(split) for kind, of in KINDS.items()} | ({} if choosing else {"unseen": unseen_kind()})
+        ids = {kind: self.loaded.tokens(content) for kind, content in kinds.items()}
+        texts = {kind: spread(i if choosing else i[:, READ.get(kind, 0) :], tokens, piece) for kind, i in ids.items()}
+        if self.proposals is not None:
+            prose, reference = self.loaded.tokens(proposals_of(split, self.proposals)), texts[TEXT]
+            if choosing:
+                more = spread(prose, tokens - reference.shape[1], piece)
+                texts[TEXT] = torch.cat([reference, more], dim=1)
+            else:
+                texts |= {TEXT: spread(prose, tokens, piece), "reference": reference}
+        return texts
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return a step from disk, or compute it and say how long that took."""
@@ -282,7 +320,7 @@ def _worst_rise(step: dict[str, Any]) -> float:
 def _asked_of(name: str) -> int:
     """Return the seed of the questions that a fit is judged on."""
     seed: int = FITS[name].get("seed", 0)
-    return seed + FRESH if name in CHOSEN else seed
+    return FRESH + seed
 
 
 def _joined(sheets: Sequence[Any]) -> Sheet:
@@ -301,9 +339,11 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--questions", type=int, default=8, help="a step")
-    parser.add_argument("--text-tokens", type=int, default=65536)
+    parser.add_argument("--text-tokens", type=int, default=98304)
+    parser.add_argument("--proposals", type=Path, metavar="FOLDER", help="of pep-*.rst: more prose on Python")
     parser.add_argument("--together", type=int, default=65536, help="tokens to read at once")
     parser.add_argument("--only", nargs="+", default=(), metavar="STEP")
+    parser.add_argument("--gather", action="store_true", help="judge nothing more, and name what is absent")
     options = vars(parser.parse_args())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("sharpmax").setLevel(logging.INFO)

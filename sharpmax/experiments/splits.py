@@ -27,6 +27,8 @@ MODULES = "filecmp", "pprint"
 FUNCTIONS = "fft", "non"
 """The same of NumPy's functions, by their own names: `numpy.max`, `numpy.ma.max` and `ndarray.max` say the same."""
 NUMPY = "numpy", "numpy.linalg", "numpy.fft", "numpy.random", "numpy.ma", "numpy.polynomial.polynomial", "numpy.testing"
+PEPS = {"choose": "pep-05??.rst", "report": "pep-06??.rst"}
+"""The files of Python's enhancement proposals by split; nothing is fitted on any."""
 TORCH = "torch", "torch.nn", "torch.nn.functional", "torch.linalg", "torch.optim"
 
 
@@ -62,6 +64,26 @@ def docstrings_of(split: str) -> str:
 
 KINDS: dict[str, Callable[[str], str]] = {"text": text_of, "source": source_of, "docstrings": docstrings_of}
 """The kinds of text that are fitted, chosen and reported on, each by its own split; "text" is the reference."""
+
+
+def proposals_of(split: str, folder: str | Path) -> str:
+    """Return Python's enhancement proposals of one split from a checkout's folder `peps` (github.com/python/peps).
+
+    Prose on Python like its reference, of which there is little; nothing of it is in the reference or another split.
+
+    Raises:
+        FileNotFoundError: the folder has none.
+    """
+    met = _paragraphs(_reference())
+    for name, files in PEPS.items():
+        found = sorted(Path(folder).glob(files))
+        if not found:
+            raise FileNotFoundError(f"there is no {files} in {folder}")
+        kept = [paragraph for paragraph in _once(read_texts(found)) if paragraph not in met]
+        if name == split:
+            return "\n\n".join(kept)
+        met.update(kept)
+    raise ValueError(f"expected a split among {', '.join(PEPS)}, got {split!r}")
 
 
 def unseen_kind() -> str:

@@ -227,7 +227,7 @@ def mean_answer(sheet: Sheet) -> tuple[float, float]:
 
 
 def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> tuple[float, float]:
-    """Return the largest rise of perplexity over all kinds and lengths, and the largest upper end of its interval."""
+    """Return the largest rise of perplexity over all kinds and lengths, and the most to expect of other text."""
     if not plain.losses:
         return 0.0, 0.0
     rises = [paired(before, policy.losses[key]) for key, before in plain.losses.items()]

@@ -1,8 +1,8 @@
 """Two treatments of the same items: the mean difference, its standard error, and whether chance explains it."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from sharpmax.extras import extra
 
 with extra("hf"):
     from scipy import stats
+    from scipy.optimize import brentq
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,49 @@ class Paired:
 
     @property
     def at_most(self) -> float:
-        """The upper end of the difference's one-sided 95 % interval, by Student's t; itself where there is one item."""
+        """What the mean difference of another sample of as many items stays below, 95 %, by Student's t.
+
+        Both means vary, this one and the other's: the interval is √2 as wide as that of the true mean. One item says
+        nothing of how much: then it is the difference itself.
+        """
         if self.items == 1:
             return self.difference
-        return self.difference + float(stats.t.ppf(0.95, self.items - 1)) * self.standard_error
+        return self.difference + float(stats.t.ppf(0.95, self.items - 1)) * math.sqrt(2) * self.standard_error
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the true mean difference, by Student's t; without ends where there is one item."""
+        if self.items == 1:
+            return -math.inf, math.inf
+        reach = float(stats.t.ppf(0.975, self.items - 1)) * self.standard_error
+        return self.difference - reach, self.difference + reach
+
+    @property
+    def interval_of_shares(self) -> tuple[float, float]:
+        """The 95 % interval of a difference between shares of right answers: Tango's score interval (1998).
+
+        Student's would say of four answers that all stayed right that the difference is 0 for sure.
+        """
+        n, d = self.items, self.difference
+        changed = n * (n - 1) * self.standard_error**2 + n * d**2 if n > 1 else abs(d)
+        lost = (changed - n * d) / 2
+
+        def z(delta: float) -> float:
+            """How many standard errors the found difference is above `delta`, were that the true one."""
+            b = -changed + (2 * n - n * d) * delta
+            c = -lost * delta * (1 - delta)
+            share_lost = (math.sqrt(max(0.0, b * b - 8 * n * c)) - b) / (4 * n)
+            return n * (d - delta) / math.sqrt(max(1e-12, n * (2 * share_lost + delta * (1 - delta))))
+
+        sure = float(stats.norm.ppf(0.975))
+        low = -1.0 if z(-1.0) <= sure else float(brentq(lambda delta: z(delta) - sure, -1.0, d))
+        high = 1.0 if z(1.0) >= -sure else float(brentq(lambda delta: z(delta) + sure, d, 1.0))
+        return low, high
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Paired":
+        """Read back what `to_json` gave, whatever else stands beside it."""
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""

@@ -4,11 +4,13 @@ import math
 
 import pytest
 import torch
+from scipy.stats import ttest_rel
 
 import sharpmax
 from sharpmax.experiments import calibration
 from sharpmax.hf.answers import Answered
 from sharpmax.hf.judge import Sheet
+from sharpmax.hf.paired import paired, paired_accuracy
 from tests.hf.tiny import tiny
 
 
@@ -65,6 +67,46 @@ def test_a_card_is_judged_again_and_the_exit_code_tells(tmp_path, monkeypatch):
     fit = ["--fit-sizes", "1", "2", "--steps", "1", "--text-before", "300"]
     assert cli.main(["calibrate", "tiny", *fit, *common]) == 3
     assert not list((tmp_path / "calibrate").rglob("card.json"))
+
+
+def test_another_exam_of_the_same_card_goes_into_a_folder_of_its_own(tmp_path):
+    big = tiny("llama", max_position_embeddings=2048)
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    usual = {"sizes": (2,), "prompts": 2, "windows": (32,), "text_tokens": 64, "out": tmp_path}
+    for options in ({}, {"sizes": (3,)}, {"prompts": 3}, {}):
+        calibration.evaluate(big, tmp_path / "card.json", **{**usual, **options})
+    found = sorted((tmp_path / "evaluate").glob("tiny-llama-card-seed0-*/metrics.json"))
+    assert len(found) == 3
+
+
+def test_a_judgement_is_printed_with_its_intervals(capsys):
+    plain, policy = [0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]
+    right = paired_accuracy(plain, policy).to_json()
+    text = paired([2.0, 2.1, 2.2], [2.0, 2.11, 2.21])
+    one = paired([2.0], [2.01])
+    found = {"4096": text, "source 64": one}
+    judgement = {
+        "tasks": {"lookup": {"8": {"accuracy": right, "loss": right}}},
+        "text": {
+            name: {**each.to_json(), "perplexity_rise": math.expm1(each.difference)} for name, each in found.items()
+        },
+    }
+    calibration.print_judgement({"judgement": judgement, "time_ratio": 1.0, "gains": True, "card": "card.json"})
+    said = capsys.readouterr().out
+    low, high = (100 * end for end in paired_accuracy(plain, policy).interval_of_shares)
+    assert f"right  25.0% ->  75.0% ({low:+.1f} to {high:+.1f} points; p = 0.5)" in said
+    low, high = map(math.expm1, ttest_rel([2.0, 2.11, 2.21], [2.0, 2.1, 2.2]).confidence_interval(0.95))
+    assert f"text in windows of 4096: perplexity +0.67% ({low:+.2%} to {high:+.2%})" in said
+    assert "source in windows of 64: perplexity +1.01% (one window: no interval)" in said
+
+
+def test_text_is_taken_evenly_from_all_of_it():
+    ids = torch.arange(1000)[None]
+    assert calibration.spread(ids, 30, 10)[0, ::10].tolist() == [0, 500, 990]
+    for tokens in (9, 1000, 2000):
+        assert calibration.spread(ids, tokens, 10).equal(ids[:, :tokens])
+    every = calibration.spread(ids, 990, 10)[0]
+    assert len(every) == len(set(every.tolist())) == 990
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_card_is_judged(tmp_path, fails_at_work):

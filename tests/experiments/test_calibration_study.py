@@ -6,12 +6,13 @@ import pytest
 
 from sharpmax.core.cards import load_card
 from sharpmax.experiments import calibration_study
+from sharpmax.experiments.splits import proposals_of, text_of
 from sharpmax.hf.choose import Choice, choose, kept
 from tests.hf.tiny import tiny
 
 
 @pytest.fixture
-def small(monkeypatch):
+def small(monkeypatch, tmp_path_factory):
     model = tiny("llama", max_position_embeddings=2048)
     monkeypatch.setattr(calibration_study, "load", lambda name, device: model)
     asked = (("lookup",), (2,), (32,))
@@ -40,7 +41,19 @@ def small(monkeypatch):
         return Choice(name, kept(fitted, 0.5, 1.0), {name: scores["plain"], **scores})
 
     monkeypatch.setattr(calibration_study, "choose", keep_a_half)
-    return {"model": "tiny", "device": "cpu", "prompts": 2, "steps": 1, "questions": 2, "text_tokens": 96}
+    proposals = tmp_path_factory.mktemp("peps")
+    for number in (500, 600):
+        lines = (f"Proposal {number} says {line}." for line in range(400))
+        (proposals / f"pep-0{number}.rst").write_text("\n\n".join(lines))
+    return {
+        "proposals": proposals,
+        "model": "tiny",
+        "device": "cpu",
+        "prompts": 2,
+        "steps": 1,
+        "questions": 2,
+        "text_tokens": 128,
+    }
 
 
 def test_every_step_is_computed_once(small, tmp_path, monkeypatch, caplog):
@@ -66,8 +79,8 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch, caplog):
     stored = json.loads((tmp_path / "calibration-study" / "tiny" / "metrics.json").read_text())
     assert stored["lora"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
     assert stored["transfer-mixture"]["tasks"]["copy"]["2"]["accuracy"]["items"] == 2
-    assert stored["paper"]["unseen"]["32"]["items"] == 3
-    assert {"32", "source 32", "docstrings 32"} == set(stored["paper"]["text"])
+    assert stored["paper"]["unseen"]["32"]["items"] == 4
+    assert {"32", "source 32", "docstrings 32", "reference 32"} == set(stored["paper"]["text"])
     assert stored["seeds"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 4
     card = load_card(tmp_path / "calibration-study" / "tiny" / "card.json")
     assert "50% of heads" in card.notes
@@ -91,6 +104,44 @@ def test_the_card_is_of_a_seed_whose_text_was_judged_allowed(small, tmp_path):
             assert load_card(folder / "card.json").data.endswith(left)
 
 
+def test_what_is_absent_is_named_and_not_made_up(small, tmp_path, monkeypatch):
+    calibration_study.run(tmp_path, **small, only=("seed0", "paper"))
+    with pytest.raises(ValueError, match="no judgement of seed1 to gather"):
+        calibration_study.run(tmp_path, **small, gather=True)
+    calibration_study.run(tmp_path, **small, only=("seed1",))
+    monkeypatch.setattr(calibration_study, "sit", lambda *_, **__: pytest.fail("something was judged"))
+    found = calibration_study.run(tmp_path, **small, gather=True)
+    assert set(found) == {"seed0", "seed1", "paper", "seeds", "absent"}
+    assert set(found["absent"]) == {
+        "mixture", "no-text-before", "penalty3", "transfer-seed0", "transfer-mixture", "lora-0.001", "lora-0.01"
+    }  # fmt: skip
+    folder = tmp_path / "calibration-study" / "tiny"
+    assert {file.name for file in (folder / "figures").glob("*.png")} == {"accuracy.png"}
+    assert load_card(folder / "card.json").held_out["tasks"]
+
+
 def test_an_unknown_step_is_refused(small, tmp_path):
     with pytest.raises(ValueError, match="seed7"):
         calibration_study.run(tmp_path, **small, only=("seed7",))
+
+
+def test_the_report_reads_what_no_report_has_read_and_the_choice_something_else(small, monkeypatch):
+    model, read = calibration_study.load("tiny", "cpu"), {}
+    study = calibration_study._Study(model, None, {**small, "text_tokens": 10**9}, 1, small["proposals"])
+    monkeypatch.setattr(calibration_study, "SELECTION", 10**9)
+    for split in ("choose", "report"):
+        read[split] = {kind: ids[0].tolist() for kind, ids in study._texts(split).items()}
+    assert read["report"].keys() - read["choose"].keys() == {"unseen", "reference"}
+    for kind in ("source", "docstrings"):
+        whole = model.tokens(calibration_study.KINDS[kind]("report"))[0].tolist()
+        assert read["report"][kind] == whole[65536:]
+        assert len(read["report"][kind]) > 8 * 4096
+    proposals = [model.tokens(proposals_of(split, small["proposals"]))[0].tolist() for split in ("choose", "report")]
+    reference = model.tokens(text_of("choose"))[0].tolist()
+    assert read["choose"]["text"] == reference + proposals[0]
+    assert read["report"]["text"] == proposals[1]
+
+
+def test_a_folder_without_proposals_is_refused(small, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no pep-05"):
+        calibration_study.run(tmp_path, **{**small, "proposals": tmp_path})

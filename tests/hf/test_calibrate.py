@@ -19,7 +19,7 @@ from sharpmax.hf.descent_state import Price
 from sharpmax.hf.judge import Exam, Sheet, compare, sit, worst_perplexity_rise
 from sharpmax.hf.learn import learn, learn_side_by_side, query_heads
 from sharpmax.hf.match import match
-from sharpmax.hf.paired import paired, paired_accuracy
+from sharpmax.hf.paired import Paired, paired, paired_accuracy
 from sharpmax.hf.text_loss import token_losses
 from tests.hf.tiny import Characters, tiny
 
@@ -242,7 +242,7 @@ def test_what_is_kept_is_weaker_and_sparser():
 def test_the_plain_model_may_be_the_best_choice(loaded):
     choice = choose(loaded, per_layer(2.0, 2.0, 2.0, 2.0), exam(), most_rise=-1.0)
     assert set(choice.scores) == {"plain", "50% of heads at strength 1"} | {
-        f"100% of heads at strength {strength}" for strength in (1, 0.5, 0.25, 0.125)
+        f"100% of heads at strength {strength}" for strength in (1, 0.5, 0.25, 0.125, 0.0625)
     }
     assert (choice.name, choice.policy) == (None, None)
 
@@ -250,14 +250,14 @@ def test_the_plain_model_may_be_the_best_choice(loaded):
 @pytest.mark.parametrize(
     ("least_loss", "allowed", "best"),
     [
-        (9.0, 5.3, 5.0),  # far beyond where it was fitted; text refuses more
+        (9.0, 5.3, 5.25),  # far beyond where it was fitted; text refuses more
         (1e6, 1e6, 983_040.0),  # no end, and not for long: steps grow
         (9.0, 1.63, 1.625),
-        (1.2, 9.0, 1.25),  # answers lose more on both sides
+        (1.2, 9.0, 1.1875),  # answers lose more on both sides
         (1.0, 9.0, 1.0),
-        (0.3, 9.0, 0.25),
-        (9.0, 0.2, 0.125),  # as fitted it costs too much
-        (9.0, 0.1, None),
+        (0.3, 9.0, 0.3125),
+        (9.0, 0.2, 0.1875),  # as fitted it costs too much
+        (9.0, 0.05, None),
     ],
 )
 def test_the_strength_is_the_best_that_text_allows_wherever_it_lies(monkeypatch, least_loss, allowed, best):
@@ -292,8 +292,35 @@ def test_a_rise_is_what_it_may_be_not_what_a_few_windows_say():
     assert rise == pytest.approx(0.001, rel=1e-3)
     assert at_most > 0.008
     found = paired([0.0, 0.0, 0.0], [1.0, 2.0, 4.0])
-    low = ttest_rel([1.0, 2.0, 4.0], [0.0] * 3).confidence_interval(0.90).high
-    assert found.at_most == pytest.approx(low)
+    high = ttest_rel([1.0, 2.0, 4.0], [0.0] * 3).confidence_interval(0.90).high
+    assert found.at_most - found.difference == pytest.approx(math.sqrt(2) * (high - found.difference))
+    assert found.interval == pytest.approx(ttest_rel([1.0, 2.0, 4.0], [0.0] * 3).confidence_interval(0.95))
+    assert paired([0.0], [1.0]).interval == (-math.inf, math.inf)
+    assert Paired.from_json({**found.to_json(), "perplexity_rise": 1.0}) == found
+
+
+def test_a_few_answers_that_agree_prove_little():
+    low, high = paired_accuracy([True] * 4, [True] * 4).interval_of_shares
+    assert low == -high
+    assert high > 0.25
+    sure = paired_accuracy([False] * 900 + [True] * 100, [True] * 900 + [False] * 100)
+    assert sure.interval_of_shares == pytest.approx(sure.interval, abs=1.96**2 / 1000)  # they differ by order z²/n
+
+
+@pytest.mark.parametrize("won", [0.1, 0.6])
+def test_19_of_20_intervals_hold_the_true_difference_of_shares(won):
+    rng = np.random.default_rng(0)
+    plain = rng.random((2000, 24)) < 0.1
+    policy = plain | (rng.random((2000, 24)) < won)
+    ends = np.array([paired_accuracy(*pair).interval_of_shares for pair in zip(plain, policy, strict=True)])
+    assert np.mean((ends[:, 0] <= 0.9 * won) & (0.9 * won <= ends[:, 1])) > 0.94
+
+
+def test_another_sample_of_as_many_windows_stays_below_what_is_expected_19_times_of_20():
+    rng = np.random.default_rng(0)
+    samples = rng.standard_normal((2, 4000, 8))
+    below = [new.mean() <= paired(np.zeros(8), old).at_most for old, new in zip(*samples, strict=True)]
+    assert np.mean(below) == pytest.approx(0.95, abs=0.012)
 
 
 def test_search_keeps_what_lowers_the_loss(loaded):

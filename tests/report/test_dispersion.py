@@ -89,6 +89,15 @@ phone.srcdoc = %s;
 </script>"""
 
 
+FINGER = """<script>
+const cell = document.querySelector("#map .cell").getBoundingClientRect();
+const map = document.getElementById("map");
+const seen = {cell: Math.min(cell.width, cell.height), scrolls: map.scrollWidth > map.clientWidth};
+seen.wide = document.documentElement.scrollWidth <= window.innerWidth;
+document.body.insertAdjacentHTML("beforeend", `<pre id="seen">${JSON.stringify(seen)}</pre>`);
+</script></body>"""
+
+
 def as_seen(document):
     return json.loads(re.search(r'<pre id="seen">(.*?)</pre>', document).group(1).replace("&quot;", '"'))
 
@@ -127,6 +136,22 @@ def test_a_reader_on_a_phone(page, tmp_path):
     seen = as_seen(document)
     assert seen.pop("stacked")
     assert_read(seen)
+
+
+@needs_browser
+def test_a_head_of_a_deep_model_can_be_touched_on_a_phone(tmp_path):
+    found = measure(logits, [4, 64, 1024]).to_json()
+    deep = {name: value if name == "lengths" else value * 30 for name, value in found.items()}
+    page = write_dispersion_page(tmp_path / "deep.html", {**deep, "layers": [""] * 30}, title="Deep", lead="")
+    inside = page.read_text(encoding="utf-8").replace("</body>", FINGER)
+    frame = tmp_path / "phone.html"
+    frame.write_text(PHONE % json.dumps(inside).replace("</", "<\\/"), encoding="utf-8")
+    document, console = browse(frame, tmp_path / "profile", 1280)
+    assert console == []
+    seen = as_seen(document)
+    assert seen["cell"] > 18
+    assert seen["scrolls"]
+    assert seen["wide"]
 
 
 def test_the_page_reaches_for_nothing_outside_itself(page):
