@@ -46,7 +46,7 @@ def _is_bare(module: Any, documents: Documents, options: dict[str, Any]) -> bool
         (getattr(module, "is_causal", True) if asked is None else asked)
         and (window is None or window >= documents.longest)
         and (not options.get("dropout") or not module.training)
-        and all(options.get(name) in (None, False) for name in CHANGES_LOGITS)
+        and all(options.get(name) is None or options[name] is False for name in CHANGES_LOGITS)  # some are tensors
     )
 
 

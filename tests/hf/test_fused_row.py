@@ -36,7 +36,7 @@ def model(family="llama", dtype=torch.float16):
         for name, weight in made.named_parameters():
             if "q_proj" in name or "k_proj" in name:
                 weight *= SHARPER
-    made.set_attn_implementation("eager" if family == "gemma2" else "sdpa")
+    made.set_attn_implementation("eager" if family in ("gemma2", "gpt_oss") else "sdpa")
     return made.to(DEVICE, torch.float16).to(dtype)  # rounded alike, whatever it computes in
 
 
@@ -90,6 +90,7 @@ def test_one_call_a_layer_errs_no_more_than_its_batches(policy, monkeypatch):
         ("llama", torch.float32),  # PyTorch's kernels for packed rows are of half precision
         ("mistral", torch.float16),  # a window shorter than the longest example
         ("gemma2", torch.float16),  # softcap, by eager attention
+        ("gpt_oss", torch.float32),  # sinks: an option that is a tensor
     ],
 )
 def test_what_the_kernels_cannot_do_goes_in_batches(family, dtype, monkeypatch):
