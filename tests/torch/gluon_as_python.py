@@ -11,6 +11,7 @@ from types import FunctionType, SimpleNamespace
 
 import torch
 from triton.experimental.gluon._runtime import GluonJITFunction
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
@@ -180,26 +181,50 @@ def _multiply(a, b, c, use_acc=True, is_async=False):
     return block(product + c if use_acc else product)
 
 
-def run_kernel(kernel, programs, *arguments, **constants):
-    """Run every program of a Gluon kernel, one after another; tensors among the arguments are pointers."""
-    arguments = [Pointer(a) if isinstance(a, torch.Tensor) else a for a in arguments]
-    arguments = [block(a) if isinstance(a, int) else a for a in arguments]
-    for program in range(programs):
-        language = _language(program, programs)
-        stand_ins = {
-            "gl": language,
-            "tl": language,
-            "mbarrier": SimpleNamespace(
-                MBarrierLayout=lambda: "barriers", init=lambda b, count: setattr(b, "count", count),
-                wait=lambda b, phase: b.wait(phase), arrive=lambda b, count: b.take(arrived=count),
-                expect=lambda b, n: b.take(arrived=1, announced=n),
-            ),
-            "tma": SimpleNamespace(async_copy_global_to_shared=lambda tiles, *rest: tiles.copy(*rest)),
-            "warpgroup_mma": _multiply,
-            "warpgroup_mma_wait": lambda pending, deps: deps[0] if len(deps) == 1 else tuple(deps),
-        }  # fmt: skip
-        worlds: dict[int, dict] = {}
-        _as_python(kernel, stand_ins, worlds)(*arguments, *constants.values())
+class Launched:
+    """A Gluon kernel whose launch `kernel[grid](...)` runs it as Python: every program, one after another.
+
+    Tensors among the arguments are pointers, and tensor descriptors what the copy engine sees of them.
+    """
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        (programs,) = grid
+
+        def launch(*arguments, num_warps, maxnreg, **constants):
+            arguments = [_argument(a) for a in arguments]
+            for program in range(programs):
+                as_python(self.kernel, program, programs)(*arguments, **constants)
+
+        return launch
+
+
+def _argument(given):
+    if isinstance(given, TensorDescriptor):
+        return Tiles(given.base, given.block_shape[2])
+    if isinstance(given, torch.Tensor):
+        return Pointer(given)
+    return block(given) if isinstance(given, int) else given
+
+
+def as_python(function, program=0, programs=1):
+    """Return a function of Gluon as one of Python, as seen by one program."""
+    language = _language(program, programs)
+    stand_ins = {
+        "gl": language,
+        "tl": language,
+        "mbarrier": SimpleNamespace(
+            MBarrierLayout=lambda: "barriers", init=lambda b, count: setattr(b, "count", count),
+            wait=lambda b, phase: b.wait(phase), arrive=lambda b, count: b.take(arrived=count),
+            expect=lambda b, n: b.take(arrived=1, announced=n),
+        ),
+        "tma": SimpleNamespace(async_copy_global_to_shared=lambda tiles, *rest: tiles.copy(*rest)),
+        "warpgroup_mma": _multiply,
+        "warpgroup_mma_wait": lambda pending, deps: deps[0] if len(deps) == 1 else tuple(deps),
+    }  # fmt: skip
+    return _as_python(function, stand_ins, {})
 
 
 def _as_python(kernel, stand_ins, worlds):

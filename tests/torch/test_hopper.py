@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharpmax import PAPER, Constant, reference_attention
+from sharpmax import PAPER, Constant, Table, reference_attention
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
 
 if "triton" not in IMPLEMENTATIONS:
@@ -20,46 +20,20 @@ from sharpmax.torch import triton_once_hopper as once
 from sharpmax.torch import triton_sharpened, triton_statistics, triton_tickets
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
-from tests.torch import machine_code
-from tests.torch.gluon_as_python import Tiles, run_kernel
+from tests.torch import gluon_as_python, machine_code
+from tests.torch.budgets import assert_within_budget, naive_attention
 
 POLICY = kernel_policy(PAPER)
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
 
 
-def statistics_as_python(
-    query, key, *, scale, right, kind, numbers, rows, sharpened, settled=None, share=None, look=None, foretold=None,
-    asked=None,
-):  # fmt: skip
-    """Do what `launch_on_hopper` does, without a GPU."""
-    batch, heads, length, width = query.shape
-    asked = torch.zeros(1, dtype=torch.int32) if asked is None else asked
-    counts, few, beside = foretold or (asked if look is None else look, 0, False)
-    run_kernel(
-        hopper.statistics_kernel, 3, Tiles(query, 64), Tiles(key, 128), *rows, sharpened,
-        numbers, *(settled or (rows[0],) * 2), hopper.TAIL, counts, few, asked,
-        scale * 1.4426950408889634, heads, batch * heads, 2, *(share or triton_tickets.whole(query, 256)), length,
-        key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=len(numbers), STORE=rows[0].numel() > 0, BETA=rows[4].numel() > 0,
-        SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None,
-        LOOK=look is not None, FORETOLD=0 if foretold is None else 1 + beside,
-    )  # fmt: skip
-
-
-def once_as_python(query, key, value, out, beta, *, scale, right, judged=None, foretold=None, asked=None):
-    """Do what `launch_once` does, without a GPU."""
-    batch, heads, length, width = query.shape
-    asked = torch.zeros(1, dtype=torch.int32) if asked is None else asked
-    kind, numbers, marks = judged or (0, (0.0,), asked)
-    counts, few, beside = foretold or (asked, 0, False)
-    run_kernel(
-        once.once_kernel, 2, Tiles(query, 64), Tiles(key, 128), Tiles(value, 128), out, beta, marks,
-        numbers, counts, few, asked,
-        scale * 1.4426950408889634, heads, batch * heads, 2, length, key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, STAGES=2, HAS_RIGHT=right is not None, KIND=kind, COUNT=len(numbers),
-        FORETOLD=0 if foretold is None else 1 + beside,
-    )  # fmt: skip
+@pytest.fixture
+def as_python(monkeypatch):
+    """The launches of both kernels run as Python, on a device of three multiprocessors and a small cache."""
+    for module, name in ((hopper, "statistics_kernel"), (once, "once_kernel")):
+        monkeypatch.setattr(module, name, gluon_as_python.Launched(getattr(module, name)))
+    monkeypatch.setattr(triton_tickets, "multiprocessors", lambda device: 3)
+    monkeypatch.setattr(triton_tickets, "CACHED", 160_000)
 
 
 def judging(query):
@@ -70,11 +44,11 @@ def judging(query):
     return out, beta, once.Judged(POLICY.kind, POLICY.numbers, marks)
 
 
-def check_one_walk(launch, query, key, value, *, right):
+def check_one_walk(query, key, value, *, right):
     """Plain attention, the beta of its rows and the tiles marked, and attention with a beta: against the reference."""
     wide, scale = [x.double() for x in (query, key, value)], query.shape[3] ** -0.5
     out, beta, judged = judging(query)
-    launch(query, key, value, out, beta, scale=scale, right=right, judged=judged)
+    once.launch_once(query, key, value, out, beta, scale=scale, right=right, judged=judged)
     exact = reference_attention(*wide, policy=Constant(1.0), is_causal=right == 0)
     _, stats = reference_attention(*wide, policy=PAPER, is_causal=right == 0, return_stats=True)
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()  # weights are rounded to bfloat16
@@ -83,7 +57,7 @@ def check_one_walk(launch, query, key, value, *, right):
     assert torch.equal(judged.marks, tiles * 2)
     out = torch.full_like(query, torch.nan)
     beta = 0.5 + torch.rand(query.shape[:3], generator=torch.Generator().manual_seed(0)).to(query.device)
-    launch(query, key, value, out, beta, scale=scale, right=right)
+    once.launch_once(query, key, value, out, beta, scale=scale, right=right)
     exact = reference_attention(wide[0] * beta[..., None], *wide[1:], policy=Constant(1.0), is_causal=right == 0)
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
 
@@ -97,23 +71,25 @@ def inputs(batch, heads, key_heads, length, keys, width, spread=3.0):
 SHAPES = pytest.mark.parametrize(
     ("shape", "right"),
     [
-        ((1, 2, 1, 600, 600, 64), 0),  # tiles in pairs, and one without a partner
+        ((1, 2, 1, 600, 600, 64), 0),  # two heads on one of keys
         ((2, 1, 1, 70, 600, 128), 0),
         ((1, 2, 2, 130, 257, 64), None),
         ((1, 1, 1, 300, 100, 64), 0),  # the first queries see no key
         ((1, 1, 1, 1, 1, 64), 0),
         ((1, 1, 1, 256, 256, 64), None),  # whole blocks: none is masked
         ((1, 1, 1, 256, 256, 128), 0),  # and some only because no query is there
+        ((3, 1, 1, 300, 300, 128), 0),  # heads that do not come all at a time
     ],
 )
 
 
 @SHAPES
+@pytest.mark.usefixtures("as_python")
 def test_statistics_equal_the_reference(shape, right):
     q, k = inputs(*shape)
     rows = entropy, logsumexp, log2_sum, maximum, beta, _ = [torch.full(q.shape[:3], torch.nan) for _ in range(6)]
     sharpened = torch.full(q.shape, torch.nan, dtype=q.dtype)
-    statistics_as_python(
+    hopper.launch_on_hopper(
         q, k, scale=q.shape[3] ** -0.5, right=right, kind=POLICY.kind, numbers=POLICY.numbers, rows=tuple(rows),
         sharpened=sharpened,
     )  # fmt: skip
@@ -129,24 +105,25 @@ def test_statistics_equal_the_reference(shape, right):
 
 
 @SHAPES
+@pytest.mark.usefixtures("as_python")
 def test_one_walk_equals_the_reference(shape, right):
     q, k = inputs(*shape)
-    v = k.flip(2)
-    check_one_walk(once_as_python, q, k, v, right=right)
+    check_one_walk(q, k, k.flip(2), right=right)
 
 
+@pytest.mark.usefixtures("as_python")
 def test_a_nan_poisons_its_own_row_alone():
     """Of either kernel; and the row is not settled, whatever key leads."""
     q, k = inputs(1, 1, 1, 256, 256, 64)
     q[0, 0, 70, 0] = torch.nan
     rows = tuple(torch.zeros(q.shape[:3]) for _ in range(6))
     leaders, marks = (torch.zeros(n, dtype=torch.int32) for n in (256, 4))
-    statistics_as_python(
+    hopper.launch_on_hopper(
         50 * q, k, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers, rows=rows,
         sharpened=torch.empty_like(q), settled=hopper.Settled(leaders, marks),
     )  # fmt: skip
     out, beta, judged = judging(q)
-    once_as_python(q, k, k, out, beta, scale=0.125, right=0, judged=judged)
+    once.launch_once(q, k, k, out, beta, scale=0.125, right=0, judged=judged)
     for name, got in zip(("entropy", "logsumexp", "log2_sum", "maximum"), rows[:4], strict=True):
         assert got.isnan().nonzero().tolist() == [[0, 0, 70]], name
     assert out.isnan().any(-1).nonzero().tolist() == [[0, 0, 70]]
@@ -222,6 +199,7 @@ def test_pytorchs_kernels_are_tried_fastest_first_and_the_order_is_given_back(mo
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_roads_on_the_gpu")
 @ROADS
+@pytest.mark.usefixtures("as_python")
 def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeypatch):
     taken = follow_as_python(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
@@ -231,10 +209,55 @@ def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeyp
     torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@pytest.mark.usefixtures("as_python")
+@pytest.mark.parametrize("matches", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("length", "keys", "is_causal", "odd"),
+    [
+        (1100, 1100, True, 1),  # tiles before the share that is looked at, and behind it
+        (150, 70, False, 0),  # no tile but that share
+    ],
+)
+def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, odd, monkeypatch):
+    """Of heads that share keys; the last tile is not as the share foretells."""
+    taken = follow_as_python(monkeypatch)
+    q, k, v = matched(length, 64, matches=matches, heads=3)
+    k, v = k[:, :1, :keys], v[:, 1:2, :keys]
+    if matches:
+        q = 5 * k[:, :, torch.arange(length) % keys // 2].repeat(1, 3, 1, 1)
+        q[0, 2, length - 5 * odd :] *= 0.2
+    q, k, v = (x.to(torch.float16) for x in (q, k, v))
+    got = attention(q, k, v, is_causal=is_causal, implementation="hybrid")
+    road, again = ("two walks", "leaders", "one walk")[matches], odd if matches else 0
+    assert taken == [f"{road}, {again} tiles again"]
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=is_causal)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter runs the leaders")
+@pytest.mark.usefixtures("as_python")
+@pytest.mark.parametrize(("behind", "road"), [(8, "one walk"), (10, "leaders")])
+def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, road, monkeypatch):
+    """A key of large values, so far behind each row's leader that leaving it out would pass in bfloat16 alone."""
+    taken = follow_as_python(monkeypatch)
+    _, k, v = matched(128, 64, matches=0, heads=1)
+    k[..., 0] = 0
+    k *= 8 / k.norm(dim=-1, keepdim=True)
+    q = 5 * k[:, :, torch.arange(128) // 2 + 1]  # nobody's leader is the first key
+    q[..., 0], k[0, 0, 0] = 40 - behind, 8 * torch.eye(64)[0]
+    v[0, 0, 0] *= 40
+    arrays = {"query": q.half(), "key": k.half(), "value": v.half(), "bias": None, "mask": None, "sinks": None}
+    options = {"scale": None, "softcap": None, "window": None, "is_causal": False, "policy": Table((0.0, 9.0), (1, 1))}
+    tensors = [arrays[name] for name in ("query", "key", "value")]
+    got = attention(*tensors, policy=options["policy"], implementation="hybrid")
+    exact = reference_attention(*(x.double() for x in tensors), policy=Constant(1.0))
+    assert_within_budget("output", got, exact, naive_attention(arrays, options)[0])
+    assert taken[0].startswith(road)
+
+
 def follow_as_python(monkeypatch):
     """The same where there is no GPU; what is allocated is poisoned."""
-    monkeypatch.setattr(triton_sharpened, "launch_on_hopper", statistics_as_python)
-    monkeypatch.setattr(triton_sharpened, "launch_once", once_as_python)
     monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
     new = torch.Tensor.new_empty
 
@@ -249,6 +272,7 @@ def follow_as_python(monkeypatch):
 @NUMPY_WARNS
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
 @pytest.mark.parametrize(("matches", "road"), [(1, "leaders, 1 tiles again"), (2, "one walk, 0 tiles again")])
+@pytest.mark.usefixtures("as_python")
 def test_on_every_road_a_nan_stays_one(matches, road, monkeypatch):
     taken = follow_as_python(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches))
@@ -312,6 +336,29 @@ def test_roads_on_the_gpu(matches, spread, road, width, monkeypatch):
     assert (got[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm()
 
 
+@pytest.mark.parametrize("heads", [1, 3, 5])
+@pytest.mark.parametrize("length", [1, 300, 1100, 2048, 5000])
+def test_every_tile_of_every_head_is_drawn_once(length, heads):
+    """By the launch that looks or by the others; and a tile's blocks hold the keys that its last query sees."""
+    tile_of = gluon_as_python.as_python(triton_tickets.tile_of)
+    query, tiles = torch.empty(1, heads, length, 1), -(-length // 256)
+    for together in (1, 2, heads):
+        drawn = []
+        for share in triton_sharpened._shares(query):
+            for ticket in range(heads * share.tiles):
+                order = (together, *share, 0)
+                i_bh, i_m, blocks = tile_of(ticket, (heads, length, length, 0), order, 4, True)
+                assert blocks == -(-min(256 * (int(i_m) + 1), length) // 128)
+                drawn.append((int(i_bh), int(i_m)))
+        assert sorted(drawn) == [(head, tile) for head in range(heads) for tile in range(tiles)]
+
+
+def test_a_head_beyond_32_bits_is_not_walked():
+    longest, longer = (torch.empty(1, dtype=torch.bfloat16).expand(1, 1, 2**24 + n, 128) for n in (0, 1))
+    assert once.walks(longest, longest)
+    assert not once.walks(longer, longer)
+
+
 def test_every_launch_counts_its_own_tickets():
     one, other = (triton_tickets.counter(torch.device("cpu")) for _ in range(2))
     one += 1
@@ -348,8 +395,7 @@ def test_one_walk_equals_the_reference_on_the_gpu(shape, right, width):
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("written for Hopper")
     q, k = (x.cuda() for x in inputs(*shape[:5], width))
-    v = k.flip(2)
-    check_one_walk(once.launch_once, q, k, v, right=right)
+    check_one_walk(q, k, k.flip(2), right=right)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
