@@ -54,8 +54,8 @@ SHORTEST = {64: 2048, 128: 1024}  # keys, by width: below, a tile's start and en
 UNSETTLED = gl.constexpr(1)
 MASKED = gl.constexpr(-(2.0**60))
 """What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there."""
-TAIL = 2.0**-11
-"""What all but the leading key of a settled row weigh at most: a quarter of what bfloat16 rounds an output by."""
+TAIL = {torch.bfloat16: 2.0**-11, torch.float16: 2.0**-14}
+"""What all but the leading key of a settled row weigh at most: the output moves by a quarter of the dtype's step."""
 
 beta_and_slope = gluon.jit(triton_policy.beta_and_slope.fn)
 poisoned_maximum = gluon.jit(triton_tiles.poisoned_maximum.fn)
@@ -366,7 +366,7 @@ def launch_on_hopper(
     counts, few, beside = foretold or (asked if look is None else look, 0, False)
     statistics_kernel[(programs(query, share),)](
         describe(query, ROWS), describe(key, KEYS), *rows, sharpened, numbers or (0.0,),
-        *(settled or (asked, asked)), TAIL, counts, few, asked,
+        *(settled or (asked, asked)), TAIL[query.dtype], counts, few, asked,
         log2_scale(scale), heads, batch * heads, heads_together(query, key), *share, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
         COUNT=max(len(numbers), 1), STORE=rows[0].numel() > 0, BETA=rows[4].numel() > 0,
