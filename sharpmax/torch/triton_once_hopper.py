@@ -30,6 +30,7 @@ from sharpmax.torch.triton_statistics_hopper import (
     ROWS,
     Foretold,
     beta_and_slope,
+    copied_in_tiles,
     describe,
     mask,
     multiply,
@@ -50,6 +51,7 @@ from sharpmax.torch.triton_tiles import LENGTHS, log2_scale
 SHARPENED = gl.constexpr(2)
 CONSUMERS = 3  # as many as the registers allow: 64 for scores and 64 for the output of a width of 128
 STAGES = {64: 5, 128: 2}  # blocks of keys and of values in flight, by width
+LARGEST = 2**31  # numbers in a head of queries: where one is written is 32 bits from where its head begins
 
 
 @gluon.jit
@@ -251,6 +253,11 @@ class Judged(NamedTuple):
     kind: int
     numbers: tuple[float, ...]
     marks: Tensor
+
+
+def walks(query: Tensor, value: Tensor) -> bool:
+    """Tell whether this kernel takes them, where the one for statistics takes query and key."""
+    return copied_in_tiles(value) and query.shape[2] * query.shape[3] <= LARGEST
 
 
 def launch_once(

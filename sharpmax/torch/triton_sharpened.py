@@ -25,20 +25,19 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax.torch.triton_forward import launch_weighted_tiles
 from sharpmax.torch.triton_leaders import launch_leaders
-from sharpmax.torch.triton_once_hopper import Judged, launch_once
+from sharpmax.torch.triton_once_hopper import Judged, launch_once, walks
 from sharpmax.torch.triton_statistics import launch_statistics
 from sharpmax.torch.triton_statistics_hopper import (
     CONSUMERS,
     ROWS,
     Foretold,
     Settled,
-    copied_in_tiles,
     launch_on_hopper,
     serves,
 )
 from sharpmax.torch.triton_tickets import Share, whole
 
-LARGE = 2**28  # bytes of query from which one key head alone fills the device, and a second query is felt
+LARGE = 2**28  # bytes of query from which one key head alone fills the device, and more than the output is felt
 # Products of numbers in q·k, masked or not: from how many on rows are looked at (0.15 ms), and for leaders (1 ms).
 WORTH_LOOKING, WORTH_LEADERS = 2**36, 2**38
 SAMPLED = 128  # tiles to look at, about one a multiprocessor, if that is no more than a quarter of all
@@ -91,7 +90,7 @@ def attend_sharpened(
 ) -> Tensor:
     """Return softmax(beta(H)·e)·v (B, H, Lq, D) with a policy that is numbers; value is as wide as query."""
     is_large = query.numel() * query.element_size() > LARGE
-    if serves(query, key) and copied_in_tiles(value):
+    if serves(query, key) and walks(query, value):
         looks = not is_large and query.numel() * key.shape[2] >= WORTH_LOOKING
         attend = _looked_at if looks else _in_two_walks
     else:
