@@ -6,6 +6,8 @@ The stock kernel's own backward gives dq', dk and dv; dL/dbeta = <dq', q> is fre
 H (`sharpened_query_gradient`). q' is rounded to the inputs' dtype once: as much as any half-precision kernel rounds its
 weights, and within the error budget of tests/torch, which judges the sharpened result.
 
+Without a gradient, on Hopper, our own walk is the second half (`triton_sharpened`).
+
 Packed documents are one row to both halves, whatever the policy: bounds to our kernels, cumulative lengths to theirs.
 """
 

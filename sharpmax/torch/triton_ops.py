@@ -265,8 +265,8 @@ sharpened_query = untraced(sharpened_query, keep=_keep_sharpened, backward=_shar
 def sharpened_attention(
     query: Tensor, key: Tensor, value: Tensor, scale: float, right: int | None, kind: int, numbers: Sequence[float]
 ) -> Tensor:
-    """softmax(beta(H)·e)·v without a gradient, PyTorch's own attention the second pass where there must be one."""
-    # FlashAttention's output has its heads inside its rows, which tracing could not know.
+    """softmax(beta(H)·e)·v without a gradient, by whichever road is the cheapest."""
+    # The output of PyTorch's FlashAttention has its heads inside its rows, which tracing could not know.
     return attend_sharpened(query, key, value, scale=scale, right=right, kind=kind, numbers=tuple(numbers)).contiguous()
 
 
