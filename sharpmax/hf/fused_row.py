@@ -35,7 +35,8 @@ def attend_fused(
         return None if request is None else attend_packed(request)[0].transpose(1, 2)
     if name != SHARPENED or not _serves_site(module.sharpmax_site, query, key, value, documents, options):
         return None
-    output: Tensor = attend(module, query, key, value, None, documents=documents, **options)[0]
+    within = {**options, "sliding_window": None}  # it hides nothing of a document, but may be shorter than the row
+    output: Tensor = attend(module, query, key, value, None, documents=documents, **within)[0]
     return output
 
 

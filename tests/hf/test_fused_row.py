@@ -99,12 +99,14 @@ def test_what_the_kernels_cannot_do_goes_in_batches(family, dtype, monkeypatch):
     assert roads == ["batches"] * 2
 
 
-def test_a_window_that_hides_nothing_is_none(monkeypatch):
+@pytest.mark.parametrize("policy", [None, sharpmax.PAPER], ids=["plain", "paper"])
+def test_a_window_that_hides_nothing_is_none(policy, monkeypatch):
+    """Longer than every example, though not than the row."""
     roads = followed(monkeypatch)
     made = model("mistral")
     for layer in made.model.layers:
         layer.self_attn.config.sliding_window = 64
-    step(made, None)
+    step(made, policy)
     assert roads == ["one call"] * 2
 
 
