@@ -237,6 +237,16 @@ def test_the_guide_shows_what_was_judged_again(file, guide, capsys):
         assert line.strip() in guide, line
 
 
+def test_the_page_of_models_shows_what_was_judged_of_iglm(capsys):
+    found = read(RESULTS / "iglm")
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert found["command"].partition("calibrate iglm")[2] in page
+    assert found["chosen"].rpartition(" ")[2] in page
+    print_judgement(found)
+    for line in capsys.readouterr().out.splitlines():
+        assert line.strip() in page, line
+
+
 def test_figures_in_other_pages_are_those_of_the_study(metrics):
     pooled = metrics["seeds"]
     for page in ("README.md", "docs/models.md"):
