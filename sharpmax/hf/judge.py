@@ -206,7 +206,7 @@ def time_ratio(loaded: LoadedModel, exam: Exam, policy: Policy) -> float:
     def seconds() -> float:
         began = time.perf_counter()
         if exam.texts:
-            ids = next(iter(exam.texts.values()))[:, :TIMED]
+            ids = next(iter(exam.texts.values()))[:, : min(TIMED, loaded.context)]
             text_losses(loaded, ids, window=ids.shape[1])
         else:
             answer(loaded, [next(question for by in exam.questions.values() for of in by.values() for question in of)])

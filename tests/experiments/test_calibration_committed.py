@@ -11,6 +11,7 @@ from scipy.stats import binomtest
 
 from sharpmax.core.cards import load_card, policy_from_json
 from sharpmax.experiments.calibration import print_judgement
+from sharpmax.experiments.calibration_figures import save_figures
 from sharpmax.experiments.calibration_study import CHOSEN, FITS, FRESH, LORAS, MOST_RISE, RULES, SEEDS
 from sharpmax.experiments.calibration_table import by_kind, comparison, transfer
 from sharpmax.hf.choose import MARGIN, kept
@@ -148,6 +149,19 @@ def test_what_is_absent_is_said_and_stands_in_the_earlier_study(metrics, earlier
     assert "smollm2-840b4d7" in guide
 
 
+@pytest.mark.parametrize("run", [NEWEST, EARLIER], ids=lambda run: run.name)
+def test_the_figures_are_those_that_the_study_draws(run, tmp_path):
+    """A trade-off where prices are absent would be the figure of something else."""
+    save_figures(read(run), tmp_path)
+    assert {file.name for file in (run / "figures").iterdir()} == {file.name for file in tmp_path.iterdir()}
+
+
+def test_pages_show_figures_that_are_there(guide):
+    shown = re.findall(r"\]\((\S+\.(?:png|svg))\)", guide)
+    assert "../results/calibration/smollm2-840b4d7/figures/trade-off.png" in shown
+    assert all((ROOT / "docs" / name).is_file() for name in shown)
+
+
 def test_the_pool_is_of_the_records_of_all_seeds(metrics, step):
     def joined(records):
         read = [Sheet.from_json(sheet) for sheet in records]
@@ -194,6 +208,9 @@ def test_the_guide_gives_the_intervals_of_what_decides(metrics, earlier, guide):
     again = [json.loads((NEWEST / f"evaluate-{name}.json").read_text()) for name in ("docstrings", "source")]
     for found in [*decided, *(one["judgement"]["text"]["4096"] for one in again)]:
         assert between(found) in guide
+    reference = [Paired.from_json(metrics[name]["text"]["reference 4096"]).interval for name in SEEDS]
+    lows, highs = zip(*reference, strict=True)
+    assert f"from {100 * np.expm1(min(lows)):+.2f} to {100 * np.expm1(max(highs)):+.2f}" in guide
     low, high = binomtest(round(200 * right(metrics["seed1"], "256")), 200).proportion_ci()
     assert f"{100 * low:.1f} to {100 * high:.1f} %" in guide
 
@@ -218,6 +235,16 @@ def test_the_guide_shows_what_was_judged_again(file, guide, capsys):
     print_judgement({**json.loads(file.read_text()), "card": "card.json"})
     for line in capsys.readouterr().out.splitlines():
         assert line.strip() in guide, line
+
+
+def test_the_page_of_models_shows_what_was_judged_of_iglm(capsys):
+    found = read(RESULTS / "iglm")
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert found["command"].partition("calibrate iglm")[2] in page
+    assert found["chosen"].rpartition(" ")[2] in page
+    print_judgement(found)
+    for line in capsys.readouterr().out.splitlines():
+        assert line.strip() in page, line
 
 
 def test_figures_in_other_pages_are_those_of_the_study(metrics):

@@ -451,3 +451,11 @@ def test_time_is_measured_by_turns_after_a_warm_up(loaded, texts, monkeypatch):
     asked = exam() if texts else Exam({"letters": {1: QUESTIONS}}, {}, ())
     assert judging.time_ratio(loaded, asked, sharpmax.Constant(1.1)) == 1.5
     assert turns == [False, True] * (1 + judging.TURNS)
+
+
+def test_time_is_measured_on_no_more_text_than_the_model_holds():
+    """A model with 64 learned positions has none for the next token: it is not asked for 1,024."""
+    small = tiny("gpt2", max_position_embeddings=64)
+    asked = Exam({}, {"text": small.tokens(TEXT * 8)}, (32,))
+    assert asked.texts["text"].shape[1] > small.context
+    assert judging.time_ratio(small, asked, sharpmax.Constant(1.1)) > 0

@@ -150,6 +150,27 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     assert "no token holds 50% beyond" in capsys.readouterr().out
 
 
+def test_the_page_of_models_says_what_is_found(tmp_path, capsys, monkeypatch):
+    """Of the smallest of them: spreads, the foretold order and the certificate, by the text that the page gives."""
+    import re
+    from pathlib import Path
+
+    from sharpmax.cli import main
+
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(next(block for block in re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M) if "reactions.txt" in block))
+    assert main(["diagnose", "rxnmapper", "--text", "reactions.txt", "--lengths", "16", "32", "64", "128", "256"]) == 0
+    assert main(["certify", "rxnmapper", "--text", "reactions.txt"]) == 0
+    said = capsys.readouterr().out
+    low, high, mean, sd = re.search(r"over all heads: (\S+) to (\S+), mean (\S+) ± (\S+)", said).groups()
+    assert f"`reactions.txt` | [{low}, {high}] | {mean} ± {sd} |" in page
+    foretold, found, agree = re.search(r"foretold \[(.*?)\], found \[(.*?)\] \(rank correlation (.*?)\)", said).groups()
+    assert f"| `rxnmapper` | 256 | {foretold} | {found} | {agree} |" in page
+    median = re.search(r"seen on the text: .* median (\S+)", said).group(1)
+    assert re.search(rf"^\| `rxnmapper` \| 316 \| 10\^137 \| {re.escape(median)} \|", page, re.M)
+
+
 def assert_refused(arguments, words, capsys):
     from sharpmax.cli import main
 
