@@ -1,5 +1,6 @@
 """What the call promises beyond numbers: the ladder, refusals, errors, and being a citizen of PyTorch."""
 
+import os
 import warnings
 
 import pytest
@@ -46,6 +47,11 @@ def test_the_ladder_tells_which_runs_and_why():
     assert dropped.implementation == "eager"
     assert "dropout" in dropped.refused["chunked"]
     assert which_implementation(q, k, v, implementation="eager").implementation == "eager"
+
+
+@pytest.mark.skipif("CI" not in os.environ, reason="elsewhere Triton may be missing, and its tests are skipped")
+def test_the_kernels_are_there_where_ci_tests_them():
+    assert {"hybrid", "triton"} <= set(IMPLEMENTATIONS)
 
 
 @pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
