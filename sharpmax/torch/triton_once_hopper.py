@@ -32,7 +32,6 @@ from sharpmax.torch.triton_statistics_hopper import (
     beta_and_slope,
     copied_in_tiles,
     describe,
-    mask,
     multiply,
     private,
 )
@@ -121,6 +120,15 @@ def weigh(b_x, b_scale, b_v, v_ready, v_empty, at, b_m, b_z, b_s, b_o, KIND: gl.
     b_o = warpgroup_mma_wait(0, deps=[warpgroup_mma(b_p, b_v.index(slot).reshape([128, D]), b_o, is_async=True)])
     mbarrier.arrive(v_empty.index(slot), count=1)
     return b_new, b_z, b_s, b_o
+
+
+@gluon.jit
+def mask(b_x, j, first, LK, right, HAS_RIGHT: gl.constexpr):
+    """Mask block j of products (64, 128) where a row, of which the first's place is `first`, does not see a key."""
+    o_n = j * 128 + gl.arange(0, 128, gl.SliceLayout(0, b_x.type.layout))
+    o_i = first + gl.arange(0, 64, gl.SliceLayout(1, b_x.type.layout))
+    b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
+    return gl.where(o_n[None, :] <= b_last[:, None], b_x, MASKED)
 
 
 @gluon.jit

@@ -5,9 +5,8 @@ A program stays on its multiprocessor and draws tile after tile of 256 queries (
 and the queries of the next tile. A consumer multiplies a block on the tensor cores and then exponentiates it; while it
 does the one, others do the other. Four on a multiprocessor keep both units at about 65 % of what they can do.
 
-Of the block on the diagonal, half of the consumers see no more than 64 keys, and multiply no more. All blocks go by one
-loop, masked or not, whole or half: with a loop for each, ptxas 12.8 computes the queries' address for the first alone,
-and where that has no block the other multiplies with whatever the register held.
+All blocks go by one loop, masked or not: with a loop for each, ptxas 12.8 computes the queries' address for the first
+alone, and where that has no block the other multiplies with whatever the register held.
 
 A thread keeps its own (m, Z, S) of its 32 of a block's 128 keys, for each of its two rows: nothing is exchanged between
 threads until a row has ended.
@@ -79,28 +78,31 @@ class Foretold(NamedTuple):
 
 
 @gluon.jit
+def log2_of(b_z):
+    """Return log2 of a sum that is at least 1, by the special function unit: within 2^-22, in one instruction."""
+    return gl.inline_asm_elementwise(
+        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [b_z], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
 def private(b_x):
-    """View (64, keys) as (64, 4, keys/4), the last axis within a thread: of 8 keys, each of 4 threads holds 2."""
-    N: gl.constexpr = b_x.shape[1]
-    return b_x.reshape([64, N // 8, 4, 2]).permute([0, 2, 1, 3]).reshape([64, 4, N // 4])
+    """View (64, 128) as (64, 4, 32), the last axis within a thread: of 8 keys, each of 4 threads holds 2."""
+    return b_x.reshape([64, 16, 4, 2]).permute([0, 2, 1, 3]).reshape([64, 4, 32])
 
 
 @gluon.jit
 def merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE: gl.constexpr):
-    """Merge block j of products (64, keys), times the scale, into each thread's own state (64, 4)."""
-    b_x = private(b_x)
-    # The layouts of whole and half blocks differ in name: no number moves from one thread to another.
-    own: gl.constexpr = b_m.type.layout
-    b_top = gl.convert_layout(gl.max(b_x, 2), own, assert_trivial=True)
-    b_new = gl.maximum(b_m, b_top * scale)  # scale > 0, so the maximum may be taken before it
+    """Merge block j of products (64, 4, 32), times the scale, into each thread's own state (64, 4)."""
+    b_new = gl.maximum(b_m, gl.max(b_x, 2) * scale)  # scale > 0, so the maximum may be taken before it
     if SETTLE:
         b_j = gl.where(b_new > b_m, j, b_j)
     b_d = b_m - b_new
     b_c = gl.exp2(b_d)
-    b_x = b_x * scale - gl.convert_layout(b_new, gl.SliceLayout(2, b_x.type.layout), assert_trivial=True)[:, :, None]
+    b_x = b_x * scale - b_new[:, :, None]
     b_p = gl.exp2(b_x)
-    b_s = b_c * (b_s + b_d * b_z) + gl.convert_layout(gl.sum(b_x * b_p, 2), own, assert_trivial=True)
-    b_z = b_c * b_z + gl.convert_layout(gl.sum(b_p, 2), own, assert_trivial=True)
+    b_s = b_c * (b_s + b_d * b_z) + gl.sum(b_x * b_p, 2)
+    b_z = b_c * b_z + gl.sum(b_p, 2)
     return b_new, b_j, b_z, b_s
 
 
@@ -140,13 +142,12 @@ def load(q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, size
 
 @gluon.jit
 def multiply(b_q, b_k, ready, empty, zeros, at):
-    """Multiply the queries with the first keys of the block that is number `at`, when it has come, and hand it back."""
-    N: gl.constexpr = zeros.shape[1]
+    """Multiply the queries with the block of keys that is number `at` of all, when it has come, and hand it back."""
     STAGES: gl.constexpr = b_k.shape[0]
     D: gl.constexpr = b_k.shape[4]
     slot = at % STAGES
     mbarrier.wait(ready.index(slot), (at // STAGES) & 1)
-    b_k = b_k.index(slot).reshape([128, D]).slice(0, N).permute([1, 0])
+    b_k = b_k.index(slot).reshape([128, D]).permute([1, 0])
     b_x = warpgroup_mma_wait(0, deps=[warpgroup_mma(b_q, b_k, zeros, use_acc=False, is_async=True)])
     mbarrier.arrive(empty.index(slot), count=1)
     return b_x
@@ -154,11 +155,14 @@ def multiply(b_q, b_k, ready, empty, zeros, at):
 
 @gluon.jit
 def mask(b_x, j, first, LK, right, HAS_RIGHT: gl.constexpr):
-    """Mask block j of products (64, keys) where a key is not seen by the row, of which the first's place is `first`."""
-    o_n = j * 128 + gl.arange(0, b_x.shape[1], gl.SliceLayout(0, b_x.type.layout))
-    o_i = first + gl.arange(0, 64, gl.SliceLayout(1, b_x.type.layout))
+    """Mask block j of products (64, 4, 32) where a row, of which the first's place is `first`, does not see a key."""
+    rows: gl.constexpr = gl.SliceLayout(2, b_x.type.layout)
+    o_i = first + gl.arange(0, 64, gl.SliceLayout(1, rows))[:, None]
     b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
-    return gl.where(o_n[None, :] <= b_last[:, None], b_x, MASKED)
+    b_left = b_last - j * 128 - 2 * gl.arange(0, 4, gl.SliceLayout(0, rows))[None, :]
+    # Within a thread, so that the compiler knows these numbers.
+    o_c = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, b_x.type.layout)))[None, :]
+    return gl.where((o_c // 2 * 8 + o_c % 2)[:, None, :] <= b_left[:, :, None], b_x, MASKED)
 
 
 @gluon.jit
@@ -174,7 +178,6 @@ def consume(
     STAGES: gl.constexpr = b_k.shape[0]
     scores: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
     zeros = gl.zeros([64, 128], gl.float32, scores)
-    half: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16])
     masked = MASKED
     at = 0
     n = 0
@@ -188,23 +191,16 @@ def consume(
             full = gl.maximum(gl.minimum(LK, first + right + 1), 0)
             high = gl.maximum(gl.minimum(LK, first + right + 64), 0)
         own = gl.minimum(gl.cdiv(high, 128), blocks)
-        # Of the last block half of the consumers see no more than half.
-        wholes = gl.minimum(gl.cdiv(high + 64, 128) - 1, own)
         b_m = gl.full_like(gl.max(private(zeros), 2), masked) * scale
         b_j = gl.zeros_like(b_m, dtype=gl.int32)
         b_z = gl.zeros_like(b_m)
         b_s = gl.zeros_like(b_m)
         b_qn = b_q.index(n % 2 * 4 + CONSUMER).reshape([64, D])
         for j in range(own):
-            if j < wholes:
-                b_x = multiply(b_qn, b_k, ready, empty, zeros, at + j)
-                if j * 128 + 128 > full:
-                    b_x = mask(b_x, j, first, LK, right, HAS_RIGHT)
-                b_m, b_j, b_z, b_s = merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE)
-            else:
-                b_h = multiply(b_qn, b_k, ready, empty, gl.zeros([64, 64], gl.float32, half), at + j)
-                b_h = mask(b_h, j, first, LK, right, HAS_RIGHT)
-                b_m, b_j, b_z, b_s = merge(b_h, j, scale, b_m, b_j, b_z, b_s, SETTLE)
+            b_x = private(multiply(b_qn, b_k, ready, empty, zeros, at + j))
+            if j * 128 + 128 > full:
+                b_x = mask(b_x, j, first, LK, right, HAS_RIGHT)
+            b_m, b_j, b_z, b_s = merge(b_x, j, scale, b_m, b_j, b_z, b_s, SETTLE)
         for j in range(own, blocks):  # blocks that only other consumers see
             mbarrier.wait(ready.index((at + j) % STAGES), ((at + j) // STAGES) & 1)
             mbarrier.arrive(empty.index((at + j) % STAGES), count=1)
@@ -233,7 +229,8 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m,
     m_empty = b_top <= -1e18
     b_z = gl.where(m_empty, 1.0, b_z)
     b_s = gl.where(m_empty, 0.0, b_s)
-    b_h = 0.6931471805599453 * (gl.log2(b_z) - b_s / b_z)
+    b_log = log2_of(b_z)
+    b_h = 0.6931471805599453 * (b_log - b_s / b_z)
     b_h = gl.where(b_h < 0, 0.0, b_h)  # rounding; a NaN stays
     o_m = i_m * 64 + gl.arange(0, 64, b_top.type.layout)
     m_m = o_m < LQ
@@ -241,7 +238,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m,
     o_row = i_row + o_m
     entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened = outputs
     if STORE:
-        b_lse = b_top + gl.log2(b_z)
+        b_lse = b_top + b_log
         gl.store(entropy + o_row, b_h, mask=m_m)
         gl.store(logsumexp + o_row, gl.where(m_empty, float("-inf"), 0.6931471805599453 * b_lse), mask=m_m)
         gl.store(log2_sum + o_row, gl.where(m_empty, float("inf"), b_lse), mask=m_m)
