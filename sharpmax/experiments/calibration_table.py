@@ -62,7 +62,7 @@ def transfer(metrics: Mapping[str, Any]) -> list[str]:
     found = {name: step["tasks"] for name, step in asked.items() if step.get("tasks")}
     if not found:
         return []
-    card, seeds = metrics.get("card"), [name for name in metrics["seeds"]["chosen"] if name in found]
+    card, seeds = str(metrics.get("card")), [name for name in metrics["seeds"]["chosen"] if name in found]
     alone = {f"{card}, the card": card, "mixture": "mixture", "lora": "lora"}
     alone = {shown: name for shown, name in alone.items() if name in found}
     columns = ["plain", *([f"mean of {len(seeds)} seeds (lowest)"] if seeds else []), *alone]
