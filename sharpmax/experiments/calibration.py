@@ -27,13 +27,12 @@ from sharpmax.experiments.splits import KINDS, questions, seed_of, text_of
 from sharpmax.hf.answers import Question, write
 from sharpmax.hf.choose import Choice, choose, search
 from sharpmax.hf.descent import Draw, Recipe
-from sharpmax.hf.judge import TEXT, TURNS, Exam, compare, must_fit, must_hold, sit, time_ratio
+from sharpmax.hf.judge import TEXT, TURNS, Exam, compare, must_fit, must_hold, must_take, sit, time_ratio
 from sharpmax.hf.layers import attention_layers, layer_count
 from sharpmax.hf.learn import learn
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.match import match
 from sharpmax.hf.paired import Paired
-from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.sidecar import card_for
 from sharpmax.tasks.prompts import parts
 
@@ -181,7 +180,7 @@ def evaluate(
     RunFolder.planned(*place)
     held_out = held_out_exam(loaded, seed=seed, **exam)
     must_fit(loaded, held_out, _called("report", exam))
-    _must_take(loaded, found.policy)
+    must_take(loaded, found.policy)
     choice = Choice("card", found.policy, {})
     most_rise = exam.get("most_rise", 0.005)
     metrics = {"chosen": "card", "card": str(card)}
@@ -189,12 +188,6 @@ def evaluate(
     folder = RunFolder.open(*place)
     folder.finish(metrics)
     return metrics
-
-
-def _must_take(loaded: LoadedModel, policy: Policy) -> None:
-    """Raise what the model says to a policy of other layers or heads, by two tokens and before any work."""
-    with torch.no_grad(), sharpen(loaded.model, policy):
-        loaded.hidden(torch.zeros(1, 2, dtype=torch.long, device=loaded.model.device))
 
 
 def _check_numbers(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[str, Any]) -> None:

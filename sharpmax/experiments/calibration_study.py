@@ -108,8 +108,11 @@ def run(
         raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")
     config = {"seed": 0, "model": model, "prompts": prompts, "steps": steps, "questions": questions}
     config |= {"text_tokens": text_tokens, "proposals": proposals is not None}
-    folder = RunFolder.open(out, "calibration-study", Path(model).name, config)
-    study = _Study(load(model, device=device), folder, config, together, proposals)
+    place = (out, "calibration-study", Path(model).name, config)
+    RunFolder.planned(*place)
+    loaded = load(model, device=device)
+    folder = RunFolder.open(*place)
+    study = _Study(loaded, folder, config, together, proposals)
     absent = [name for name in names if gather and not study.judged(name)]
     if gather and set(absent) & set(SEEDS):
         raise ValueError(f"{folder.path} has no judgement of {', '.join(sorted(set(absent) & set(SEEDS)))} to gather")

@@ -23,6 +23,7 @@ from sharpmax.hf.answer_model import innermost, right_tokens
 from sharpmax.hf.builtin import BUILTIN
 from sharpmax.hf.finetune import Recipe, finetune, is_first_process
 from sharpmax.hf.gemma import SIZES, gemma
+from sharpmax.hf.judge import must_take
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.lora import with_lora
 from sharpmax.hf.quiet import quiet
@@ -99,6 +100,8 @@ def finetune_model(
     texts = corpus(plan)
     train = _encoded(loaded, texts.train)
     require_room([len(example.ids) for example in train], recipe.width)
+    if policy not in NAMES and chosen is not None:
+        must_take(loaded, chosen)
     folder = RunFolder.open(out, "finetune", name, config)  # now that nothing speaks against it
     trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
     done = finetune(

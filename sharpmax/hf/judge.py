@@ -11,14 +11,17 @@ Surely is p < 0.05, shared among the tasks and sizes. Anything else is no gain, 
 
 import math
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sharpmax.core.policies import Policy
+from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.hf.answers import Answered, Question, answer, write
 from sharpmax.hf.load import LoadedModel
 from sharpmax.hf.paired import Paired, paired, paired_accuracy
@@ -113,6 +116,14 @@ def must_hold(loaded: LoadedModel, texts: Iterable[Tensor], windows: Sequence[in
     shortest = min(ids.shape[1] for ids in texts)
     if shortest < longest:
         raise ValueError(f"{whose} has {shortest} tokens, and a window {longest}: give more text, or shorter windows")
+
+
+def must_take(loaded: LoadedModel, policy: Policy) -> None:
+    """Raise what the model says to a policy of other layers or heads, by two tokens and before any work."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SilentPolicyWarning)  # two tokens are no reason to sharpen
+        with sharpen(loaded.model, policy):
+            loaded.hidden(torch.zeros(1, 2, dtype=torch.long, device=loaded.model.device))
 
 
 def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sharpmax.experiments.clrs_text.arm import run_arm, test_set
+from sharpmax.experiments.clrs_text.arm import opened, run_arm, test_set
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.statistics import Records, summarise
 from sharpmax.experiments.clrs_text.study import Study, plan_study
@@ -100,7 +100,7 @@ def train(
     device: str,
 ) -> RunFolder:
     """Make the record of every arm and seed of the study that is not there yet; `run` without the page."""
-    folder = RunFolder.open(out, "clrs-text", study.name, study.config)
+    folder = opened(out, study.name, study.config, study.model, device)
     small = study.model.endswith("tiny")
     told = report_as("data")
     corpus(

@@ -7,6 +7,7 @@ the experiment follows from these.
 import dataclasses
 import shutil
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,14 @@ from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 SHORT = 24
 """Tokens of the longest answer that is also generated for real, a token at a time."""
+
+
+def opened(out: str | Path, name: str, config: Mapping[str, Any], model: str, device: str) -> RunFolder:
+    """Return the folder of a run; one that is not there yet is begun only if its model can be had on the device."""
+    planned = RunFolder.planned(out, "clrs-text", name, config)
+    if not (planned.path / "config.json").exists():
+        load_by_name(model, seed=0, device=device)
+    return RunFolder.open(out, "clrs-text", name, config)
 
 
 def run_arm(study: Study, arm: str, seed: int, out: Path, device: str, save_every: int) -> None:
