@@ -4,9 +4,11 @@ The verdict is strict. A policy gains if, paired item by item,
 
     answers are right no less often on the whole, and in no task and size surely less often,
     answers are surely better on the whole: right more often, or with less loss,
-    text costs at most a stated rise of perplexity, of every kind and at every length.
+    text surely costs at most a stated rise of perplexity, of every kind and at every length.
 
-Surely is p < 0.05, shared among the tasks and sizes. Anything else is no gain, and saying so is a correct answer.
+Surely is p < 0.05, shared among the tasks and sizes; of text, that the 95 % interval of the rise ends below the stated
+one. Where that interval holds the stated rise, windows were too few to tell, and the verdict is undecided. Anything
+else is no gain, and saying so is a correct answer.
 """
 
 import math
@@ -14,6 +16,7 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean, median
 from typing import Any
 
@@ -66,7 +69,7 @@ class Sheet:
             f"{task} {size}": {"exact": "".join(str(int(a.exact)) for a in found), "loss": [a.loss for a in found]}
             for (task, size), found in self.answers.items()
         }
-        losses = {_window(*key): found for key, found in self.losses.items()}
+        losses = {name_of(*key): found for key, found in self.losses.items()}
         return {"answers": answers, "losses": losses, "seconds": self.seconds}
 
     @classmethod
@@ -145,6 +148,14 @@ def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:
     return Sheet(answers, losses, time.perf_counter() - began)
 
 
+class Verdict(StrEnum):
+    """What a judgement comes to."""
+
+    GAINS = "gains"
+    NO_GAIN = "no gain"
+    UNDECIDED = "undecided"
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The two sheets side by side, each comparison paired item by item."""
@@ -164,9 +175,25 @@ class Judgement:
         """The largest rise of perplexity over all kinds and lengths; 0 if no text was read."""
         return max((self.perplexity_rise(*key) for key in self.text), default=0.0)
 
-    def gains(self, most_rise: float) -> bool:
-        """Tell whether answers got better for sure, nowhere for sure worse, and text no worse than allowed."""
-        if self.overall is None or self.worst_rise > most_rise:
+    def verdict(self, most_rise: float) -> Verdict:
+        """Return whether answers surely got better, nowhere surely worse, and text surely no worse than allowed."""
+        if not self._answers_gain or any(self._rise_between(key)[0] > most_rise for key in self.text):
+            return Verdict.NO_GAIN
+        return Verdict.UNDECIDED if self.undecided(most_rise) else Verdict.GAINS
+
+    def undecided(self, most_rise: float) -> list[tuple[str, int]]:
+        """Return the kinds of text and lengths of which it cannot be said whether they cost more than allowed."""
+        between = {key: self._rise_between(key) for key in self.text}
+        return [key for key, (low, high) in between.items() if low <= most_rise < high]
+
+    def _rise_between(self, key: tuple[str, int]) -> tuple[float, float]:
+        """Return the 95 % interval of a rise of perplexity."""
+        low, high = map(math.expm1, self.text[key].interval)
+        return low, high
+
+    @property
+    def _answers_gain(self) -> bool:
+        if self.overall is None:
             return False
         right, loss = self.overall
         share = SURE / len(self.accuracy)
@@ -185,7 +212,7 @@ class Judgement:
             "tasks": by_task,
             "answers_overall": overall,
             "text": {
-                _window(*key): {**found.to_json(), "perplexity_rise": self.perplexity_rise(*key)}
+                name_of(*key): {**found.to_json(), "perplexity_rise": self.perplexity_rise(*key)}
                 for key, found in self.text.items()
             },
         }
@@ -245,6 +272,6 @@ def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> tuple[float, float]:
     return math.expm1(max(rise.difference for rise in rises)), math.expm1(max(rise.at_most for rise in rises))
 
 
-def _window(kind: str, window: int) -> str:
+def name_of(kind: str, window: int) -> str:
     """Return what a length of window is called in JSON: "4096" of the text itself, "source 4096" of another kind."""
     return str(window) if kind == TEXT else f"{kind} {window}"
