@@ -89,6 +89,8 @@ def finetune_model(
         raise ValueError(f"expected a LoRA of rank 1 or more, or 0 for none, got {lora}")
     loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
     chosen = policy_named(policy, loaded.model)
+    if policy not in NAMES and chosen is not None:
+        must_take(loaded, chosen)
     # A card by what it says: one that was edited makes another run.
     named = policy if policy in NAMES else {"card": policy_to_json(card_for(model, policy).policy)}
     config = {"seed": seed, "model": model, "task": task, "policy": named, "lora": lora, "corpus": asdict(plan)}
@@ -100,8 +102,6 @@ def finetune_model(
     texts = corpus(plan)
     train = _encoded(loaded, texts.train)
     require_room([len(example.ids) for example in train], recipe.width)
-    if policy not in NAMES and chosen is not None:
-        must_take(loaded, chosen)
     folder = RunFolder.open(out, "finetune", name, config)  # now that nothing speaks against it
     trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
     done = finetune(
