@@ -284,16 +284,16 @@ def print_judgement(metrics: dict[str, Any]) -> None:
         print(f"{_spelled(name)}: perplexity {found['perplexity_rise']:+.2%} ({ends})")
     print("in brackets: 95 % intervals of the differences")
     print(f"reading takes {metrics['time_ratio']:.2f}x as long with the policy (medians of {TURNS} turns)")
-    card, allowed = metrics["card"], f"the allowed rise of perplexity, {metrics['most_rise']:+.2%}"
+    card, allowed = metrics["card"], f"the allowed {metrics['most_rise']:+.2%}"
     if metrics["verdict"] == Verdict.GAINS:
         print(f"it gains; card: {card}")
     elif metrics["verdict"] == Verdict.UNDECIDED:
         places = ", ".join(map(_spelled, metrics["undecided"]))
-        print(f"undecided: answers gain, but {allowed}, lies within the interval of {places}; more text would tell")
-        print("no card was written" if card is None else f"card: {card}")
+        print(f"undecided: answers gain; whether perplexity rises within {allowed} cannot be told of {places}")
+        print(f"more text would tell (--text-tokens); {'no card was written' if card is None else f'card: {card}'}")
     else:
         what_follows = "no card was written" if card is None else f"better without {card}"
-        print(f"it does not gain within {allowed}; {what_follows}")
+        print(f"it does not gain with perplexity within {allowed}; {what_follows}")
 
 
 def _spelled(name: str) -> str:
