@@ -78,14 +78,6 @@ class Foretold(NamedTuple):
 
 
 @gluon.jit
-def log2_of(b_z):
-    """Return log2 of a sum that is at least 1, by the special function unit: within 2^-22, in one instruction."""
-    return gl.inline_asm_elementwise(
-        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [b_z], dtype=gl.float32, is_pure=True, pack=1
-    )
-
-
-@gluon.jit
 def private(b_x):
     """View (64, 128) as (64, 4, 32), the last axis within a thread: of 8 keys, each of 4 threads holds 2."""
     return b_x.reshape([64, 16, 4, 2]).permute([0, 2, 1, 3]).reshape([64, 4, 32])
@@ -229,7 +221,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m,
     m_empty = b_top <= -1e18
     b_z = gl.where(m_empty, 1.0, b_z)
     b_s = gl.where(m_empty, 0.0, b_s)
-    b_log = log2_of(b_z)
+    b_log = gl.log2(b_z)
     b_h = 0.6931471805599453 * (b_log - b_s / b_z)
     b_h = gl.where(b_h < 0, 0.0, b_h)  # rounding; a NaN stays
     o_m = i_m * 64 + gl.arange(0, 64, b_top.type.layout)
