@@ -131,8 +131,9 @@ def test_committed_memory_is_given_beyond_the_inputs_and_with_them():
     before = [row["megabytes_with_inputs"] - row["megabytes"] for row in (plain, ours)]
     assert before[0] == pytest.approx(before[1])
     assert before[0] >= inputs
-    beta = ours["length"] * benchmark.FEATURES // ours["width"] * 4 / 1e6  # float32, of each row of each head
-    assert ours["megabytes"] - plain["megabytes"] == pytest.approx(beta, rel=1e-3)
+    rows = ours["length"] * benchmark.FEATURES // ours["width"]
+    more = rows * 4 / 1e6 * (1 + 1 / 64 + 1 / 192)  # beta of each row, marks and tickets of tiles, four bytes each
+    assert ours["megabytes"] - plain["megabytes"] == pytest.approx(more, rel=1e-3)
     assert ours["ratio_of_memory"] == pytest.approx(ours["megabytes"] / plain["megabytes"])
 
 
@@ -192,9 +193,18 @@ def test_inputs_are_what_they_say(kind):
     q, k, v = draw(kind, length=2048, width=64, tokens=2048, features=64, dtype=torch.float32, device="cpu", seed=0)
     assert q.shape == k.shape == v.shape == (1, 1, 2048, 64)
     _, stats = attention(q, k, v, is_causal=True, return_stats=True, implementation="chunked")
-    sharpened = (stats.inverse_temperature[..., 1024:] > 1).float().mean().item()
-    low, high = {"sharpened": (0.99, 1), "peaked": (1 / 12, 1 / 6), "paired": (0, 0), "retrieval": (0, 0)}[kind]
-    assert low <= sharpened <= high
+    shares = {
+        "sharpened": (0.99, 1),
+        "peaked": (1 / 12, 1 / 6),
+        "paired": (0, 0),
+        "turning": (0.98, 1),  # of equal twos the entropy is log 2 higher: a few rows pass the range of the polynomial
+        "retrieval": (0, 0),
+    }
+    sharpened = stats.inverse_temperature > 1
+    low, high = shares[kind]
+    assert low <= sharpened[..., 1024:].float().mean().item() <= high
+    if kind == "turning":
+        assert not sharpened[..., :1024].any()
     largest = (stats.maximum - stats.logsumexp).exp()
     assert (largest > 0.999).all() if kind == "retrieval" else (largest < 0.6).any()
     with pytest.raises(ValueError, match="kind must be"):
