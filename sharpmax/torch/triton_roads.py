@@ -21,7 +21,7 @@ from sharpmax.torch.triton_tiles import blocks
 UNSETTLED, SHARPENED = tl.constexpr(1), tl.constexpr(2)
 """Marks of a tile of 64 queries: no key settles one of its rows; beta of one is not 1."""
 WALKED = 192  # queries in a tile of the walk
-TICKETS = 1024  # of one program
+TICKETS = 256  # of one program
 
 
 class Foretold(NamedTuple):
@@ -64,8 +64,10 @@ def list_kernel(marks, counts, few, listed, heads, together, LQ, ROADS: tl.const
             b_mark = tl.load(marks + i_bh * tl.cdiv(LQ, 64) + o_64, mask=m_t & (o_64 >= 0), other=0)
             m_again = m_again | (b_mark == mark)
         b_n = m_again.to(tl.int32)
-        before = tl.atomic_add(counts + 2, tl.sum(b_n, 0), sem="relaxed")
-        tl.store(listed + before + tl.cumsum(b_n, 0) - 1, o_t, mask=m_again)
+        some = tl.sum(b_n, 0)
+        if some > 0:
+            before = tl.atomic_add(counts + 2, some, sem="relaxed")
+            tl.store(listed + before + tl.cumsum(b_n, 0) - 1, o_t, mask=m_again)
 
 
 def launch_list(query: Tensor, marks: Tensor, listed: Tensor, foretold: Foretold, *, together: int) -> None:
