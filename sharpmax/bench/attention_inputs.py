@@ -10,7 +10,7 @@ retrieval   each query matches one earlier key, 28 nats above the rest: few keys
 from typing import Any
 
 KINDS = ("sharpened", "peaked", "paired", "turning", "retrieval")
-SPREAD = {2048: 2.4, 4096: 2.6, 8192: 2.8, 16384: 3.0, 32768: 3.2}
+SPREAD = {2048: 2.4, 4096: 2.6, 8192: 2.8, 16384: 3.0, 32768: 3.2, 65536: 3.4, 131072: 3.6}
 
 
 def draw(kind: str, *, length: int, width: int, tokens: int, features: int, dtype: Any, device: Any, seed: int) -> Any:
