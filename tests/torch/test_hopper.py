@@ -508,7 +508,7 @@ def test_every_product_has_its_descriptors_set():
     script = Path(machine_code.__file__)
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, cwd=script.parents[2],
-        env=environment | {"PYTHONPATH": str(script.parents[2])},
+        env=environment | {"PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
