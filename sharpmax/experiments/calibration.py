@@ -31,6 +31,7 @@ from sharpmax.hf.judge import (
     TEXT,
     TURNS,
     Exam,
+    Judgement,
     Verdict,
     compare,
     must_fit,
@@ -264,7 +265,7 @@ def held_out_exam(
 
 
 def print_judgement(metrics: dict[str, Any]) -> None:
-    """Print a judgement: every comparison, its test, and the verdict."""
+    """Print a judgement: every comparison, its test, and the verdict, which follows from them."""
     judgement = metrics["judgement"]
     if judgement is None:
         print("no candidate was better on the selection split; the model stays as it is, and no card was written")
@@ -284,11 +285,12 @@ def print_judgement(metrics: dict[str, Any]) -> None:
         print(f"{_spelled(name)}: perplexity {found['perplexity_rise']:+.2%} ({ends})")
     print("in brackets: 95 % intervals of the differences")
     print(f"reading takes {metrics['time_ratio']:.2f}x as long with the policy (medians of {TURNS} turns)")
-    card, allowed = metrics["card"], f"the allowed {metrics['most_rise']:+.2%}"
-    if metrics["verdict"] == Verdict.GAINS:
+    judged, most_rise, card = Judgement.from_json(judgement), metrics["most_rise"], metrics["card"]
+    verdict, allowed = judged.verdict(most_rise), f"the allowed {most_rise:+.2%}"
+    if verdict == Verdict.GAINS:
         print(f"it gains; card: {card}")
-    elif metrics["verdict"] == Verdict.UNDECIDED:
-        places = ", ".join(map(_spelled, metrics["undecided"]))
+    elif verdict == Verdict.UNDECIDED:
+        places = ", ".join(_spelled(name_of(*key)) for key in judged.undecided(most_rise))
         print(f"undecided: answers gain; whether perplexity rises within {allowed} cannot be told of {places}")
         print(f"more text would tell (--text-tokens); {'no card was written' if card is None else f'card: {card}'}")
     else:

@@ -34,6 +34,8 @@ from sharpmax.hf.text_loss import text_losses
 SURE = 0.05
 TEXT = "text"
 """The kind of text that needs no name: a user's, or the first of several."""
+ANSWERS = "accuracy", "loss"
+"""What is compared of answers, as it is called in JSON."""
 TURNS, TIMED = 5, 1024
 """How often, and on how many tokens at most, it is measured how long a policy takes."""
 
@@ -80,10 +82,7 @@ class Sheet:
             task, size = name.rsplit(" ", 1)
             pairs = zip(found["loss"], found["exact"], strict=True)
             answers[task, int(size)] = [Answered(loss, exact == "1") for loss, exact in pairs]
-        losses = {}
-        for name, found in content["losses"].items():
-            kind, _, window = name.rpartition(" ")
-            losses[kind or TEXT, int(window)] = found
+        losses = {_named(name): found for name, found in content["losses"].items()}
         return cls(answers, losses, content["seconds"])
 
     def rounded(self, digits: int = 4) -> "Sheet":
@@ -205,9 +204,9 @@ class Judgement:
         """Return everything as JSON values."""
         by_task: dict[str, dict[str, Any]] = {}
         for (task, size), accuracy in self.accuracy.items():
-            entry = {"accuracy": accuracy.to_json(), "loss": self.answer_loss[task, size].to_json()}
-            by_task.setdefault(task, {})[str(size)] = entry
-        overall = self.overall and {"accuracy": self.overall[0].to_json(), "loss": self.overall[1].to_json()}
+            found = accuracy.to_json(), self.answer_loss[task, size].to_json()
+            by_task.setdefault(task, {})[str(size)] = dict(zip(ANSWERS, found, strict=True))
+        overall = self.overall and dict(zip(ANSWERS, (found.to_json() for found in self.overall), strict=True))
         return {
             "tasks": by_task,
             "answers_overall": overall,
@@ -216,6 +215,20 @@ class Judgement:
                 for key, found in self.text.items()
             },
         }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Judgement":
+        """Read back what `to_json` gave."""
+
+        def both(found: Mapping[str, Any]) -> tuple[Paired, Paired]:
+            accuracy, loss = (Paired.from_json(found[name]) for name in ANSWERS)
+            return accuracy, loss
+
+        cells = {(task, int(size)): both(found) for task, by in content["tasks"].items() for size, found in by.items()}
+        text = {_named(name): Paired.from_json(found) for name, found in content["text"].items()}
+        whole = content["answers_overall"]
+        accuracy, loss = ({key: found[i] for key, found in cells.items()} for i in (0, 1))
+        return cls(accuracy, loss, whole and both(whole), text)
 
 
 def compare(plain: Sheet, policy: Sheet) -> Judgement:
@@ -275,3 +288,9 @@ def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> tuple[float, float]:
 def name_of(kind: str, window: int) -> str:
     """Return what a length of window is called in JSON: "4096" of the text itself, "source 4096" of another kind."""
     return str(window) if kind == TEXT else f"{kind} {window}"
+
+
+def _named(name: str) -> tuple[str, int]:
+    """Return what `name_of` named."""
+    kind, _, window = name.rpartition(" ")
+    return kind or TEXT, int(window)

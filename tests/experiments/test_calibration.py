@@ -133,18 +133,18 @@ def test_a_card_that_text_leaves_undecided_is_written_only_if_its_mean_is_allowe
 
 def test_a_judgement_is_printed_with_its_intervals(capsys):
     plain, policy = [0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]
-    right = paired_accuracy(plain, policy).to_json()
+    right, sure = paired_accuracy(plain, policy).to_json(), paired_accuracy([0.0] * 40, [1.0] * 40).to_json()
     text = paired([2.0, 2.1, 2.2], [2.0, 2.11, 2.21])
     one = paired([2.0], [2.01])
     found = {"4096": text, "source 64": one}
     judgement = {
         "tasks": {"lookup": {"8": {"accuracy": right, "loss": right}}},
+        "answers_overall": {"accuracy": sure, "loss": sure},
         "text": {
             name: {**each.to_json(), "perplexity_rise": math.expm1(each.difference)} for name, each in found.items()
         },
     }
     metrics = {"judgement": judgement, "time_ratio": 1.0, "most_rise": 0.005, "card": "card.json"}
-    metrics |= {"verdict": "undecided", "undecided": list(found)}
     calibration.print_judgement(metrics)
     said = capsys.readouterr().out
     assert "cannot be told of text in windows of 4096, source in windows of 64\nmore text would tell " in said

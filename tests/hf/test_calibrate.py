@@ -16,7 +16,7 @@ from sharpmax.hf.answers import Answered, answer, answer_losses
 from sharpmax.hf.choose import FINE, choose, kept, search
 from sharpmax.hf.descent import Recipe, text_cost
 from sharpmax.hf.descent_state import Price
-from sharpmax.hf.judge import Exam, Sheet, Verdict, compare, must_take, sit, worst_perplexity_rise
+from sharpmax.hf.judge import Exam, Judgement, Sheet, Verdict, compare, must_take, sit, worst_perplexity_rise
 from sharpmax.hf.learn import learn, learn_side_by_side, query_heads
 from sharpmax.hf.match import match
 from sharpmax.hf.paired import Paired, paired, paired_accuracy
@@ -336,6 +336,7 @@ def test_a_judgement_is_paired_and_strict(loaded):
     assert judged.overall[1].difference == pytest.approx(0, abs=1e-5)
     assert judged.verdict(most_rise=1.0) == Verdict.NO_GAIN
     content = json.loads(json.dumps(judged.to_json()))
+    assert Judgement.from_json(content) == judged
     assert content["text"]["32"]["items"] == 10
     assert content["tasks"]["letters"]["1"]["accuracy"]["items"] == 3
 
