@@ -107,6 +107,29 @@ def generated(model: Any, example: Encoded) -> list[int]:
 
 
 @torch.no_grad()
+def lead_over(model: Any, example: Encoded, said: Sequence[int]) -> tuple[int, float]:
+    """Return where generation and one pass over the answer part, and how far apart the two tokens' logits are there.
+
+    That is the first token that was `said` otherwise than the answer has it, and the answer's logit minus the other's;
+    or, where the answer itself was said, the token that one pass would least have said, and its logit minus the best.
+    A tie but for rounding has a lead of about 0, whichever sign.
+    """
+    causal = innermost(model)
+    causal.eval()
+    batch = {name: tensor.to(causal.device) for name, tensor in pad([example], [0]).items()}
+    answer = batch.pop("targets")
+    logits = answer_logits(causal, **batch)
+    leads = logits.gather(1, answer[:, None])[:, 0]
+    other = torch.tensor(said, device=causal.device)
+    if (differs := (other != answer).nonzero()).numel():
+        token = int(differs[0])
+        return token, float(leads[token] - logits[token, other[token]])
+    leads = leads - logits.amax(1)
+    token = int(leads.argmin())
+    return token, float(leads[token])
+
+
+@torch.no_grad()
 def require_plain_logits(model: Any) -> None:
     """Refuse a model whose logits are more than its head on its last hidden state.
 

@@ -19,7 +19,7 @@ from sharpmax.experiments.clrs_text.study import ARMS, Study
 from sharpmax.experiments.finetuning import autocast, load_by_name, on_policy, report_as
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.hf.answer_batches import Encoded, encode
-from sharpmax.hf.answer_model import generated, right_tokens
+from sharpmax.hf.answer_model import generated, lead_over, right_tokens
 from sharpmax.hf.finetune import finetune
 from sharpmax.hf.trained_policy import policy_named
 from sharpmax.provenance import provenance
@@ -29,9 +29,14 @@ SHORT = 24
 """Tokens of the longest answer that is also generated for real, a token at a time."""
 
 
+def run_folder(study: Study, out: str | Path) -> RunFolder:
+    """Open the study's folder; one that holds fewer seeds of the same study goes on with more."""
+    return RunFolder.open(out, "clrs-text", study.name, study.config, grows="seeds")
+
+
 def run_arm(study: Study, arm: str, seed: int, out: Path, device: str, save_every: int) -> None:
     """Make the record of one arm and seed in the study's run folder, if it is not there."""
-    folder = RunFolder.open(out, "clrs-text", study.name, study.config)
+    folder = run_folder(study, out)
     folder.once(f"{arm}-seed{seed}", lambda: train_and_judge(study, arm, seed, folder.path, device, save_every))
 
 
@@ -105,15 +110,21 @@ def _right(model: Any, policy: Policy | None, test: list[Encoded], device: str) 
 
 def _agreement(
     model: Any, policy: Policy | None, test: list[Encoded], right: list[int], asked: int, device: str
-) -> dict[str, int]:
-    """Generate some of the answers for real: how often is it right exactly where the one pass says so?"""
+) -> dict[str, Any]:
+    """Generate some of the answers for real: how often is it right exactly where the one pass says so?
+
+    Where it is not, `apart` says of which example, from which token on, and how near a tie it was.
+    """
     short = [i for i, example in enumerate(test) if len(example.ids) - example.start <= SHORT]
     chosen = [short[i * len(short) // asked] for i in range(asked)] if short else []
-    agree = exact = 0
+    exact, apart = 0, []
     with on_policy(model, policy), autocast(device), torch.no_grad():
         for i in chosen:
             example = test[i]
-            said = generated(model, example) == example.ids[example.start :].tolist()
-            exact += said
-            agree += said == (right[i] == len(example.ids) - example.start)
-    return {"asked": len(chosen), "agree": agree, "exact": exact}
+            said = generated(model, example)
+            is_right = said == example.ids[example.start :].tolist()
+            exact += is_right
+            if is_right != (right[i] == len(example.ids) - example.start):
+                token, lead = lead_over(model, example, said)
+                apart.append({"example": i, "token": token, "lead": lead})
+    return {"asked": len(chosen), "agree": len(chosen) - len(apart), "exact": exact, "apart": apart}
