@@ -95,7 +95,8 @@ def test_set(study: Study) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def encoded(model: str, plan: Plan) -> tuple[list[Encoded], list[Encoded]]:
     """Tokenise what is trained on and what is asked: once for all arms of a process."""
-    texts, tokenizer = corpus(plan), load_by_name(model, seed=0, device="cpu").tokenizer
+    tokenizer = load_by_name(model, seed=0, device="cpu").tokenizer  # before the texts, which may take minutes to make
+    texts = corpus(plan)
     train, test = (
         encode(tokenizer, [(example.question, example.answer) for example in examples])
         for examples in (texts.train, texts.test)

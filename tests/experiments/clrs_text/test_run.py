@@ -10,6 +10,7 @@ from sharpmax.experiments.clrs_text import arm as arms
 from sharpmax.experiments.clrs_text import measured
 from sharpmax.experiments.clrs_text import run as run_study
 from sharpmax.experiments.clrs_text.budget import attended, budget
+from sharpmax.experiments.clrs_text.budget import main as budget_main
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.study import plan_study
 from sharpmax.hf import packing
@@ -128,6 +129,19 @@ def test_every_algorithm_gets_its_share_of_the_examples_whatever_its_length():
     assert shares["task_scheduling"]["share_of_answer_tokens"] > 0.6
     assert shares["minimum"]["different"] == shares["minimum"]["examples"]
     assert shares["segments_intersect"]["different"] < 0.5 * shares["segments_intersect"]["examples"]
+
+
+def test_the_budget_of_no_model_is_one_line_before_any_text_is_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(arms, "corpus", None)
+    with pytest.raises(SystemExit) as end:
+        budget_main(["--model", str(tmp_path)])
+    said = capsys.readouterr()
+    assert end.value.code == 2
+    assert said.err.startswith(
+        f"budget: error: the folder '{tmp_path}' does not hold a whole model with its tokenizer: "
+    )
+    assert said.err.count("\n") == 1
+    assert not said.out
 
 
 def test_a_run_meets_few_shapes_of_batches(monkeypatch):
