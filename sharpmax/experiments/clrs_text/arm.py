@@ -7,6 +7,7 @@ the experiment follows from these.
 import dataclasses
 import shutil
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,12 @@ def encoded(model: str, plan: Plan) -> tuple[list[Encoded], list[Encoded]]:
     return train, test
 
 
+def short_ones(test: Sequence[Encoded], count: int) -> list[int]:
+    """Return so many examples, by index, spread evenly over those with an answer short enough to generate."""
+    short = [i for i, example in enumerate(test) if len(example.ids) - example.start <= SHORT]
+    return [short[i * len(short) // count] for i in range(count)] if short else []
+
+
 def _right(model: Any, policy: Policy | None, test: list[Encoded], device: str) -> list[int]:
     with on_policy(model, policy), autocast(device):
         return right_tokens(model, test)
@@ -116,8 +123,7 @@ def _agreement(
 
     Where it is not, `apart` says of which example, from which token on, and how near a tie it was.
     """
-    short = [i for i, example in enumerate(test) if len(example.ids) - example.start <= SHORT]
-    chosen = [short[i * len(short) // asked] for i in range(asked)] if short else []
+    chosen = short_ones(test, asked)
     exact, apart = 0, []
     with on_policy(model, policy), autocast(device), torch.no_grad():
         for i in chosen:
