@@ -37,7 +37,7 @@ def agreement(model: Any, examples: Sequence[Encoded], policy: Policy | None, dt
         own = [_answered(example, generated(model, example)) for example in examples]
         right = right_tokens(model, own, tokens=4096)
         apart = [e for e, count in zip(own, right, strict=True) if count < len(e.ids) - e.start]
-        behind = [-lead_over(model, e, e.ids[e.start :].tolist())[1] for e in apart]
+        behind = [abs(lead_over(model, e, e.ids[e.start :].tolist())[1]) for e in apart]
     said = sum(len(e.ids) - e.start for e in own)
     return {"asked": len(own), "agree": len(own) - len(apart), "tokens": said, "right": sum(right), "behind": behind}
 
