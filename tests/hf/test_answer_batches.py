@@ -13,8 +13,8 @@ from sharpmax.hf.answer_model import (
     answer_logits,
     answering,
     generated,
-    lead_over,
     mean_loss,
+    parting,
     require_plain_logits,
     right_tokens,
 )
@@ -235,9 +235,10 @@ def test_how_near_a_tie_two_tokens_were():
         logits = model(torch.from_numpy(example.ids[None].astype(np.int64))).logits[0, example.start - 1 : -1]
     answer = example.ids[example.start :].tolist()
     said = [answer[0], 7, *answer[2:]]
-    assert lead_over(model, example, said) == (1, pytest.approx(float(logits[1, answer[1]] - logits[1, 7]), abs=1e-5))
+    found = parting(model, example, said)
+    assert found == pytest.approx((1, float(logits[1, answer[1]] - logits[1, 7]), float(logits[1].max())), abs=1e-5)
     behind = logits.gather(1, torch.tensor(answer)[:, None])[:, 0] - logits.amax(1)
-    token, lead = lead_over(model, example, answer)
-    assert token == int(behind.argmin())
-    assert lead == pytest.approx(float(behind.min()), abs=1e-5)
-    assert lead < 0
+    found = parting(model, example, answer)
+    assert found.token == int(behind.argmin())
+    assert found.lead == pytest.approx(float(behind.min()), abs=1e-5)
+    assert found.lead < 0

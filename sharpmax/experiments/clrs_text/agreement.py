@@ -20,7 +20,7 @@ from sharpmax.experiments.clrs_text.arm import short_ones
 from sharpmax.experiments.clrs_text.study import SCALES
 from sharpmax.experiments.finetuning import load_by_name, on_policy
 from sharpmax.hf.answer_batches import Encoded, encode
-from sharpmax.hf.answer_model import generated, lead_over, right_tokens
+from sharpmax.hf.answer_model import generated, parting, right_tokens
 from sharpmax.hf.trained_policy import policy_named
 from sharpmax.tasks.clrs_text.corpus import corpus
 
@@ -28,18 +28,18 @@ from sharpmax.tasks.clrs_text.corpus import corpus
 def agreement(model: Any, examples: Sequence[Encoded], policy: Policy | None, dtype: torch.dtype) -> dict[str, Any]:
     """Return how many of the model's own answers to the questions one pass gives too, and how far the others are off.
 
-    `behind` holds, for each of those, by how much the token that was said is behind the likeliest in one pass over that
-    answer alone: 0 where it is the likeliest there.
+    `apart` holds, for each of those, by how much the token that was said is behind the likeliest in one pass over that
+    answer alone, 0 where it is the likeliest there, and the likeliest one's logit.
     """
     device = next(model.parameters()).device.type
     half = nullcontext() if dtype is torch.float32 else torch.autocast(device, dtype)
     with on_policy(model, policy), half, torch.no_grad():
         own = [_answered(example, generated(model, example)) for example in examples]
         right = right_tokens(model, own, tokens=4096)
-        apart = [e for e, count in zip(own, right, strict=True) if count < len(e.ids) - e.start]
-        behind = [abs(lead_over(model, e, e.ids[e.start :].tolist())[1]) for e in apart]
-    said = sum(len(e.ids) - e.start for e in own)
-    return {"asked": len(own), "agree": len(own) - len(apart), "tokens": said, "right": sum(right), "behind": behind}
+        others = [e for e, count in zip(own, right, strict=True) if count < len(e.ids) - e.start]
+        partings = [parting(model, e, e.ids[e.start :].tolist()) for e in others]
+    said, apart = sum(len(e.ids) - e.start for e in own), [(abs(each.lead), each.logit) for each in partings]
+    return {"asked": len(own), "agree": len(own) - len(apart), "tokens": said, "right": sum(right), "apart": apart}
 
 
 def _answered(example: Encoded, answer: Sequence[int]) -> Encoded:
@@ -64,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         for name in ("none", "paper"):
             found = agreement(loaded.model, examples, policy_named(name, loaded.model), dtype)
-            behind = ", ".join(f"{value:.3f}" for value in found["behind"])
+            apart = ", ".join(f"{behind:.3f} at {logit:.1f}" for behind, logit in found["apart"])
             print(
                 f"{str(dtype).removeprefix('torch.')}, policy {name}: {found['agree']} of {found['asked']} answers and "
                 f"{found['right']} of {found['tokens']} tokens agree"
-                + (f"; logits behind by {behind}" if behind else ""),
+                + (f"; logits behind by {apart}" if apart else ""),
                 flush=True,
             )
 

@@ -20,7 +20,7 @@ from sharpmax.experiments.clrs_text.study import ARMS, Study
 from sharpmax.experiments.finetuning import autocast, load_by_name, on_policy, report_as
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.hf.answer_batches import Encoded, encode
-from sharpmax.hf.answer_model import generated, lead_over, right_tokens
+from sharpmax.hf.answer_model import generated, parting, right_tokens
 from sharpmax.hf.finetune import finetune
 from sharpmax.hf.trained_policy import policy_named
 from sharpmax.provenance import provenance
@@ -132,6 +132,5 @@ def _agreement(
             is_right = said == example.ids[example.start :].tolist()
             exact += is_right
             if is_right != (right[i] == len(example.ids) - example.start):
-                token, lead = lead_over(model, example, said)
-                apart.append({"example": i, "token": token, "lead": lead})
+                apart.append({"example": i, **parting(model, example, said)._asdict()})
     return {"asked": len(chosen), "agree": len(chosen) - len(apart), "exact": exact, "apart": apart}
