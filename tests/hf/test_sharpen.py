@@ -304,6 +304,18 @@ def test_a_module_of_ones_own_has_a_slot():
         assert not torch.allclose(model(q, k), plain)
 
 
+@pytest.mark.parametrize("queries", [1, 3, 5])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 5), (5,), (2, 1, None, 5), (1, 4, None, 1)])
+def test_a_slot_is_plain_attention_under_a_causal_mask_and_any_other(shape, queries):
+    torch.manual_seed(0)
+    slot, q, k = Attention(), torch.randn(2, 4, queries, 8), torch.randn(2, 2, 5, 8)
+    mask = torch.rand([queries if axis is None else axis for axis in shape]) > 0.3
+    expected = sharpmax.torch.attention(q, k, k, policy=sharpmax.Constant(1.0), mask=mask, is_causal=True)
+    torch.testing.assert_close(slot(q, k, k, mask=mask, is_causal=True), expected)
+    with sharpen(slot):
+        torch.testing.assert_close(slot(q, k, k, mask=mask, is_causal=True), expected)
+
+
 def test_gradients_reach_the_policy_and_checkpointing_changes_nothing():
     ids = tokens()
 
