@@ -1,6 +1,7 @@
 """What each policy computes, needs, refuses; and that its numbers learn."""
 
 import math
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +112,8 @@ def test_per_layer_must_be_resolved():
     policy = PerLayer((PLAIN, PerHead((PAPER, PLAIN))))
     with pytest.raises(ValueError, match="for_layer"):
         softmax(np.zeros((2, 3)), policy)
+    with pytest.raises(ValueError, match="for_layer"):  # as many layers as no axis of the rows is long
+        softmax(np.zeros((1, 6, 5, 5)), PerLayer((PLAIN,) * 30))
     assert policy.for_layer(0) is PLAIN
     assert policy.for_layer(1).policies == (PAPER, PLAIN)
     with pytest.raises(ValueError, match="got layer 2"):
@@ -136,6 +139,14 @@ def test_a_plain_callable_is_a_policy_too():
     expected = row_stats(logits, extra=["variance"])
     np.testing.assert_allclose(stats.inverse_temperature, 1 + expected.variance + 0.5)
     np.testing.assert_allclose(weights.sum(-1), 1)
+
+
+@dataclass(frozen=True)
+class Falling(sharpmax.Policy):
+    """A user's own policy, with a mistake in it."""
+
+    def __call__(self, stats, stats_at=None):
+        return -stats.entropy
 
 
 BAD = [
@@ -167,8 +178,11 @@ BAD = [
     (lambda: EntropyTarget(0.0), ValueError, "greater than 0"),
     (lambda: EntropyTarget(0.5, maximum=0.5), ValueError, "at least 1"),
     (lambda: LengthScaled(1.0, of="width"), ValueError, "one of count, length, position"),
-    (lambda: LengthScaled.log_n(1), ValueError, "above 1"),
+    (lambda: LengthScaled.log_n(1), ValueError, "log_n.reference must be finite and greater than 1, got 1"),
+    (lambda: LengthScaled.log_n("16"), TypeError, "must be a number, got '16'"),
+    (lambda: LengthScaled.log_n(math.inf), ValueError, "must be finite"),
     (lambda: LengthScaled.yarn(0.5), ValueError, "at least 1"),
+    (lambda: LengthScaled.yarn(None), TypeError, "must be a number, got None"),
     (lambda: Table((1.0,), (1.0,)), ValueError, "two knots"),
     (lambda: Table((1.0, 1.0), (1.0, 2.0)), ValueError, "increase strictly"),
     (lambda: Table((1.0, 2.0), (2.0, 1.0)), ValueError, "not decrease"),
@@ -178,6 +192,8 @@ BAD = [
     (lambda: detach(None), TypeError, "holds policies"),
     (lambda: softmax(np.zeros(3), None), TypeError, "policy must be"),
     (lambda: softmax(np.zeros(3), "paper"), TypeError, "policy must be"),
+    (lambda: softmax(np.zeros(3), EntropyTarget), TypeError, "policy must be"),
+    (lambda: softmax(np.zeros(3), Falling()), ValueError, "negative inverse temperature"),
     (lambda: softmax(np.zeros(3), lambda stats: -stats.entropy), ValueError, "negative inverse temperature"),
     (lambda: softmax(np.zeros((2, 3)), lambda stats: np.ones(5)), ValueError, "broadcast"),
 ]
