@@ -99,11 +99,12 @@ def print_diagnosis(metrics: dict[str, Any]) -> None:
     )
     if "decay" in metrics:
         decay = metrics["decay"]
-        print(
-            f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: foretold "
-            f"{decay['layers_predicted'][:5]}, found {decay['layers_actual'][:5]} "
-            f"(rank correlation {decay['layer_agreement']:.2f})"
-        )
+        if decay["layer_agreement"] is not None:
+            print(
+                f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: foretold "
+                f"{decay['layers_predicted'][:5]}, found {decay['layers_actual'][:5]} "
+                f"(rank correlation {decay['layer_agreement']:.2f})"
+            )
         losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
         print(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
     print(f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB")
@@ -128,9 +129,9 @@ def _tell(metrics: dict[str, Any], found: Dispersion, folder: RunFolder, model: 
         metrics["dispersion"],
         title=f"How the heads of {model} disperse",
         lead=(
-            f"{found.entropy.shape[0]} layers, {found.entropy.shape[1]} heads, {found.lengths[0]} to "
-            f"{found.lengths[-1]} {unit}. The logits of a head spread over {spread['min']:.2f} to {spread['max']:.2f}, "
-            f"mean {spread['mean']:.2f} ± {spread['sd']:.2f}. Click a head to see its curve."
+            f"{_count(found.entropy.shape[0], 'layer')}, {_count(found.entropy.shape[1], 'head')}, {found.lengths[0]} "
+            f"to {found.lengths[-1]} {unit}. The logits of a head spread over {spread['min']:.2f} to "
+            f"{spread['max']:.2f}, mean {spread['mean']:.2f} ± {spread['sd']:.2f}. Click a head to see its curve."
         ),
         source=source[:1500],
         unit=unit,
@@ -166,6 +167,8 @@ def _tables(metrics: dict[str, Any]) -> list[Table]:
     if "decay" in metrics:
         decay = metrics["decay"]
         tables.append(_heads_table(metrics["fastest_losing"], "rate", "Losing it fastest", "dH / d log n"))
+        if decay["layer_agreement"] is None:
+            return tables
         order = [[i + 1, p, a] for i, (p, a) in enumerate(_first(decay["layers_predicted"], decay["layers_actual"]))]
         caption = (
             f"Layers most dispersed at {decay['held_out_length']}: foretold from the shorter lengths, and found. Rank "
@@ -185,6 +188,10 @@ def _heads_table(heads: list[dict[str, Any]], key: str, caption: str, name: str)
         ],
         caption,
     )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _first(*orders: list[int], most: int = 8) -> list[tuple[int, ...]]:
