@@ -39,6 +39,7 @@ def diagnose(
     out: str | Path = "runs",
     seed: int = 0,
     rows: int = 64,
+    device: str | None = None,
     accept_license: bool = False,
 ) -> dict[str, Any]:
     """Diagnose a model on texts, or on prompts of a task, and write JSON, figures and one interactive page.
@@ -49,6 +50,7 @@ def diagnose(
         task: maximum, lookup, needle or copy, instead of text; lengths are then the number of items.
         lengths: what to measure at; those that fit the model and the text unless given.
         rows: how many query rows a length.
+        device: where to run; the processor unless given.
 
     Returns:
         The metrics, which `out/diagnose/<model>-<source>/metrics.json` holds too.
@@ -61,7 +63,7 @@ def diagnose(
         raise ValueError(f"expected lengths above 0, got {list(lengths)}")
     prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed)
     text = read_texts(texts) if texts else source_code()
-    loaded = load(model, accept_license=accept_license)
+    loaded = load(model, accept_license=accept_license, device=device)
     chosen = list(prompts) or sorted(set(lengths)) or _lengths_of(loaded, text)
     config = {
         "seed": seed,
@@ -70,7 +72,7 @@ def diagnose(
         "lengths": chosen,
         "rows": rows,
         "texts": list(map(str, texts)),
-    }
+    } | ({} if device is None else {"device": device})
     place = (out, "diagnose", f"{run_name(model)}-{task or ('text' if texts else 'code')}".replace(":", "-"), config)
     RunFolder.planned(*place)
     began = time.perf_counter()
