@@ -51,7 +51,7 @@ def measure(
     """Check, then time, every case; returns milliseconds, the ratio to plain attention, memory, and what failed.
 
     Args:
-        lengths: tokens in a sequence; none named: 2048, 4096, 16384 on a GPU, 4096 on a CPU.
+        lengths: tokens in a sequence; none named: 2048, 4096, 8192, 16384 on a GPU, 4096 on a CPU.
         widths: of a head; the features stay the same, so a narrower head means more of them. Others take the first.
         repeats: timed calls of each contestant, in turns; fewer of one that takes long.
         only: which of `PARTS` (of jax: ours, memory); none named: all.
@@ -144,7 +144,7 @@ def _results(
 ) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     others = [OTHERS[name] for name in OTHERS if name in parts]
-    for length in lengths or ((2048, 4096, 16384) if device == "cuda" else (4096,)):
+    for length in lengths or ((2048, 4096, 8192, 16384) if device == "cuda" else (4096,)):
         for width in widths:
             shape = _Shape(device, length, width, seed)
             if "ours" in parts:
@@ -203,6 +203,7 @@ def _forward(shape: _Shape) -> list[_Entry]:
         "forward, rows sharpened": sharpened,
         "forward, one row in eight sharpened": shape.inputs("peaked"),
         "forward, no row sharpened": shape.inputs("paired"),
+        "forward, sharpened from the middle on": shape.inputs("turning"),
     }
     if shape.length >= 16384:
         cases["forward, retrieval"] = shape.inputs("retrieval")

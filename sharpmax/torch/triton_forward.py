@@ -17,11 +17,9 @@ from torch import Tensor
 
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import masked_scores, scaled_statistics_step, statistics_step
-from sharpmax.torch.triton_statistics_hopper import Foretold
 from sharpmax.torch.triton_tiles import (
     LENGTHS,
     TileShape,
-    interpreted,
     key_bounds,
     load_rows,
     load_tile,
@@ -160,18 +158,19 @@ def fused_kernel(
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
 
 
-@triton.jit
-def weigh_tile(
-    i_m, i_bh, q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
+@triton.jit(do_not_specialize=LENGTHS)
+def weighted_kernel(
+    q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
     scale_log2,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
-    AGAIN: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row: tile i_m of one head."""
-    i_b, i_h = i_bh // H, i_bh % H
+    """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row: one tile of queries of one head."""
+    i_m = tl.num_programs(0) - 1 - tl.program_id(0)
+    i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
     q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
     k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS).to(tl.int64) * sk_h
     v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS).to(tl.int64) * sv_h
@@ -208,46 +207,8 @@ def weigh_tile(
     b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
     tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
-    if not AGAIN:
-        # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
-        tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
-
-
-@triton.jit(do_not_specialize=[*LENGTHS, "few", "total"])
-def weighted_kernel(
-    q, k, v, k_tiles, v_tiles, beta, out, log2_sum, marks, counts, few, total,
-    scale_log2,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
-    H, LQ, LK, left, right,
-    GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
-    MARKED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One tile of queries; or, of those marked, this program's share."""
-    if MARKED != 0:
-        # After one walk, those sharpened after all; after leaders, those that are not settled; after two walks, none.
-        wanted = tl.where(tl.load(counts) > few, 0, 2)
-        if MARKED == 2:
-            wanted = tl.where(tl.load(counts + 1) > few, wanted, 1)
-        some = 32
-        o_s = tl.arange(0, 32)
-        for start in tl.range(tl.program_id(0), tl.where(wanted == 0, 0, total), some * tl.num_programs(0)):
-            o_t = start + o_s * tl.num_programs(0)  # far apart: marks come in groups
-            m_wanted = tl.load(marks + o_t, mask=o_t < total, other=0) == wanted
-            for i in tl.range(0, tl.where(tl.max(m_wanted.to(tl.int32), 0) > 0, some, 0)):
-                if tl.max((m_wanted & (o_s == i)).to(tl.int32), 0) > 0:
-                    i_tile = start + i * tl.num_programs(0)
-                    weigh_tile(
-                        i_tile % tl.cdiv(LQ, BM), i_tile // tl.cdiv(LQ, BM), q, k, v, k_tiles, v_tiles, beta, out,
-                        log2_sum, scale_log2, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left,
-                        right, GROUPS, D, BD, DV, BDV, BM, BN, HAS_LEFT, HAS_RIGHT, TILED, True, PRECISION,
-                    )  # fmt: skip
-    else:
-        weigh_tile(
-            tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), q, k, v, k_tiles, v_tiles, beta, out,
-            log2_sum, scale_log2, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left, right,
-            GROUPS, D, BD, DV, BDV, BM, BN, HAS_LEFT, HAS_RIGHT, TILED, False, PRECISION,
-        )  # fmt: skip
+    # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
+    tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
 
 
 def launch_fused(
@@ -287,47 +248,23 @@ def launch_weighted(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float, left: int | None, right: int | None
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(beta·e)·v and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
-    batch, heads, length, _ = query.shape
-    out = query.new_empty((batch, heads, length, value.shape[3]))
+    batch, heads, length, width = query.shape
+    value_width = value.shape[3]
+    out = query.new_empty((batch, heads, length, value_width))
     log2_sum = torch.empty_like(beta)
     shape = tile_shape("forward", query)
-    grid = (triton.cdiv(length, shape.BM), batch * heads)
-    _weigh(grid, shape, query, key, value, beta, out, log2_sum, None, scale, left, right)
-    return out, log2_sum
-
-
-def launch_weighted_tiles(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor, marks: Tensor, foretold: Foretold, *,
-    scale: float, right: int | None,
-) -> None:  # fmt: skip
-    """Write softmax(beta·e)·v of the marked tiles of 64 queries into `out`, whichever marks count on the road taken.
-
-    There are as many programs as may be at work together on the device.
-    """
-    shape = tile_shape("again", query)._replace(BM=64)
-    together = 1 if interpreted() else 3 * torch.cuda.get_device_properties(query.device).multi_processor_count
-    grid = (min(marks.numel(), together),)
-    _weigh(grid, shape, query, key, value, beta, out, beta, (marks, foretold), scale, None, right)
-
-
-def _weigh(
-    grid: tuple[int, ...], shape: TileShape, query: Tensor, key: Tensor, value: Tensor, beta: Tensor, out: Tensor,
-    log2_sum: Tensor, marked: tuple[Tensor, Foretold] | None, scale: float, left: int | None, right: int | None,
-) -> None:  # fmt: skip
-    heads, length, width = query.shape[1:]
-    value_width = value.shape[3]
     k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
-    marks, (counts, few, beside) = marked or (beta, (beta, 0, False))
-    weighted_kernel[grid](
-        query, key, value, k_tiles, v_tiles, beta, out, log2_sum, marks, counts, few, marks.numel(),
+    weighted_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
+        query, key, value, k_tiles, v_tiles, beta, out, log2_sum,
         log2_scale(scale),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
         BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, MARKED=0 if marked is None else 1 + beside,
-        TILED=tiled, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, TILED=tiled, PRECISION=shape.precision,
+        num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
+    return out, log2_sum
 
 
 def _key_and_value_tiles(key: Tensor, value: Tensor, shape: TileShape) -> tuple[Any, Any, bool]:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton_statistics_hopper import Foretold
+from sharpmax.torch.triton_roads import UNSETTLED, Foretold, mark_of_the_road
 from sharpmax.torch.triton_tiles import LENGTHS, interpreted
 
 ROWS = 4
@@ -26,7 +26,7 @@ def leaders_kernel(
     GROUPS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HAS_RIGHT: tl.constexpr,
 ):  # fmt: skip
     """Write the value of the leading key of this program's share of the rows, a few at a time."""
-    if tl.load(counts + 1) <= few:
+    if mark_of_the_road(counts, few, 2) == UNSETTLED:
         for i in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=1):
             write_leaders(
                 i, q, k, v, leaders, out, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, rows, LQ, LK, right,

@@ -6,7 +6,7 @@
 FlashAttention, whose scale is beta's (x = scale·beta·q·k, in units of log 2): the second pass of sharpened attention,
 which reads q and beta where another kernel would need beta·q in memory, rounded. Or, with one more running sum, plain
 attention and the entropy of its rows: a speculation, for beta is known only then. Tiles with a row that should have had
-another beta than 1 are marked, and must be attended to again.
+another beta than 1 are marked, and must be walked again: the walk with beta draws those that `triton_roads` lists.
 
 A program stays on its multiprocessor and draws tile after tile of 192 queries: three consumers (warp groups) of 64, and
 a producer that has the copy engine fetch queries, keys and values. While one consumer exponentiates, the others
@@ -24,14 +24,16 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
+from sharpmax.torch import triton_tickets
+from sharpmax.torch.triton_roads import SHARPENED, Foretold
 from sharpmax.torch.triton_statistics_hopper import (
     KEYS,
     MASKED,
     ROWS,
-    Foretold,
     beta_and_slope,
     copied_in_tiles,
     describe,
+    mark_of_the_road,
     multiply,
     private,
 )
@@ -47,10 +49,11 @@ from sharpmax.torch.triton_tickets import (
 )
 from sharpmax.torch.triton_tiles import LENGTHS, log2_scale
 
-SHARPENED = gl.constexpr(2)
 CONSUMERS = 3  # as many as the registers allow: 64 for scores and 64 for the output of a width of 128
 STAGES = {64: 5, 128: 2}  # blocks of keys and of values in flight, by width
 LARGEST = 2**31  # numbers in a head of queries: where one is written is 32 bits from where its head begins
+
+skew_of = gluon.jit(triton_tickets.skew_of.fn)
 
 
 @gluon.jit
@@ -58,11 +61,13 @@ def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_
          sizes, H, GROUPS: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
     """The producer: the queries of the next tile while this one is at work, and rings of key and value blocks."""
     STAGES: gl.constexpr = b_k.shape[0]
-    b_tile, asked, total, order = queue
+    b_tile, asked, total, order, is_listed, listed = queue
     at = 0
     n = 0
     ticket = gl.program_id(0)
     while ticket < total:
+        if is_listed:
+            ticket = gl.load(listed + ticket)
         i_bh, i_m, blocks = tile_of(ticket, sizes, order, 3, HAS_RIGHT)
         i_b, i_h = i_bh // H, i_bh % H
         mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
@@ -138,7 +143,7 @@ def consume(
 ):  # fmt: skip
     """A consumer: the output of 64 queries of every tile, and what follows from its entropies."""
     _, LQ, LK, right = sizes
-    b_tile, _, _, order = queue
+    b_tile, order = queue[0], queue[3]
     D: gl.constexpr = b_q.shape[4]
     STAGES: gl.constexpr = b_k.shape[0]
     scores: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
@@ -209,10 +214,10 @@ def write(m_empty, b_z, b_s, b_o, out, beta, marks, numbers, i_bh, row, LQ, KIND
 
 @gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "few"])
 def once_kernel(
-    q_tiles, k_tiles, v_tiles, out, beta, marks, numbers, counts, few, asked,
+    q_tiles, k_tiles, v_tiles, out, beta, marks, numbers, counts, few, listed, asked,
     scale_log2, H, heads, together, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
-    COUNT: gl.constexpr, FORETOLD: gl.constexpr,
+    COUNT: gl.constexpr, ROADS: gl.constexpr,
 ):  # fmt: skip
     """The output of the tiles of 192 queries that this program draws, and with a policy what follows from entropies."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [6, 1, 1, 64, D], q_tiles.layout)
@@ -236,13 +241,15 @@ def once_kernel(
     sizes = (heads, LQ, LK, right)
     tiles = gl.cdiv(LQ, 192)
     total = heads * tiles
-    if FORETOLD != 0:  # 1: two walks or one; 2: or leaders
-        needy = gl.load(counts) > few
-        total = gl.where(needy if KIND == 0 else needy == 0, total, 0)
-        if FORETOLD == 2:
-            total = gl.where(gl.load(counts + 1) > few, total, 0)
-    # The tile that queries do not fill is the first, whose rows are the shortest.
-    queue = (b_tile, asked, total, (together, tiles, 0, 0, tiles * 192 - gl.cdiv(LQ, 64) * 64))
+    is_listed = total < 0
+    if ROADS != 0:
+        mark = mark_of_the_road(counts, few, ROADS)
+        if KIND == 0:
+            is_listed = mark != 0
+            total = gl.where(is_listed, gl.load(counts + 2), total)
+        else:
+            total = gl.where(mark == SHARPENED, total, 0)
+    queue = (b_tile, asked, total, (together, tiles, 0, 0, skew_of(LQ)), is_listed, listed)
     gl.warp_specialize([
         (load, (q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue,
                 sizes, H, GROUPS, HAS_RIGHT)),
@@ -279,22 +286,23 @@ def launch_once(
     right: int | None,
     judged: Judged | None = None,
     foretold: Foretold | None = None,
+    listed: Tensor | None = None,
     asked: Tensor | None = None,
 ) -> None:
     """Write softmax(beta·e)·v (B, H, Lq, D) with a positive beta of each row (B, H, Lq); `value` is as wide as `query`.
 
     Or with `judged` plain attention, the beta that each row should have had, and which tiles have one that is not 1.
-    What is written, and beta, are contiguous. With `foretold` nothing is written where another launch serves. `asked`
-    is a zero to count tickets with.
+    What is written, and beta, are contiguous. With `foretold` nothing is written where another launch serves, or only
+    the tiles whose tickets are `listed`. `asked` is a zero to count tickets with.
     """
     batch, heads, length, width = query.shape
     asked = counter(query.device) if asked is None else asked
     kind, numbers, marks = judged or (0, (0.0,), asked)
-    counts, few, beside = foretold or (asked, 0, False)
+    counts, few, _ = foretold or (asked, 0, False)
     once_kernel[(programs(query, whole(query, CONSUMERS * ROWS)),)](
         describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, beta, marks, numbers,
-        counts, few, asked,
+        counts, few, asked if listed is None else listed, asked,
         log2_scale(scale), heads, batch * heads, heads_together(query, key, value), length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=len(numbers), FORETOLD=0 if foretold is None else 1 + beside, num_warps=4, maxnreg=128,
+        COUNT=len(numbers), ROADS=0 if foretold is None else foretold.roads, num_warps=4, maxnreg=128,
     )  # fmt: skip

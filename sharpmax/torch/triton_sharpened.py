@@ -6,7 +6,8 @@ The statistics and beta of a share of the tiles come first. What those say, the 
     one key takes nearly all of a row      statistics and beta, one walk; then the values of those keys (`leaders`)
     else                                   statistics and beta, one walk; then attention with beta, another
 
-On the first two, tiles that turn out otherwise are marked and attended to again, so a wrong guess costs time alone.
+On the first two, tiles that turn out otherwise are marked, listed (`triton_roads`) and walked with beta too, so a wrong
+guess costs time alone, and no more than one walk.
 
 The host does not wait to be told: it launches the kernels of all three, and on the device those of the other two end at
 once. Where there is too little to do for that, the last road is taken unseen. All of this is for Hopper
@@ -23,21 +24,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from sharpmax.torch.triton_forward import launch_weighted_tiles
 from sharpmax.torch.triton_leaders import launch_leaders
 from sharpmax.torch.triton_once_hopper import Judged, launch_once, walks
+from sharpmax.torch.triton_roads import WALKED, Foretold, launch_list
 from sharpmax.torch.triton_statistics import launch_statistics
-from sharpmax.torch.triton_statistics_hopper import (
-    CONSUMERS,
-    ROWS,
-    Foretold,
-    Settled,
-    launch_on_hopper,
-    serves,
-)
-from sharpmax.torch.triton_tickets import Share, whole
+from sharpmax.torch.triton_statistics_hopper import CONSUMERS, ROWS, Settled, launch_on_hopper, serves
+from sharpmax.torch.triton_tickets import Share, heads_together, tickets, whole
 
-LARGE = 2**28  # bytes of query from which one key head alone fills the device, and more than the output is felt
+LARGE = 2**28  # bytes of query from which one key head alone fills the device, and four bytes a row are felt
 # Products of numbers in q·k, masked or not: from how many on rows are looked at (0.15 ms), and for leaders (1 ms).
 WORTH_LOOKING, WORTH_LEADERS = 2**36, 2**38
 SAMPLED = 128  # tiles to look at, about one a multiprocessor, if that is no more than a quarter of all
@@ -91,8 +85,7 @@ def attend_sharpened(
     """Return softmax(beta(H)·e)·v (B, H, Lq, D) with a policy that is numbers; value is as wide as query."""
     is_large = query.numel() * query.element_size() > LARGE
     if serves(query, key) and walks(query, value):
-        looks = not is_large and query.numel() * key.shape[2] >= WORTH_LOOKING
-        attend = _looked_at if looks else _in_two_walks
+        attend = _looked_at if query.numel() * key.shape[2] >= WORTH_LOOKING else _in_two_walks
     else:
         attend = _by_head if is_large else _by_another_kernel
     return attend(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers)
@@ -104,10 +97,10 @@ def _looked_at(
     rows, (sample, others) = query.shape[:3], _shares(query)
     out, beta = query.new_empty(query.shape), query.new_empty(rows, dtype=torch.float32)
     # Zeros for all to count with and a mark for each tile, in one launch; each aligned as the kernels expect.
-    tiles = rows[0] * rows[1] * -(-rows[2] // ROWS)
-    zeros = torch.zeros(32 + tiles, dtype=torch.int32, device=query.device)
+    zeros = torch.zeros(32 + tickets(query, ROWS), dtype=torch.int32, device=query.device)
     counts, marks, counters, settled = zeros[:4], zeros[32:], iter(zeros[4:32].view(7, 4)), None
-    if query.numel() * key.shape[2] >= WORTH_LEADERS:
+    listed = torch.empty(tickets(query, WALKED), dtype=torch.int32, device=query.device)
+    if query.numel() * key.shape[2] >= WORTH_LEADERS and query.numel() * query.element_size() <= LARGE:
         settled = Settled(torch.empty(rows, dtype=torch.int32, device=query.device), marks)
     foretold = Foretold(counts, rows[0] * rows[1] * sample.tiles * CONSUMERS // FEW, settled is not None)
 
@@ -117,21 +110,20 @@ def _looked_at(
             sharpened=out[:0], asked=next(counters), **how,
         )  # fmt: skip
 
-    def walk(judged: Judged | None) -> None:
+    def walk(**how: Any) -> None:
         launch_once(
-            query, key, value, out, beta, scale=scale, right=right, judged=judged, foretold=foretold,
-            asked=next(counters),
-        )  # fmt: skip
+            query, key, value, out, beta, scale=scale, right=right, foretold=foretold, asked=next(counters), **how
+        )
 
     statistics(settled=settled, share=sample, look=counts)
     # All roads: on the device, what is not of the one that the sample points to ends at once.
     statistics(share=others, foretold=foretold)
-    walk(None)
-    walk(Judged(kind, numbers, marks))
+    walk(judged=Judged(kind, numbers, marks))
     if settled is not None:
         statistics(settled=settled, share=others, foretold=foretold)
         launch_leaders(query, key, value, out, settled.leaders, foretold, right=right)
-    launch_weighted_tiles(query, key, value, beta, out, marks, foretold, scale=scale, right=right)
+    launch_list(query, marks, listed, foretold, together=heads_together(query, key, value))
+    walk(listed=listed)
     return out
 
 

@@ -13,7 +13,7 @@ threads until a row has ended.
 
 With SETTLE the kernel also notes where each row's leading key is, and marks the tiles of 64 queries in which a row is
 not settled: where the keys other than the leader weigh more than TAIL. With LOOK it counts such tiles, and those in
-which a row's beta is not 1; with FORETOLD it does nothing at all where those numbers say that another launch serves.
+which a row's beta is not 1; with ROADS it does nothing at all where those numbers say that another launch serves.
 """
 
 # A kernel is not Python that a type checker can read.
@@ -30,7 +30,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from sharpmax.torch import triton_policy, triton_tiles
+from sharpmax.torch import triton_policy, triton_roads, triton_tiles
+from sharpmax.torch.triton_roads import UNSETTLED, Foretold
 from sharpmax.torch.triton_tickets import (
     Share,
     counter,
@@ -50,13 +51,13 @@ ROWS, KEYS, CONSUMERS = 64, 128, 4
 STAGES = {64: 8, 128: 3}  # blocks of keys in flight, by width
 MOST_UNEVEN = 1.25  # the largest share of the work that a multiprocessor may get, over the mean
 SHORTEST = {64: 2048, 128: 1024}  # keys, by width: below, a tile's start and end cost more than it gains
-UNSETTLED = gl.constexpr(1)
 MASKED = gl.constexpr(-(2.0**60))
 """What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there."""
 TAIL = {torch.bfloat16: 2.0**-11, torch.float16: 2.0**-14}
 """What all but the leading key of a settled row weigh at most: the output moves by a quarter of the dtype's step."""
 
 beta_and_slope = gluon.jit(triton_policy.beta_and_slope.fn)
+mark_of_the_road = gluon.jit(triton_roads.mark_of_the_road.fn)
 poisoned_maximum = gluon.jit(triton_tiles.poisoned_maximum.fn)
 
 
@@ -65,24 +66,6 @@ class Settled(NamedTuple):
 
     leaders: Tensor
     marks: Tensor
-
-
-class Foretold(NamedTuple):
-    """What was found of a share of the tiles: how many of 64 queries have a row with beta != 1, and a row that no key
-    settles; up to how many are few. Where few are unsettled the launch with notes on leaders serves, if there is one
-    `beside`; else where few are needy the one walk; else the launch without notes."""
-
-    counts: Tensor
-    few: int
-    beside: bool
-
-
-@gluon.jit
-def log2_of(b_z):
-    """Return log2 of a sum that is at least 1, by the special function unit: within 2^-22, in one instruction."""
-    return gl.inline_asm_elementwise(
-        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [b_z], dtype=gl.float32, is_pure=True, pack=1
-    )
 
 
 @gluon.jit
@@ -229,7 +212,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m,
     m_empty = b_top <= -1e18
     b_z = gl.where(m_empty, 1.0, b_z)
     b_s = gl.where(m_empty, 0.0, b_s)
-    b_log = log2_of(b_z)
+    b_log = gl.log2(b_z)
     b_h = 0.6931471805599453 * (b_log - b_s / b_z)
     b_h = gl.where(b_h < 0, 0.0, b_h)  # rounding; a NaN stays
     o_m = i_m * 64 + gl.arange(0, 64, b_top.type.layout)
@@ -278,7 +261,7 @@ def statistics_kernel(
     scale_log2, H, heads, together, tiles, gap, shift, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
     COUNT: gl.constexpr, STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
-    LOOK: gl.constexpr, FORETOLD: gl.constexpr,
+    LOOK: gl.constexpr, ROADS: gl.constexpr,
 ):  # fmt: skip
     """The statistics of the tiles of 256 queries that this program draws."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [8, 1, 1, 64, D], q_tiles.layout)
@@ -295,14 +278,8 @@ def statistics_kernel(
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(empty.index(i), count=4)
     total = heads * tiles
-    if FORETOLD != 0:  # 1: two walks or one; 2: or leaders
-        needy, loose = gl.load(counts) > few, gl.load(counts + 1) > few
-        if SETTLE:
-            total = gl.where(loose, 0, total)
-        elif FORETOLD == 2:
-            total = gl.where(needy & loose, total, 0)
-        else:
-            total = gl.where(needy, total, 0)
+    if ROADS != 0:
+        total = gl.where(mark_of_the_road(counts, few, ROADS) == (UNSETTLED if SETTLE else 0), total, 0)
     outputs = (entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened)
     settled = (leaders, marks, tail)
     sizes = (heads, LQ, LK, right)
@@ -360,7 +337,7 @@ def launch_on_hopper(
     batch, heads, length, width = query.shape
     asked = counter(query.device) if asked is None else asked
     share = share or whole(query, CONSUMERS * ROWS)
-    counts, few, beside = foretold or (asked if look is None else look, 0, False)
+    counts, few, _ = foretold or (asked if look is None else look, 0, False)
     statistics_kernel[(programs(query, share),)](
         describe(query, ROWS), describe(key, KEYS), *rows, sharpened, numbers or (0.0,),
         *(settled or (asked, asked)), TAIL[query.dtype], counts, few, asked,
@@ -368,7 +345,7 @@ def launch_on_hopper(
         GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
         COUNT=max(len(numbers), 1), STORE=rows[0].numel() > 0, BETA=rows[4].numel() > 0,
         SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None, LOOK=look is not None,
-        FORETOLD=0 if foretold is None else 1 + beside, num_warps=4, maxnreg=96,
+        ROADS=0 if foretold is None else foretold.roads, num_warps=4, maxnreg=96,
     )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -30,17 +32,34 @@ class Share(NamedTuple):
     shift: int
 
 
+@triton.jit
+def place_of(ticket, heads, together, tiles):
+    """Return batch·head, and which of its so many tiles."""
+    i_part = ticket // (tiles * together)
+    i_rest = ticket - i_part * tiles * together
+    abreast = tl.minimum(together, heads - i_part * together)
+    return i_part * together + i_rest % abreast, tiles - 1 - i_rest // abreast
+
+
+@triton.jit
+def skew_of(LQ):
+    """Return how far before the first query the first tile of 192 begins, in whole tiles of 64.
+
+    The tile that queries do not fill is the first, whose rows are the shortest.
+    """
+    return tl.cdiv(LQ, 192) * 192 - tl.cdiv(LQ, 64) * 64
+
+
+_place_of = gluon.jit(place_of.fn)
+
+
 @gluon.jit
 def tile_of(ticket, sizes, order, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
     """Return batch·head, tile of 64·C queries (the first begins `skew` before the first query), and blocks of keys."""
     heads, LQ, LK, right = sizes
     together, tiles, gap, shift, skew = order
-    i_part = ticket // (tiles * together)
-    i_rest = ticket - i_part * tiles * together
-    abreast = gl.minimum(together, heads - i_part * together)
-    i_m = tiles - 1 - i_rest // abreast
+    i_bh, i_m = _place_of(ticket, heads, together, tiles)
     i_m = gl.where(i_m >= gap, i_m + shift, i_m)
-    i_bh = i_part * together + i_rest % abreast
     high = LK
     if HAS_RIGHT:
         high = gl.maximum(gl.minimum(LK, gl.minimum((i_m + 1) * 64 * C - skew, LQ) + LK - LQ + right), 0)

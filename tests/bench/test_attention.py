@@ -103,8 +103,9 @@ def test_the_committed_figures_can_be_drawn():
         assert display(json.loads(file.read_text())).panels["forward"]
 
 
-# Calls of a profile follow one another without the pause that timed calls have, here at the limit of power.
-SLOWER_IN_THE_PROFILE = {("forward, no row sharpened", 16384, 128): 1.065}
+BETWEEN_KERNELS = 25e-3  # milliseconds: a few a kernel, of plain attention as of ours
+# Calls of a profile follow one another without the pause that timed calls have: that shows at the limit of power.
+HOT, SLOWER_IN_THE_PROFILE = (16384, 128), 0.07
 
 
 def test_the_committed_profile_explains_the_committed_times():
@@ -120,8 +121,30 @@ def test_the_committed_profile_explains_the_committed_times():
             best[case] = min(row["milliseconds"], best.get(case, math.inf))
     for row in profiled["results"]:
         case = row["case"], row["length"], row["width"]
-        share = sum(row["microseconds"].values()) / 1e3 / best[case]
-        assert 0.95 < share < SLOWER_IN_THE_PROFILE.get(case, 1.05), row
+        kernels = sum(row["microseconds"].values()) / 1e3
+        assert best[case] - kernels < BETWEEN_KERNELS, row
+        assert kernels / best[case] - 1 < (SLOWER_IN_THE_PROFILE if case[1:] == HOT else 0.05), row
+
+
+ASKED = {
+    "forward, rows sharpened": 1.65,
+    "forward, no row sharpened": 1.5,
+    "forward, retrieval": 1.2,
+    "row_stats": 0.7,
+    "forward + backward": 2.2,
+    "forward + backward, detached": 1.35,
+    "decode": 1.1,
+}
+
+
+def test_the_committed_times_are_within_what_was_asked():
+    rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
+    for case, most in ASKED.items():
+        ratios = {(r["length"], r["width"]): r["ratio"] for r in rows if r["case"] == case}
+        assert len(ratios) == {"forward, retrieval": 2, "decode": 1}.get(case, 8), case
+        assert max(ratios.values()) <= most, (case, ratios)
+    (memory,) = (r["ratio_of_memory"] for r in rows if r["case"] == "peak memory")
+    assert memory <= 1.02
 
 
 def test_committed_memory_is_given_beyond_the_inputs_and_with_them():
@@ -131,8 +154,9 @@ def test_committed_memory_is_given_beyond_the_inputs_and_with_them():
     before = [row["megabytes_with_inputs"] - row["megabytes"] for row in (plain, ours)]
     assert before[0] == pytest.approx(before[1])
     assert before[0] >= inputs
-    beta = ours["length"] * benchmark.FEATURES // ours["width"] * 4 / 1e6  # float32, of each row of each head
-    assert ours["megabytes"] - plain["megabytes"] == pytest.approx(beta, rel=1e-3)
+    rows = ours["length"] * benchmark.FEATURES // ours["width"]
+    more = rows * 4 / 1e6 * (1 + 1 / 64 + 1 / 192)  # beta of each row, marks and tickets of tiles, four bytes each
+    assert ours["megabytes"] - plain["megabytes"] == pytest.approx(more, rel=1e-3)
     assert ours["ratio_of_memory"] == pytest.approx(ours["megabytes"] / plain["megabytes"])
 
 
@@ -192,9 +216,18 @@ def test_inputs_are_what_they_say(kind):
     q, k, v = draw(kind, length=2048, width=64, tokens=2048, features=64, dtype=torch.float32, device="cpu", seed=0)
     assert q.shape == k.shape == v.shape == (1, 1, 2048, 64)
     _, stats = attention(q, k, v, is_causal=True, return_stats=True, implementation="chunked")
-    sharpened = (stats.inverse_temperature[..., 1024:] > 1).float().mean().item()
-    low, high = {"sharpened": (0.99, 1), "peaked": (1 / 12, 1 / 6), "paired": (0, 0), "retrieval": (0, 0)}[kind]
-    assert low <= sharpened <= high
+    shares = {
+        "sharpened": (0.99, 1),
+        "peaked": (1 / 12, 1 / 6),
+        "paired": (0, 0),
+        "turning": (0.98, 1),  # of equal twos the entropy is log 2 higher: a few rows pass the range of the polynomial
+        "retrieval": (0, 0),
+    }
+    sharpened = stats.inverse_temperature > 1
+    low, high = shares[kind]
+    assert low <= sharpened[..., 1024:].float().mean().item() <= high
+    if kind == "turning":
+        assert not sharpened[..., :1024].any()
     largest = (stats.maximum - stats.logsumexp).exp()
     assert (largest > 0.999).all() if kind == "retrieval" else (largest < 0.6).any()
     with pytest.raises(ValueError, match="kind must be"):

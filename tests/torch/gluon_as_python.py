@@ -168,13 +168,9 @@ def _language(program, programs):
         sum=lambda x, axis: x.sum(axis), maximum=_either(torch.fmax), minimum=_either(torch.fmin),  # past a NaN
         where=lambda m, a, b: torch.where(block(m), a, b),
         load=lambda pointer, mask=None, other=None: pointer.load(mask, other),
-        exp2=torch.exp2, log2=torch.log2, inline_asm_elementwise=_instruction,
+        exp2=torch.exp2, log2=torch.log2,
         store=lambda pointer, value, mask=None: pointer.store(value, mask), atomic_add=_atomic_add,
     )  # fmt: skip
-
-
-def _instruction(text, constraints, arguments, **how):
-    return {"lg2.approx.ftz.f32": torch.log2}[text.split()[0]](*arguments)
 
 
 def _multiply(a, b, c, use_acc=True, is_async=False):

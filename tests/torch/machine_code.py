@@ -124,7 +124,7 @@ def our_kernels():
     numbers |= {"scale_log2": "fp32", "tail": "fp32", "numbers": ("fp32",) * 8}
     rows = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
     numbers |= {**dict.fromkeys(rows, "*fp32"), "sharpened": "*bf16", "out": "*bf16"}
-    numbers |= dict.fromkeys(("leaders", "marks", "counts", "asked"), "*i32")
+    numbers |= dict.fromkeys(("leaders", "marks", "counts", "listed", "asked"), "*i32")
     for width in (64, 128):
 
         def tile(rows, width=width):
@@ -135,13 +135,13 @@ def our_kernels():
         shared = {"GROUPS": 1, "D": width, "HAS_RIGHT": True}
         policy = {"KIND": 1, "COUNT": 8, "SHARPENED": True, "STAGES": statistics.STAGES[width]}
         for notes in (True, False):
-            how = {"STORE": not notes, "BETA": True, "SETTLE": notes, "LOOK": notes, "FORETOLD": 2 * notes}
+            how = {"STORE": not notes, "BETA": True, "SETTLE": notes, "LOOK": notes, "ROADS": 2 * notes}
             yield (
                 f"statistics {width}{', with notes' if notes else ''}",
                 compiled(statistics.statistics_kernel, types, {**shared, **policy, **how}, maxnreg=96),
             )
         for kind in (0, 1):
-            how = {"KIND": kind, "COUNT": 8, "FORETOLD": 2, "STAGES": once.STAGES[width]}
+            how = {"KIND": kind, "COUNT": 8, "ROADS": 2, "STAGES": once.STAGES[width]}
             yield (
                 f"one walk {width}{', judged' if kind else ''}",
                 compiled(once.once_kernel, types, {**shared, **how}, maxnreg=128),

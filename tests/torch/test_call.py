@@ -13,6 +13,7 @@ from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implemen
 from sharpmax.torch import chunked_rows as chunked_rows_module
 
 CPU = [name for name in IMPLEMENTATIONS if name in ("chunked", "eager", "stock")]
+KERNELS = [name for name in ("triton", "hybrid") if name in IMPLEMENTATIONS]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, there as Python
 
 
@@ -27,6 +28,10 @@ def qkv(length=24, width=16, heads=4, key_heads=2, dtype=torch.float64):
         draw(2, key_heads, length, width, dtype=dtype, seed=1),
         draw(2, key_heads, length, width, dtype=dtype, seed=2),
     )
+
+
+def device_of(implementation):
+    return DEVICE if implementation in KERNELS else "cpu"
 
 
 @pytest.mark.parametrize("implementation", CPU)
@@ -171,7 +176,7 @@ def test_errors_say_what_was_expected_in_one_line(error, match, change):
 @pytest.mark.parametrize("implementation", ["chunked", "eager", "triton"])
 @pytest.mark.parametrize("window", [2**31 - 1, 10**12, (2**31 - 1, 10**12)])
 def test_a_window_wider_than_any_row_does_not_overflow(window, implementation):
-    q, k, v = (tensor.float() for tensor in qkv())
+    q, k, v = (tensor.to(device_of(implementation), torch.float32) for tensor in qkv())
     far = (100, 100) if isinstance(window, tuple) else 100
     wide, narrow = (attention(q, k, v, window=w, implementation=implementation) for w in (window, far))
     torch.testing.assert_close(wide, narrow, rtol=0, atol=0)
@@ -220,12 +225,12 @@ def test_results_do_not_depend_on_the_size_of_a_chunk(monkeypatch):
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_the_same_call_twice_is_bit_equal(implementation):
-    q, k, v = qkv(dtype=torch.float16 if implementation == "hybrid" else torch.float32)
+    dtype = torch.float16 if implementation == "hybrid" else torch.float32
+    q, k, v = (x.to(device_of(implementation)) for x in qkv(dtype=dtype))
     first, second = (attention(q, k, v, is_causal=True, implementation=implementation) for _ in range(2))
     assert torch.equal(first, second)
 
 
-KERNELS = [name for name in ("triton", "hybrid") if name in IMPLEMENTATIONS]
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
 PRECISE = {"triton": torch.float32, "hybrid": torch.float16}  # the most that each computes in; else float64
 
@@ -237,7 +242,8 @@ PRECISE = {"triton": torch.float32, "hybrid": torch.float16}  # the most that ea
     [(name, length) for name in CPU for length in (5, 24)] + [(name, 24) for name in KERNELS],
 )
 def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation, length):
-    q, k, v = (x.to(DEVICE) for x in qkv(length, dtype=PRECISE.get(implementation, torch.float64)))
+    dtype = PRECISE.get(implementation, torch.float64)
+    q, k, v = (x.to(device_of(implementation)) for x in qkv(length, dtype=dtype))
     clean = attention(q, k, v, implementation=implementation)
     for poison in (float("nan"), float("inf")):
         bad = q.clone()
@@ -312,12 +318,13 @@ def test_empty_tensors(implementation, shape):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_non_contiguous_inputs(implementation):
     dtype = torch.float16 if implementation == "hybrid" else torch.float32
-    packed = draw(2, 3, 24, 2, 16, dtype=dtype)  # (batch, three, length, heads, width)
+    device = device_of(implementation)
+    packed = draw(2, 3, 24, 2, 16, dtype=dtype).to(device)  # (batch, three, length, heads, width)
     q, k, v = (packed[:, i].transpose(1, 2) for i in range(3))
     got = attention(q, k, v, is_causal=True, implementation=implementation)
     expected = attention(*(x.contiguous() for x in (q, k, v)), is_causal=True, implementation=implementation)
     torch.testing.assert_close(got, expected)
-    backwards = draw(2, 2, 16, 24, dtype=dtype).transpose(2, 3)  # the last axis has a stride
+    backwards = draw(2, 2, 16, 24, dtype=dtype).to(device).transpose(2, 3)  # the last axis has a stride
     assert torch.equal(
         attention(backwards, k, v, implementation=implementation),
         attention(backwards.contiguous(), k, v, implementation=implementation),

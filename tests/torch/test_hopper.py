@@ -17,7 +17,7 @@ if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch import triton_once_hopper as once
-from sharpmax.torch import triton_sharpened, triton_statistics, triton_tickets
+from sharpmax.torch import triton_roads, triton_sharpened, triton_statistics, triton_tickets
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
 from tests.torch import gluon_as_python, machine_code
@@ -166,23 +166,25 @@ def follow(monkeypatch):
     taken = []
     for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
         monkeypatch.setattr(triton_sharpened, name, 0)
-    attend_again = triton_sharpened.launch_weighted_tiles
+    walk = triton_sharpened.launch_once
 
-    def followed(query, key, value, beta, out, marks, foretold, **how):
-        attend_again(query, key, value, beta, out, marks, foretold, **how)
+    def followed(query, key, value, out, beta, *, foretold, listed=None, **how):
+        walk(query, key, value, out, beta, foretold=foretold, listed=listed, **how)
+        if listed is None:  # the judged walk, not the last
+            return
         first, others = (query.shape[0] * query.shape[1] * share.tiles for share in triton_sharpened._shares(query))
-        walked = triton_tickets.tickets(query, 192)
-        # Statistics of the first share and of the others, walks with beta and judged, statistics with notes.
+        walked, again = triton_tickets.tickets(query, 192), int(foretold.counts[2])
+        # Statistics of the first share and of the others, the judged walk, statistics with notes, the walk with beta.
         drawn = foretold.counts.as_strided((5,), (4,), 4).tolist()
         roads = {
-            "two walks": ([first, others, walked, 0, 0], 3),
-            "one walk": ([first, 0, 0, walked, 0], 2),
-            "leaders": ([first, 0, 0, 0, others], 1),
+            "two walks": [first, others, 0, 0, walked],
+            "one walk": [first, 0, walked, 0, again],
+            "leaders": [first, 0, 0, others, again],
         }
-        road, mark = next(((road, mark) for road, (all_of, mark) in roads.items() if all_of == drawn), (drawn, 0))
-        taken.append(f"{road}, {int((marks == mark).sum())} tiles again")
+        road = next((road for road, all_of in roads.items() if all_of == drawn), drawn)
+        taken.append(f"{road}, {again} tiles again")
 
-    monkeypatch.setattr(triton_sharpened, "launch_weighted_tiles", followed)
+    monkeypatch.setattr(triton_sharpened, "launch_once", followed)
     return taken
 
 
@@ -241,6 +243,58 @@ def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, o
     assert taken == [f"{road}, {again} tiles again"]
     wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=is_causal)
     torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@pytest.mark.usefixtures("as_python")
+@pytest.mark.parametrize(("matches", "road"), [(1, "leaders"), (2, "one walk")])
+def test_rows_that_the_first_do_not_foretell_are_walked_with_beta(matches, road, monkeypatch):
+    """All of them, from the middle on."""
+    taken = follow_as_python(monkeypatch)
+    (q, k, v), (spread, _, _) = (matched(1100, 64, matches=n) for n in (matches, 0))
+    q[:, :, 550:] = spread[:, :, 550:]
+    q, k, v = (x.to(torch.float16) for x in (q, k, v))
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert taken == [f"{road}, 8 tiles again"]  # of 192 queries, 4 of each head
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@pytest.mark.usefixtures("as_python")
+def test_a_large_call_looks_at_its_rows_but_keeps_no_leaders(monkeypatch):
+    monkeypatch.setattr(triton_sharpened, "LARGE", 0)
+    taken = follow_as_python(monkeypatch)
+    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=1))
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert taken == ["one walk, 0 tiles again"]
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("roads", [1, 2])
+@pytest.mark.parametrize(("needy", "loose", "marks"), [(3, 3, set()), (0, 3, {2}), (3, 0, {1}), (0, 0, {1})])
+def test_tickets_of_marked_tiles_are_listed_once(needy, loose, marks, roads):
+    """More than one program lists; which mark counts is the road's."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    heads, length, together = 5, 192 * 300 + 10, 2
+    place_of = gluon_as_python.as_python(triton_tickets.place_of)
+    generator = torch.Generator().manual_seed(0)
+    marked = torch.randint(0, 30, (heads, -(-length // 64)), generator=generator)  # 0, 1 and 2 are met, most are not
+    query, listed = torch.empty(1, heads, length, 1, device=device), torch.full((heads * 301,), -1, device=device)
+    counts = torch.tensor([needy, loose, 0, 0], dtype=torch.int32, device=device)
+    listed, foretold = listed.int(), triton_roads.Foretold(counts, 2, roads == 2)
+    triton_roads.launch_list(query, marked.int().to(device), listed, foretold, together=together)
+    if roads == 1:
+        marks = {2} if needy == 0 else set()
+    wanted = []
+    for ticket in range(heads * 301):
+        head, tile = (int(i) for i in place_of(torch.tensor(ticket), heads, together, 301))
+        first = tile * 3 - (301 * 3 - marked.shape[1])
+        if marks & set(marked[head, max(first, 0) : first + 3].tolist()):
+            wanted.append(ticket)
+    assert sorted(listed[: int(counts[2])].tolist()) == wanted
+    assert bool(wanted) == bool(marks)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter runs the leaders")
@@ -454,7 +508,7 @@ def test_every_product_has_its_descriptors_set():
     script = Path(machine_code.__file__)
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, cwd=script.parents[2],
-        env=environment | {"PYTHONPATH": str(script.parents[2])},
+        env=environment | {"PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
