@@ -145,6 +145,7 @@ def test_a_named_implementation_serves_or_says_why_not(implementation, options):
         (ValueError, "dropout must be a finite number, got None", {"dropout": None}),
         (ValueError, "scale must be a finite number, got nan", {"scale": float("nan")}),
         (ValueError, "scale must be a finite number, got '1'", {"scale": "1"}),
+        (ValueError, "scale must be a number that does not learn", {"scale": torch.ones((), requires_grad=True)}),
         (ValueError, "window must be", {"window": 0}),
         (ValueError, "window must be", {"window": -2}),
         (ValueError, "window must be", {"window": (-1, 2)}),
