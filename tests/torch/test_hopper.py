@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,17 @@ from sharpmax.torch import triton_once_hopper as once
 from sharpmax.torch import triton_roads, triton_sharpened, triton_statistics, triton_tickets
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
+from tests.attention_cases import CASES
 from tests.torch import gluon_as_python, machine_code
 from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.test_contract import judge_values, tensors
 
 POLICY = kernel_policy(PAPER)
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
 
 
 @pytest.fixture
-def as_python(monkeypatch):
+def as_python(monkeypatch, poisoned):
     """The launches of both kernels run as Python, on a device of three multiprocessors and a small cache."""
     for module, name in ((hopper, "statistics_kernel"), (once, "once_kernel")):
         monkeypatch.setattr(module, name, gluon_as_python.Launched(getattr(module, name)))
@@ -176,10 +179,12 @@ def follow(monkeypatch):
         walked, again = triton_tickets.tickets(query, 192), int(foretold.counts[2])
         # Statistics of the first share and of the others, the judged walk, statistics with notes, the walk with beta.
         drawn = foretold.counts.as_strided((5,), (4,), 4).tolist()
+        if not foretold.beside:  # no notes are taken
+            drawn.insert(3, drawn.pop())
         roads = {
-            "two walks": [first, others, 0, 0, walked],
-            "one walk": [first, 0, walked, 0, again],
             "leaders": [first, 0, 0, others, again],
+            "one walk": [first, 0, walked, 0, again],
+            "two walks": [first, others, 0, 0, walked],  # last: with no others, `again` tells it from leaders
         }
         road = next((road for road, all_of in roads.items() if all_of == drawn), drawn)
         taken.append(f"{road}, {again} tiles again")
@@ -272,6 +277,33 @@ def test_a_large_call_looks_at_its_rows_but_keeps_no_leaders(monkeypatch):
     torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
 
 
+ON_THE_ROADS = [
+    replace(case, queries=7 * case.queries, keys=7 * case.keys, width=64, value_width=64)
+    for case in CASES
+    if kernel_policy(case.policy) and not any((case.mask, case.bias, case.window, case.softcap, case.sinks))
+]
+GUESSES = {"leaders": (1, 0), "one walk": (1, math.inf), "two walks": (-1, 0)}  # FEW and WORTH_LEADERS
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter runs the leaders")
+@pytest.mark.usefixtures("as_python")
+@pytest.mark.parametrize("case", ON_THE_ROADS, ids=lambda case: case.name)
+@pytest.mark.parametrize("road", GUESSES)
+def test_contract_of_every_road(road, case, monkeypatch):
+    """Whatever was foretold, and however wrongly, the output is within the budget."""
+    taken = follow_as_python(monkeypatch)
+    for name, value in zip(("FEW", "WORTH_LEADERS"), GUESSES[road], strict=True):
+        monkeypatch.setattr(triton_sharpened, name, value)
+    policy, arrays = kernel_policy(case.policy), tensors(case, torch.float16)
+    query, key, value = (arrays[name].detach() for name in ("query", "key", "value"))
+    got = triton_sharpened.attend_sharpened(
+        query, key, value, scale=case.scale or 64**-0.5, right=0 if case.is_causal else None, kind=policy.kind,
+        numbers=policy.numbers,
+    )  # fmt: skip
+    judge_values(case, torch.float16, got, None)
+    assert taken[0].startswith(road)
+
+
 @pytest.mark.parametrize("roads", [1, 2])
 @pytest.mark.parametrize(("needy", "loose", "marks"), [(3, 3, set()), (0, 3, {2}), (3, 0, {1}), (0, 0, {1})])
 def test_tickets_of_marked_tiles_are_listed_once(needy, loose, marks, roads):
@@ -325,15 +357,8 @@ def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, ro
 
 
 def follow_as_python(monkeypatch):
-    """The same where there is no GPU; what is allocated is poisoned."""
+    """The same where there is no GPU."""
     monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
-    new = torch.Tensor.new_empty
-
-    def poisoned(*a, **k):
-        made = new(*a, **k)
-        return made.fill_(torch.nan) if made.is_floating_point() else made
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
     return follow(monkeypatch)
 
 
