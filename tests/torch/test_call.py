@@ -8,7 +8,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention
 
-from sharpmax import PAPER, Constant, LogLinear, PerLayer, Polynomial, SilentPolicyWarning, Table
+from sharpmax import (
+    PAPER,
+    Constant,
+    LogLinear,
+    PerLayer,
+    Polynomial,
+    SilentPolicyWarning,
+    Table,
+    reference_attention,
+)
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
 from sharpmax.torch import chunked_rows as chunked_rows_module
 
@@ -220,6 +229,21 @@ def test_results_do_not_depend_on_the_size_of_a_chunk(monkeypatch):
     parts = attention(q, k, v, is_causal=True, implementation="chunked")
     torch.testing.assert_close(parts, whole)
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), (q, k, v)), expected)
+
+
+@pytest.mark.parametrize(
+    ("scale", "reason"), [(-0.5, "not positive"), (0.0, "not positive"), (1e-20, "masked keys back")]
+)
+def test_scales_that_kernels_refuse_are_served_by_others(scale, reason):
+    q, k, v = (x.half() for x in qkv())
+    for implementation in KERNELS:
+        there = [x.to(device_of(implementation)) for x in (q, k, v)]
+        with pytest.raises(NotImplementedError, match=reason):
+            attention(*there, is_causal=True, scale=scale, implementation=implementation)
+    exact = reference_attention(*(x.double() for x in (q, k, v)), is_causal=True, scale=scale)
+    for implementation in ("chunked", "eager", None):
+        got = attention(q, k, v, is_causal=True, scale=scale, implementation=implementation)
+        torch.testing.assert_close(got.double(), exact, rtol=4e-3, atol=4e-3)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
