@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sharpmax import PAPER, Constant, Table, detach
+from sharpmax import PAPER, Table, detach
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
 
 pytestmark = pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
@@ -54,18 +54,6 @@ def test_detach_holds_beta_constant_to_the_gradient():
     )
     assert not torch.equal(free[0], held[0])
     torch.testing.assert_close(free[2], held[2])  # values do not pass through beta
-
-
-def test_a_poisoned_output_buffer_is_overwritten_whole(monkeypatch):
-    """NaN in every buffer the kernels are handed: none may survive."""
-    empty = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda self, *a, **k: empty(self, *a, **k).fill_(float("nan")))
-    q, k, v = (x.detach() for x in qkv(torch.float32, length=37))
-    for queries in (q, q[:, :, -1:]):
-        out, stats = attention(queries, k, v, is_causal=True, implementation="triton", return_stats=True)
-        assert out.isfinite().all()
-        assert all(stats[i].isfinite().all() for i in range(4))
-    assert attention(q, k, v, policy=Constant(2.0), implementation="triton").isfinite().all()
 
 
 @pytest.mark.parametrize(("implementation", "dtype"), [("hybrid", torch.float16), ("triton", torch.float32)])
