@@ -39,6 +39,15 @@ def as_python(monkeypatch, poisoned):
     monkeypatch.setattr(triton_tickets, "CACHED", 160_000)
 
 
+@pytest.fixture
+def on_hopper(request, poisoned):
+    """The kernels themselves on such a GPU; where there is none, as Python."""
+    if not torch.cuda.is_available():
+        request.getfixturevalue("as_python")
+    elif torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("written for Hopper")
+
+
 def judging(query):
     """Return a poisoned output and beta, and a `Judged` by `PAPER`."""
     out, beta = torch.full_like(query, torch.nan), torch.full(query.shape[:3], torch.nan, device=query.device)
@@ -216,7 +225,7 @@ def test_pytorchs_kernels_are_tried_fastest_first_and_the_order_is_given_back(mo
 @ROADS
 @pytest.mark.usefixtures("as_python")
 def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeypatch):
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == [road]
@@ -236,7 +245,7 @@ def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeyp
 )
 def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, odd, monkeypatch):
     """Of heads that share keys; the last tile is not as the share foretells."""
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     q, k, v = matched(length, 64, matches=matches, heads=3)
     k, v = k[:, :1, :keys], v[:, 1:2, :keys]
     if matches:
@@ -255,7 +264,7 @@ def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, o
 @pytest.mark.parametrize(("matches", "road"), [(1, "leaders"), (2, "one walk")])
 def test_rows_that_the_first_do_not_foretell_are_walked_with_beta(matches, road, monkeypatch):
     """All of them, from the middle on."""
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     (q, k, v), (spread, _, _) = (matched(1100, 64, matches=n) for n in (matches, 0))
     q[:, :, 550:] = spread[:, :, 550:]
     q, k, v = (x.to(torch.float16) for x in (q, k, v))
@@ -269,7 +278,7 @@ def test_rows_that_the_first_do_not_foretell_are_walked_with_beta(matches, road,
 @pytest.mark.usefixtures("as_python")
 def test_a_large_call_looks_at_its_rows_but_keeps_no_leaders(monkeypatch):
     monkeypatch.setattr(triton_sharpened, "LARGE", 0)
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=1))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == ["one walk, 0 tiles again"]
@@ -285,13 +294,12 @@ ON_THE_ROADS = [
 GUESSES = {"leaders": (1, 0), "one walk": (1, math.inf), "two walks": (-1, 0)}  # FEW and WORTH_LEADERS
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter runs the leaders")
-@pytest.mark.usefixtures("as_python")
+@pytest.mark.usefixtures("on_hopper")
 @pytest.mark.parametrize("case", ON_THE_ROADS, ids=lambda case: case.name)
 @pytest.mark.parametrize("road", GUESSES)
 def test_contract_of_every_road(road, case, monkeypatch):
     """Whatever was foretold, and however wrongly, the output is within the budget."""
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     for name, value in zip(("FEW", "WORTH_LEADERS"), GUESSES[road], strict=True):
         monkeypatch.setattr(triton_sharpened, name, value)
     policy, arrays = kernel_policy(case.policy), tensors(case, torch.float16)
@@ -334,7 +342,7 @@ def test_tickets_of_marked_tiles_are_listed_once(needy, loose, marks, roads):
 @pytest.mark.parametrize(("behind", "beta", "road"), [(8, 1, "one walk"), (10, 1, "leaders"), (10, 0.5, "two walks")])
 def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, road, monkeypatch):
     """A key of large values is some way behind each row's leader, or comes closer by a beta below 1."""
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     _, k, v = matched(128, 64, matches=0, heads=1)
     k[..., 0] = 0
     k *= 8 / k.norm(dim=-1, keepdim=True)
@@ -356,8 +364,8 @@ def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, ro
     assert taken[0].startswith(road)
 
 
-def follow_as_python(monkeypatch):
-    """The same where there is no GPU."""
+def follow_everything(monkeypatch):
+    """The same of calls that the kernels are not the fastest for, too."""
     monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
     return follow(monkeypatch)
 
@@ -367,7 +375,7 @@ def follow_as_python(monkeypatch):
 @pytest.mark.parametrize(("matches", "road"), [(1, "leaders, 1 tiles again"), (2, "one walk, 0 tiles again")])
 @pytest.mark.usefixtures("as_python")
 def test_on_every_road_a_nan_stays_one(matches, road, monkeypatch):
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches))
     q[0, 1, 290, 0] = torch.nan
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
