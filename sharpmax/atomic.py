@@ -4,6 +4,7 @@ A process killed at any moment leaves the old file or the new one, never half of
 """
 
 import json
+import os
 import secrets
 import tempfile
 from pathlib import Path
@@ -26,11 +27,19 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def require_writable(path: Path) -> None:
     """Raise OSError now, before the work is done, if a file at `path` could not be written later."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(f"expected the path of a file, got the folder {path}")
-    with tempfile.TemporaryFile(dir=path.parent):
-        pass
+    require_folder(path.parent)
+
+
+def require_folder(folder: Path) -> None:
+    """Raise OSError now if a folder could not be made, or written into, later. Leaves nothing behind.
+
+    What is missing of it is made elsewhere, inside what is there: the work may still be refused for other reasons.
+    """
+    there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    with tempfile.TemporaryDirectory(prefix=".", dir=there) as trial:
+        (Path(trial) / folder.relative_to(there)).mkdir(parents=True, exist_ok=True)
 
 
 def write_text(path: Path, content: str) -> None:

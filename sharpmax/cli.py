@@ -17,13 +17,17 @@ from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
 
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtraError)
-EXIT_WRONG, EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_WRONG, EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+EXIT_BY_VERDICT = {"gains": 0, "no gain": EXIT_NO_GAIN, "undecided": EXIT_UNDECIDED}
 CONTINUING = frozenset({"reproduce", "calibrate", "finetune"})
 """The commands that keep their steps; the others start afresh."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 2 for what the user can mend, 3 for no gain, 130 for Ctrl-C."""
+    """Run one command and return its exit status.
+
+    That is 0, 2 for what the user can mend, 3 for no gain, 4 for a gain that is undecided, 130 for Ctrl-C.
+    """
     options = vars(_parser().parse_args(arguments))
     verb, debug = options.pop("verb"), options.pop("debug", False)
     try:
@@ -90,7 +94,7 @@ def _calibrate(**options: Any) -> int:
 
     result = calibrate(**options)
     print_judgement(result)
-    return 0 if result["card"] else EXIT_NO_GAIN
+    return EXIT_BY_VERDICT[result["verdict"]]
 
 
 def _evaluate(**options: Any) -> int:
@@ -98,7 +102,7 @@ def _evaluate(**options: Any) -> int:
 
     result = evaluate(**options)
     print_judgement(result)
-    return 0 if result["gains"] else EXIT_NO_GAIN
+    return EXIT_BY_VERDICT[result["verdict"]]
 
 
 def _finetune(**options: Any) -> None:
@@ -143,7 +147,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    status = "exit status: 0 done, 1 a benchmark's result is wrong, 2 something to mend, 3 no gain, 130 interrupted"
+    status = (
+        "exit status: 0 done, 1 a benchmark's result is wrong, 2 something to mend, 3 no gain, 4 undecided, "
+        "130 interrupted"
+    )
     parser = _Parser(prog="sharpmax", description="Attention that stays sharp at any size.", epilog=status)
     parser.add_argument("--version", action="version", version=f"sharpmax {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
@@ -220,7 +227,9 @@ def _add_certify(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Fit a temperature to every head and judge it; exit 3, and no card, if nothing gains."
+    parser.description = (
+        "Fit a temperature to every head and judge it; exit 3, and no card, if nothing gains, 4 if more text must tell."
+    )
     _add_model_options(parser)
     parser.add_argument("--method", choices=("match", "learn", "search"), default="learn", help="how to fit (learn)")
     fit_on, sizes = ("lookup", "lookup:close"), (8, 32)
@@ -239,7 +248,7 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Judge a card on prompts and text: accuracy, loss, perplexity, each paired with the plain model; exit 3 if it "
-        "does not gain."
+        "does not gain, 4 if more text must tell."
     )
     _add_model_options(parser)
     parser.add_argument("--card", type=Path, required=True, metavar="FILE", help="the policy card, or a model's folder")
@@ -253,7 +262,7 @@ def _add_exam_options(parser: argparse.ArgumentParser) -> None:
     windows = "of text (those of 256 1024 4096 that the model holds)"
     parser.add_argument("--windows", type=int, nargs="+", metavar="N", help=windows)
     parser.add_argument("--text", type=Path, metavar="FILE", help="the text (Python's reference and source, NumPy)")
-    parser.add_argument("--text-tokens", type=int, default=8192, help="how much text of a kind (8192)")
+    parser.add_argument("--text-tokens", type=int, default=32768, help="how much text of a kind (32768)")
     parser.add_argument("--most-rise", type=float, default=0.005, help="allowed rise of perplexity (0.005)")
     parser.add_argument("--together", type=int, default=1, metavar="TOKENS", help="read so many at once (one text)")
     _add_device(parser)

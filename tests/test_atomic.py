@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,3 +59,13 @@ def test_require_writable_refuses_what_cannot_be_written(name, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"folder|exists|directory"):
         atomic.require_writable(tmp_path / name)
+
+
+def test_asking_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "a" / "b" / "file", Path("a/b/file"), Path("file")):
+        atomic.require_writable(path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError, match="gone"):
+        atomic.require_writable(tmp_path / "gone" / "file")

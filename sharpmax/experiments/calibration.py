@@ -20,20 +20,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sharpmax.core.cards import Card
+from sharpmax.core.cards import Card, policy_to_json
 from sharpmax.core.policies import PerLayer, Policy
 from sharpmax.experiments.run_folder import RunFolder, run_name
 from sharpmax.experiments.splits import KINDS, questions, seed_of, text_of
 from sharpmax.hf.answers import Question, write
 from sharpmax.hf.choose import Choice, choose, search
 from sharpmax.hf.descent import Draw, Recipe
-from sharpmax.hf.judge import TEXT, TURNS, Exam, compare, must_fit, must_hold, sit, time_ratio
+from sharpmax.hf.judge import (
+    TEXT,
+    TURNS,
+    Exam,
+    Judgement,
+    Verdict,
+    compare,
+    must_fit,
+    must_hold,
+    must_take,
+    name_of,
+    sit,
+    time_ratio,
+)
 from sharpmax.hf.layers import attention_layers, layer_count
 from sharpmax.hf.learn import learn
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.match import match
 from sharpmax.hf.paired import Paired
-from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.sidecar import card_for
 from sharpmax.tasks.prompts import parts
 
@@ -54,6 +66,10 @@ MOST_FITTED = 200_000
 """Characters of a kind of text to fit on: about what the reference has."""
 WINDOWS = (256, 1024, 4096)
 """Of text, those that the model holds."""
+TEXT_TOKENS = 8 * WINDOWS[-1]
+"""Of each kind of text to judge on. Of two windows nothing can be said; these are eight of the longest."""
+MOST_RISE = 0.005
+"""The allowed rise of perplexity."""
 MATCHED = (128, 256, 512, 1024, 2048, 4096, 8192)
 """The lengths that match measures at, those that the model and the text hold."""
 STEPS = 108
@@ -81,7 +97,9 @@ def calibrate(
     device: str | None = None,
     **exam: Any,
 ) -> dict[str, Any]:
-    """Fit a policy, choose how much of it to keep on one split, judge it on another; write a card if it gains.
+    """Fit a policy, choose how much of it to keep on one split, judge it on another; write a card unless it fails.
+
+    A card of which text left the verdict undecided is written, and says so, if the mean rise of perplexity is allowed.
 
     Args:
         model: a built-in name, a local folder, a hub name, or a loaded model.
@@ -93,7 +111,7 @@ def calibrate(
         exam: what to judge on, as in `held_out_exam`.
 
     Returns:
-        The metrics; `card` is the path of the card, or None if nothing gained.
+        The metrics; `verdict` is one of `Verdict`, `card` the path of the card, or None if there is none.
     """
     if method not in METHODS:
         raise ValueError(f"expected a method among {', '.join(METHODS)}, got {method!r}")
@@ -103,7 +121,7 @@ def calibrate(
         raise ValueError(f"expected text_before of at least 0 characters, got {text_before}")
     if fit_sizes[0] > fit_sizes[-1]:
         raise ValueError(f"expected fit_sizes from low to high, got {', '.join(map(str, fit_sizes))}")
-    most_rise = exam.get("most_rise", 0.005)
+    most_rise = exam.get("most_rise", MOST_RISE)
     if method == "learn" and penalty is None and most_rise == 0:
         raise ValueError("expected most_rise above 0 for prices to follow, or a fixed penalty; got 0")
     recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, truth=truth, seed=seed)
@@ -116,7 +134,7 @@ def calibrate(
     config |= {"fit_sizes": list(fit_sizes), "steps": steps, "questions_a_step": questions_a_step}
     config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned, "truth": truth}
     config["text_before"] = text_before
-    config |= {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
+    config |= _config_of(exam)
     place = (out, "calibrate", f"{run_name(loaded.name)}-{method}-seed{seed}", config)
     RunFolder.planned(*place)
     # Whatever may be refused is, before hours of fitting.
@@ -143,7 +161,8 @@ def calibrate(
     metrics = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores, "curves": curves}
     metrics |= _judged(loaded, choice, held_out, most_rise)
     metrics["card"] = None
-    if metrics["gains"] and choice.policy is not None:
+    # What is undecided may be kept if the mean is as allowed: to judge it on more text, there must be a card.
+    if choice.policy is not None and metrics["verdict"] != Verdict.NO_GAIN and metrics["worst_rise"] <= most_rise:
         card = folder.path / "card.json"
         _card(loaded, choice.policy, config, metrics).save(card)
         metrics["card"] = str(card)
@@ -168,22 +187,24 @@ def evaluate(
     device: str | None = None,
     **exam: Any,
 ) -> dict[str, Any]:
-    """Judge a card on a model again, on data that no fitting step of the same seed saw; returns the metrics."""
+    """Judge a card on a model again, on data that no fitting step of the same seed saw; returns the metrics.
+
+    A card counts by what it says, not by its path: one that was edited makes another run.
+    """
     _check_numbers({}, seed, exam)
     found = card_for(model if isinstance(model, str) else model.name, card)
     loaded = _loaded(model, accept_license, device)
     exam["windows"] = _windows(loaded, exam.get("windows"))
-    config = {"seed": seed, "model": loaded.name, "card": str(card)}
-    config |= {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
+    config = {"seed": seed, "model": loaded.name, "card": _digest(policy_to_json(found.policy)), **_config_of(exam)}
     # Another exam of the same card goes into a folder of its own.
-    asked = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+    asked = _digest(config)[:8]
     place = (out, "evaluate", f"{run_name(loaded.name)}-{run_name(Path(card).stem)}-seed{seed}-{asked}", config)
     RunFolder.planned(*place)
     held_out = held_out_exam(loaded, seed=seed, **exam)
     must_fit(loaded, held_out, _called("report", exam))
-    _must_take(loaded, found.policy)
+    must_take(loaded, found.policy)
     choice = Choice("card", found.policy, {})
-    most_rise = exam.get("most_rise", 0.005)
+    most_rise = exam.get("most_rise", MOST_RISE)
     metrics = {"chosen": "card", "card": str(card)}
     metrics |= _judged(loaded, choice, held_out, most_rise)
     folder = RunFolder.open(*place)
@@ -191,10 +212,16 @@ def evaluate(
     return metrics
 
 
-def _must_take(loaded: LoadedModel, policy: Policy) -> None:
-    """Raise what the model says to a policy of other layers or heads, by two tokens and before any work."""
-    with torch.no_grad(), sharpen(loaded.model, policy):
-        loaded.hidden(torch.zeros(1, 2, dtype=torch.long, device=loaded.model.device))
+def _config_of(exam: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an exam's options as they are recorded: a text by its path and its contents."""
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
+    if exam.get("text") is not None:
+        options["text_sha256"] = hashlib.sha256(Path(exam["text"]).read_bytes()).hexdigest()
+    return options
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _check_numbers(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[str, Any]) -> None:
@@ -207,7 +234,7 @@ def _check_numbers(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mappin
             raise ValueError(f"expected {name} of at least {least}, got {', '.join(map(str, values)) or 'none'}")
     if seed < 0:
         raise ValueError(f"expected a seed of at least 0, got {seed}")
-    most_rise = exam.get("most_rise", 0.005)
+    most_rise = exam.get("most_rise", MOST_RISE)
     if not 0 <= most_rise < math.inf:
         raise ValueError(f"expected most_rise, a share such as 0.005, of at least 0, got {most_rise}")
     if exam.get("text") is not None and not Path(exam["text"]).is_file():
@@ -222,10 +249,10 @@ def held_out_exam(
     prompts: int = 40,
     windows: Sequence[int] | None = None,
     text: str | Path | None = None,
-    text_tokens: int = 8192,
+    text_tokens: int = TEXT_TOKENS,
     together: int = 1,
     seed: int = 0,
-    most_rise: float = 0.005,
+    most_rise: float = MOST_RISE,
 ) -> Exam:
     """Return the exam of the report split: `prompts` questions a task and size, and every kind of text in windows.
 
@@ -238,7 +265,7 @@ def held_out_exam(
 
 
 def print_judgement(metrics: dict[str, Any]) -> None:
-    """Print a judgement: every comparison, its test, and the verdict."""
+    """Print a judgement: every comparison, its test, and the verdict, which follows from them."""
     judgement = metrics["judgement"]
     if judgement is None:
         print("no candidate was better on the selection split; the model stays as it is, and no card was written")
@@ -253,18 +280,28 @@ def print_judgement(metrics: dict[str, Any]) -> None:
                 f"loss {loss.plain:.3f} -> {loss.policy:.3f} (p = {loss.p_value:.2g})"
             )
     for name, found in judgement["text"].items():
-        kind, _, window = name.rpartition(" ")
         low, high = map(math.expm1, Paired.from_json(found).interval)
-        ends = "one window: no interval" if math.isinf(high) else f"{low:+.2%} to {high:+.2%}"
-        print(f"{kind or 'text'} in windows of {window}: perplexity {found['perplexity_rise']:+.2%} ({ends})")
+        ends = "one window: no interval" if math.isinf(high) else f"{low:+.2%} to {high:+.2%}; {found['items']} windows"
+        print(f"{_spelled(name)}: perplexity {found['perplexity_rise']:+.2%} ({ends})")
     print("in brackets: 95 % intervals of the differences")
     print(f"reading takes {metrics['time_ratio']:.2f}x as long with the policy (medians of {TURNS} turns)")
-    if metrics["gains"]:
-        print(f"it gains; card: {metrics['card']}")
+    judged, most_rise, card = Judgement.from_json(judgement), metrics["most_rise"], metrics["card"]
+    verdict, allowed = judged.verdict(most_rise), f"the allowed {most_rise:+.2%}"
+    if verdict == Verdict.GAINS:
+        print(f"it gains; card: {card}")
+    elif verdict == Verdict.UNDECIDED:
+        places = ", ".join(_spelled(name_of(*key)) for key in judged.undecided(most_rise))
+        print(f"undecided: answers gain; whether perplexity rises within {allowed} cannot be told of {places}")
+        print(f"more text would tell (--text-tokens); {'no card was written' if card is None else f'card: {card}'}")
     else:
-        card = metrics["card"]
         what_follows = "no card was written" if card is None else f"better without {card}"
-        print(f"it does not gain within the allowed rise of perplexity; {what_follows}")
+        print(f"it does not gain with perplexity within {allowed}; {what_follows}")
+
+
+def _spelled(name: str) -> str:
+    """Return what `name_of` named, in words."""
+    kind, _, window = name.rpartition(" ")
+    return f"{kind or TEXT} in windows of {window}"
 
 
 def fitting_questions(
@@ -305,7 +342,7 @@ _Fit = Callable[[Path], tuple[PerLayer, dict[str, list[float]]]]
 
 def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> _Fit:
     """Return what matches, or raise ValueError where there is too little to match on."""
-    text = _cut(loaded, text_of("fit", exam.get("text")), exam.get("text_tokens", 8192))
+    text = _cut(loaded, text_of("fit", exam.get("text")), exam.get("text_tokens", TEXT_TOKENS))
     tokens = loaded.tokens(text).shape[1]
     lengths = [length for length in MATCHED if length <= min(loaded.context, tokens)]
     if len(lengths) < 3:
@@ -354,31 +391,40 @@ def selection_exam(loaded: LoadedModel, tasks: Sequence[str], size: int, seed: i
     count = max(8, exam.get("prompts", 40) // 4)
     asked = {t: {size: questions(t, size, count, seed=seed, split="choose")} for t in tasks}
     # More text than is reported on: what decides is the upper end of an interval, and few windows make it wide.
-    windows, tokens = _windows(loaded, exam.get("windows")), MORE_TEXT * exam.get("text_tokens", 8192)
+    windows, tokens = _windows(loaded, exam.get("windows")), MORE_TEXT * exam.get("text_tokens", TEXT_TOKENS)
     texts = _texts(loaded, "choose", exam.get("text"), tokens, max(windows)) if windows else {}
     return Exam(asked, texts, windows, exam.get("together", 1))
 
 
 def _judged(loaded: LoadedModel, choice: Choice, exam: Exam, most_rise: float) -> dict[str, Any]:
     if choice.policy is None:
-        return {"judgement": None, "gains": False}
+        return {"judgement": None, "verdict": Verdict.NO_GAIN}
     judgement = compare(sit(loaded, exam), sit(loaded, exam, choice.policy))
-    ratio = time_ratio(loaded, exam, choice.policy)
-    return {"judgement": judgement.to_json(), "time_ratio": ratio, "gains": judgement.gains(most_rise)}
+    return {
+        "judgement": judgement.to_json(),
+        "time_ratio": time_ratio(loaded, exam, choice.policy),
+        "most_rise": most_rise,
+        "worst_rise": judgement.worst_rise,
+        "undecided": [name_of(*key) for key in judgement.undecided(most_rise)],
+        "verdict": judgement.verdict(most_rise),
+    }
 
 
 def _card(loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: dict[str, Any]) -> Card:
     data = f"{', '.join(config['fit_tasks'])} of size {config['fit_sizes']}, seed {config['seed']}"
-    return Card(
-        policy, loaded.name, data, held_out=metrics["judgement"], notes=f"{config['method']}: {metrics['chosen']}"
-    )
+    notes = f"{config['method']}: {metrics['chosen']}; verdict: {metrics['verdict']}"
+    return Card(policy, loaded.name, data, held_out=metrics["judgement"], notes=notes)
 
 
-@lru_cache(maxsize=4)  # exams of all seeds read the same text, and to write it in tokens takes seconds
 def _texts(loaded: LoadedModel, split: str, text: str | Path | None, tokens: int, piece: int) -> dict[str, Tensor]:
     """Return the ids of so many tokens of each kind of text of a split, or of a user's text alone."""
     read = {TEXT: text_of(split, text)} if text else {kind: of(split) for kind, of in KINDS.items()}
-    return {kind: spread(loaded.tokens(content), tokens, piece) for kind, content in read.items()}
+    return {kind: spread(_ids(loaded, content), tokens, piece) for kind, content in read.items()}
+
+
+@lru_cache(maxsize=12)  # exams of all seeds read the same text, and to write it in tokens takes seconds
+def _ids(loaded: LoadedModel, content: str) -> Tensor:
+    return loaded.tokens(content)
 
 
 def spread(ids: Tensor, tokens: int, piece: int) -> Tensor:

@@ -101,30 +101,37 @@ def run(
     With `gather` nothing is judged any more: what is on disk makes the whole, and `absent` names what it lacks.
     """
     # In the order of what is asked first: a run may be cut short.
-    others = [name for name in FITS if name not in SEEDS]
-    names = [*(name for name in FITS if name in SEEDS), "transfer-seed0", *RULES, *others, "transfer-mixture", *LORAS]
+    seeds, others = ([name for name in FITS if (name in SEEDS) is seed] for seed in (True, False))
+    names = [*seeds, *(f"transfer-{name}" for name in seeds), *RULES, *others, "transfer-mixture", *LORAS]
     unknown = sorted(set(only) - set(names))
     if unknown:
         raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")
     config = {"seed": 0, "model": model, "prompts": prompts, "steps": steps, "questions": questions}
     config |= {"text_tokens": text_tokens, "proposals": proposals is not None}
-    folder = RunFolder.open(out, "calibration-study", Path(model).name, config)
-    study = _Study(load(model, device=device), folder, config, together, proposals)
+    place = (out, "calibration-study", Path(model).name, config)
+    RunFolder.planned(*place)
+    loaded = load(model, device=device)
+    folder = RunFolder.open(*place)
+    study = _Study(loaded, folder, config, together, proposals)
     absent = [name for name in names if gather and not study.judged(name)]
     if gather and set(absent) & set(SEEDS):
         raise ValueError(f"{folder.path} has no judgement of {', '.join(sorted(set(absent) & set(SEEDS)))} to gather")
     with _half(device):
         found = {name: study.step(name) for name in names if name not in absent and (not only or name in only)}
+    rivals = {name: found[name]["score"] for name in LORAS if name in found}
+    for name in rivals:
+        found[f"transfer-{name}"] = found[name].pop("transfer")
     if not only:
-        rivals = {name: found[name]["score"] for name in LORAS if name in found}
         if rivals:
-            found["lora"] = found.pop(best_of(rivals, most_rise=MOST_RISE))
+            best = best_of(rivals, most_rise=MOST_RISE)
+            found |= {"lora": found.pop(best), "transfer-lora": found.pop(f"transfer-{best}")}
         found["seeds"] = study.pooled(found)
-        study.write_card()
     # Each item's record stays in its step's file; the metrics are what is read.
     metrics: dict[str, Any] = {
         name: {key: value for key, value in step.items() if key != "records"} for name, step in found.items()
     }
+    if not only:
+        metrics["card"] = study.write_card()
     if absent:
         metrics["absent"] = absent
     folder.finish(metrics)
@@ -180,8 +187,11 @@ class _Study:
         rises = {w: max(found[name]["text"][w]["perplexity_rise"] for name in chosen) for w in windows}
         return {"chosen": chosen, "tasks": compare(plain, policy).to_json()["tasks"], "worst_rise": rises}
 
-    def write_card(self) -> None:
-        """Write the card of the seed that the selection split likes best, of those whose text was judged allowed."""
+    def write_card(self) -> str | None:
+        """Write the card of the seed that the selection split likes best, of those whose text was judged allowed.
+
+        Returns that seed's name; None if there is none.
+        """
         choices = {name: self._choice(name) for name in SEEDS if name in FITS}
         kept = {
             name: choice["scores"][choice["name"]]["answer_loss"]
@@ -189,13 +199,14 @@ class _Study:
             if choice["policy"] is not None and _worst_rise(self.step(name)) <= MOST_RISE
         }
         if not kept:
-            return
+            return None
         best = min(kept, key=kept.__getitem__)
         judged = {key: value for key, value in self.step(best).items() if key not in ("records", "chosen")}
         data = f"{', '.join(FITTED_ON)} of {FITTED_SIZES[0]} to {FITTED_SIZES[1]} entries, {best}"
         notes = f"learn: {choices[best]['name']}"
         policy = policy_from_json(choices[best]["policy"])
         Card(policy, self.loaded.name, data, held_out=judged, notes=notes).save(self.folder.path / "card.json")
+        return best
 
     def _learned(self, name: str) -> Any:
         """Judge a fit, or what the selection split chose to keep of it."""
@@ -238,12 +249,16 @@ class _Study:
         return replace(exam, texts=self._texts("choose"), windows=WINDOWS)
 
     def _lora(self, rate: float) -> Any:
-        """Fit a LoRA on the same data by the same recipe; score it on the selection split, and judge it alike."""
+        """Fit a LoRA on the same data by the same recipe; score it on the selection split, and judge it alike.
+
+        It is not kept, so what it does to other tasks (`transfer`) is judged in the same step.
+        """
         recipe = replace(self._recipe("seed0"), learning_rate=rate)
         rival, numbers = learn_lora(self.loaded, self._draw("seed0"), fitting_texts(self.loaded), recipe)
         exam = self._selection(FITTED_ON, 0)
         scored = score(sit(self.loaded, exam), sit(rival, exam))
-        return {"numbers": numbers, "rate": rate, "score": scored, **self._compared(partial(sit, rival), FRESH, RIVAL)}
+        judged, elsewhere = (self._compared(partial(sit, rival), FRESH, asked) for asked in (RIVAL, TRANSFER))
+        return {"numbers": numbers, "rate": rate, "score": scored, **judged, "transfer": elsewhere}
 
     def _recipe(self, name: str) -> Recipe:
         fields = {key: value for key, value in FITS[name].items() if key not in ("tasks", "before")}

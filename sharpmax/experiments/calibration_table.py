@@ -56,17 +56,27 @@ def by_kind(metrics: Mapping[str, Any]) -> list[str]:
     return [*lines, f"| all but unseen | {' | '.join(pooled)} |"]
 
 
-def transfer(metrics: Mapping[str, Any], names: tuple[str, ...] = ("transfer-seed0", "transfer-mixture")) -> list[str]:
-    """Return right answers in % on what was not fitted: plain, and under each policy that was asked."""
-    found = {name: metrics[name]["tasks"] for name in names if metrics.get(name, {}).get("tasks")}
+def transfer(metrics: Mapping[str, Any]) -> list[str]:
+    """Return right answers in % on what was not fitted: plain, the card, the seeds' mean and lowest, and the rivals."""
+    asked = {name.removeprefix("transfer-"): step for name, step in metrics.items() if name.startswith("transfer-")}
+    found = {name: step["tasks"] for name, step in asked.items() if step.get("tasks")}
     if not found:
         return []
-    lines = [f"| not fitted on, size | plain | {' | '.join(found)} |", "|---" * (2 + len(found)) + "|"]
+    card, seeds = str(metrics.get("card")), [name for name in metrics["seeds"]["chosen"] if name in found]
+    alone = {f"{card}, the card": card, "mixture": "mixture", "lora": "lora"}
+    alone = {shown: name for shown, name in alone.items() if name in found}
+    columns = ["plain", *([f"mean of {len(seeds)} seeds (lowest)"] if seeds else []), *alone]
+    lines = [f"| not fitted on, size | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
     first = next(iter(found.values()))
     for task, sizes in first.items():
         for size, judged in sizes.items():
-            right = [judged["accuracy"]["plain"], *(each[task][size]["accuracy"]["policy"] for each in found.values())]
-            lines.append(f"| {task}, {size} | {' | '.join(f'{100 * share:.1f}' for share in right)} |")
+            right = {name: 100 * each[task][size]["accuracy"]["policy"] for name, each in found.items()}
+            shown = [f"{100 * judged['accuracy']['plain']:.1f}"]
+            if seeds:
+                by_seed = [right[name] for name in seeds]
+                shown.append(f"{sum(by_seed) / len(by_seed):.1f} ({min(by_seed):.1f})")
+            shown += [f"{right[name]:.1f}" for name in alone.values()]
+            lines.append(f"| {task}, {size} | {' | '.join(shown)} |")
     return lines
 
 

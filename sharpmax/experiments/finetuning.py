@@ -23,6 +23,7 @@ from sharpmax.hf.answer_model import innermost, right_tokens
 from sharpmax.hf.builtin import BUILTIN
 from sharpmax.hf.finetune import Recipe, finetune, is_first_process
 from sharpmax.hf.gemma import SIZES, gemma
+from sharpmax.hf.judge import must_take
 from sharpmax.hf.load import LoadedModel, load, must_run_on
 from sharpmax.hf.lora import with_lora
 from sharpmax.hf.quiet import quiet
@@ -88,6 +89,8 @@ def finetune_model(
         raise ValueError(f"expected a LoRA of rank 1 or more, or 0 for none, got {lora}")
     loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
     chosen = policy_named(policy, loaded.model)
+    if policy not in NAMES and chosen is not None:
+        must_take(loaded, chosen)
     # A card by what it says: one that was edited makes another run.
     named = policy if policy in NAMES else {"card": policy_to_json(card_for(model, policy).policy)}
     config = {"seed": seed, "model": model, "task": task, "policy": named, "lora": lora, "corpus": asdict(plan)}

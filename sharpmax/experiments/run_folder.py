@@ -6,7 +6,6 @@ are those of a run that was never interrupted, provided each step draws from its
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,16 +57,16 @@ class RunFolder:
     ) -> "RunFolder":
         """Return the run that `open` would start, or raise what it would, before there is anything to put into it.
 
-        For work that may still turn out impossible: a folder with nothing but a config would bar another one.
+        For work that may still turn out impossible: it leaves nothing behind, neither an empty folder nor one with
+        nothing but a config, which would bar another one.
         """
         path = Path(root) / _plain(experiment) / _plain(name)
         # Through JSON and back, so that a tuple equals the list it is stored as.
         wanted = json.loads(json.dumps({"sharpmax": sharpmax.__version__, **config}))
+        with _writing(path):
+            atomic.require_folder(path)
         if (path / "config.json").exists():
             _must_match(path / "config.json", wanted, grows)
-        with _writing(path):
-            path.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path).close()
         return cls(path, wanted)
 
     @property

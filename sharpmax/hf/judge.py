@@ -4,21 +4,27 @@ The verdict is strict. A policy gains if, paired item by item,
 
     answers are right no less often on the whole, and in no task and size surely less often,
     answers are surely better on the whole: right more often, or with less loss,
-    text costs at most a stated rise of perplexity, of every kind and at every length.
+    text surely costs at most a stated rise of perplexity, of every kind and at every length.
 
-Surely is p < 0.05, shared among the tasks and sizes. Anything else is no gain, and saying so is a correct answer.
+Surely is p < 0.05, shared among the tasks and sizes; of text, that the 95 % interval of the rise ends below the stated
+one. Where that interval holds the stated rise, windows were too few to tell, and the verdict is undecided. Anything
+else is no gain, and saying so is a correct answer.
 """
 
 import math
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean, median
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sharpmax.core.policies import Policy
+from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.hf.answers import Answered, Question, answer, write
 from sharpmax.hf.load import LoadedModel
 from sharpmax.hf.paired import Paired, paired, paired_accuracy
@@ -28,6 +34,8 @@ from sharpmax.hf.text_loss import text_losses
 SURE = 0.05
 TEXT = "text"
 """The kind of text that needs no name: a user's, or the first of several."""
+ANSWERS = "accuracy", "loss"
+"""What is compared of answers, as it is called in JSON."""
 TURNS, TIMED = 5, 1024
 """How often, and on how many tokens at most, it is measured how long a policy takes."""
 
@@ -63,7 +71,7 @@ class Sheet:
             f"{task} {size}": {"exact": "".join(str(int(a.exact)) for a in found), "loss": [a.loss for a in found]}
             for (task, size), found in self.answers.items()
         }
-        losses = {_window(*key): found for key, found in self.losses.items()}
+        losses = {name_of(*key): found for key, found in self.losses.items()}
         return {"answers": answers, "losses": losses, "seconds": self.seconds}
 
     @classmethod
@@ -74,10 +82,7 @@ class Sheet:
             task, size = name.rsplit(" ", 1)
             pairs = zip(found["loss"], found["exact"], strict=True)
             answers[task, int(size)] = [Answered(loss, exact == "1") for loss, exact in pairs]
-        losses = {}
-        for name, found in content["losses"].items():
-            kind, _, window = name.rpartition(" ")
-            losses[kind or TEXT, int(window)] = found
+        losses = {_named(name): found for name, found in content["losses"].items()}
         return cls(answers, losses, content["seconds"])
 
     def rounded(self, digits: int = 4) -> "Sheet":
@@ -115,6 +120,14 @@ def must_hold(loaded: LoadedModel, texts: Iterable[Tensor], windows: Sequence[in
         raise ValueError(f"{whose} has {shortest} tokens, and a window {longest}: give more text, or shorter windows")
 
 
+def must_take(loaded: LoadedModel, policy: Policy) -> None:
+    """Raise what the model says to a policy of other layers or heads, by two tokens and before any work."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SilentPolicyWarning)  # two tokens are no reason to sharpen
+        with sharpen(loaded.model, policy):
+            loaded.hidden(torch.zeros(1, 2, dtype=torch.long, device=loaded.model.device))
+
+
 def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:
     """Take the exam with the policy, or as the model is."""
     if policy is not None:
@@ -132,6 +145,14 @@ def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:
         for window in exam.windows
     }
     return Sheet(answers, losses, time.perf_counter() - began)
+
+
+class Verdict(StrEnum):
+    """What a judgement comes to."""
+
+    GAINS = "gains"
+    NO_GAIN = "no gain"
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -153,9 +174,25 @@ class Judgement:
         """The largest rise of perplexity over all kinds and lengths; 0 if no text was read."""
         return max((self.perplexity_rise(*key) for key in self.text), default=0.0)
 
-    def gains(self, most_rise: float) -> bool:
-        """Tell whether answers got better for sure, nowhere for sure worse, and text no worse than allowed."""
-        if self.overall is None or self.worst_rise > most_rise:
+    def verdict(self, most_rise: float) -> Verdict:
+        """Return whether answers surely got better, nowhere surely worse, and text surely no worse than allowed."""
+        if not self._answers_gain or any(self._rise_between(key)[0] > most_rise for key in self.text):
+            return Verdict.NO_GAIN
+        return Verdict.UNDECIDED if self.undecided(most_rise) else Verdict.GAINS
+
+    def undecided(self, most_rise: float) -> list[tuple[str, int]]:
+        """Return the kinds of text and lengths of which it cannot be said whether they cost more than allowed."""
+        between = {key: self._rise_between(key) for key in self.text}
+        return [key for key, (low, high) in between.items() if low <= most_rise < high]
+
+    def _rise_between(self, key: tuple[str, int]) -> tuple[float, float]:
+        """Return the 95 % interval of a rise of perplexity."""
+        low, high = map(math.expm1, self.text[key].interval)
+        return low, high
+
+    @property
+    def _answers_gain(self) -> bool:
+        if self.overall is None:
             return False
         right, loss = self.overall
         share = SURE / len(self.accuracy)
@@ -167,17 +204,31 @@ class Judgement:
         """Return everything as JSON values."""
         by_task: dict[str, dict[str, Any]] = {}
         for (task, size), accuracy in self.accuracy.items():
-            entry = {"accuracy": accuracy.to_json(), "loss": self.answer_loss[task, size].to_json()}
-            by_task.setdefault(task, {})[str(size)] = entry
-        overall = self.overall and {"accuracy": self.overall[0].to_json(), "loss": self.overall[1].to_json()}
+            found = accuracy.to_json(), self.answer_loss[task, size].to_json()
+            by_task.setdefault(task, {})[str(size)] = dict(zip(ANSWERS, found, strict=True))
+        overall = self.overall and dict(zip(ANSWERS, (found.to_json() for found in self.overall), strict=True))
         return {
             "tasks": by_task,
             "answers_overall": overall,
             "text": {
-                _window(*key): {**found.to_json(), "perplexity_rise": self.perplexity_rise(*key)}
+                name_of(*key): {**found.to_json(), "perplexity_rise": self.perplexity_rise(*key)}
                 for key, found in self.text.items()
             },
         }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Judgement":
+        """Read back what `to_json` gave."""
+
+        def both(found: Mapping[str, Any]) -> tuple[Paired, Paired]:
+            accuracy, loss = (Paired.from_json(found[name]) for name in ANSWERS)
+            return accuracy, loss
+
+        cells = {(task, int(size)): both(found) for task, by in content["tasks"].items() for size, found in by.items()}
+        text = {_named(name): Paired.from_json(found) for name, found in content["text"].items()}
+        whole = content["answers_overall"]
+        accuracy, loss = ({key: found[i] for key, found in cells.items()} for i in (0, 1))
+        return cls(accuracy, loss, whole and both(whole), text)
 
 
 def compare(plain: Sheet, policy: Sheet) -> Judgement:
@@ -234,6 +285,12 @@ def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> tuple[float, float]:
     return math.expm1(max(rise.difference for rise in rises)), math.expm1(max(rise.at_most for rise in rises))
 
 
-def _window(kind: str, window: int) -> str:
+def name_of(kind: str, window: int) -> str:
     """Return what a length of window is called in JSON: "4096" of the text itself, "source 4096" of another kind."""
     return str(window) if kind == TEXT else f"{kind} {window}"
+
+
+def _named(name: str) -> tuple[str, int]:
+    """Return what `name_of` named."""
+    kind, _, window = name.rpartition(" ")
+    return kind or TEXT, int(window)

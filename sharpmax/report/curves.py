@@ -67,13 +67,15 @@ class CurvesDisplay:
         """Draw on `ax`, or on new axes, and return them."""
         if ax is None:
             ax = Figure().subplots()
+        for axis, scale in (("x", self.x_scale), ("y", self.y_scale)):  # first: margins are of the axis as scaled
+            base = {"base": 2} if scale == "log2" else {}
+            getattr(ax, f"set_{axis}scale")("log" if base else scale, **base)
+            if scale == "symlog":
+                getattr(ax, f"{axis}axis").set_major_formatter("{x:g}")
         for curve in self.curves:
             self._draw(curve, ax)
         for mark in self.marks:
             self._draw_mark(mark, ax)
-        for axis, scale in (("x", self.x_scale), ("y", self.y_scale)):
-            base = {"base": 2} if scale == "log2" else {}
-            getattr(ax, f"set_{axis}scale")("log" if base else scale, **base)
         ax.set(xlabel=self.x_label, ylabel=self.y_label, title=self.title)
         if self.y_limits:
             ax.set_ylim(*self.y_limits)

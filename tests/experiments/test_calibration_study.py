@@ -6,6 +6,7 @@ import pytest
 
 from sharpmax.core.cards import load_card
 from sharpmax.experiments import calibration_study
+from sharpmax.experiments.calibration_table import transfer
 from sharpmax.experiments.splits import proposals_of, text_of
 from sharpmax.hf.choose import Choice, choose, kept
 from tests.hf.tiny import tiny
@@ -74,16 +75,25 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch, caplog):
     (rejected,) = {"lora-0.001", "lora-0.01"} & set(whole)
     assert whole["lora"]["score"]["answer_loss"] <= whole[rejected]["score"]["answer_loss"]
     assert {whole["lora"]["rate"], whole[rejected]["rate"]} == {0.001, 0.01}
-    assert set(whole) == steps | {rejected} | {"transfer-seed0", "transfer-mixture", "seeds"}
+    transfers = {f"transfer-{name}" for name in ("seed0", "seed1", "mixture", "lora", rejected)}
+    assert set(whole) == steps | {rejected, "seeds", "card"} | transfers
+    assert whole["card"] in ("seed0", "seed1")
     assert whole["seed0"] == part["seed0"]
     stored = json.loads((tmp_path / "calibration-study" / "tiny" / "metrics.json").read_text())
     assert stored["lora"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
-    assert stored["transfer-mixture"]["tasks"]["copy"]["2"]["accuracy"]["items"] == 2
+    for name in transfers:
+        assert stored[name]["tasks"]["copy"]["2"]["accuracy"]["items"] == 2
+        assert "records" not in stored[name]
+    header, _, row = transfer(stored)
+    named = ["plain", "mean of 2 seeds (lowest)", f"{whole['card']}, the card", "mixture", "lora"]
+    assert header == f"| not fitted on, size | {' | '.join(named)} |"
+    assert row.count("|") == header.count("|")
     assert stored["paper"]["unseen"]["32"]["items"] == 4
     assert {"32", "source 32", "docstrings 32", "reference 32"} == set(stored["paper"]["text"])
     assert stored["seeds"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 4
     card = load_card(tmp_path / "calibration-study" / "tiny" / "card.json")
     assert "50% of heads" in card.notes
+    assert card.data.endswith(whole["card"])
     assert card.held_out["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
     figures = tmp_path / "calibration-study" / "tiny" / "figures"
     assert {file.name for file in figures.glob("*.png")} == {"accuracy.png", "trade-off.png"}
@@ -98,7 +108,7 @@ def test_the_card_is_of_a_seed_whose_text_was_judged_allowed(small, tmp_path):
         step["value"]["text"]["source 32"]["perplexity_rise"] = 10.1
         judged.write_text(json.dumps(step))
         (folder / "card.json").unlink()
-        calibration_study.run(tmp_path, **small)
+        assert calibration_study.run(tmp_path, **small)["card"] == left
         assert (folder / "card.json").exists() == (left is not None)
         if left:
             assert load_card(folder / "card.json").data.endswith(left)
@@ -111,10 +121,10 @@ def test_what_is_absent_is_named_and_not_made_up(small, tmp_path, monkeypatch):
     calibration_study.run(tmp_path, **small, only=("seed1",))
     monkeypatch.setattr(calibration_study, "sit", lambda *_, **__: pytest.fail("something was judged"))
     found = calibration_study.run(tmp_path, **small, gather=True)
-    assert set(found) == {"seed0", "seed1", "paper", "seeds", "absent"}
-    assert set(found["absent"]) == {
-        "mixture", "no-text-before", "penalty3", "transfer-seed0", "transfer-mixture", "lora-0.001", "lora-0.01"
-    }  # fmt: skip
+    assert set(found) == {"seed0", "seed1", "paper", "seeds", "card", "absent"}
+    transfers = {"transfer-seed0", "transfer-seed1", "transfer-mixture"}
+    assert set(found["absent"]) == {"mixture", "no-text-before", "penalty3", "lora-0.001", "lora-0.01"} | transfers
+    assert transfer(found) == []
     folder = tmp_path / "calibration-study" / "tiny"
     assert {file.name for file in (folder / "figures").glob("*.png")} == {"accuracy.png"}
     assert load_card(folder / "card.json").held_out["tasks"]

@@ -91,9 +91,19 @@ def test_what_cannot_be_is_one_line(arguments, word, tmp_path, capsys):
 
 def test_what_was_refused_bars_nothing_and_what_is_finished_is_read_back(tmp_path, capsys):
     command = ["finetune", "gemma-tiny", "--out", str(tmp_path), *SMALL]
-    for wrong in (["--algorithms", "minimun"], ["--tokens", "64"], ["--seed", "-1"], ["--lora", "-1"]):
+    card = tmp_path / "card.json"
+    sharpmax.PerLayer((sharpmax.Constant(1.1),) * 7).save(card)
+    wrongs = (
+        ["--algorithms", "minimun"],
+        ["--tokens", "64"],
+        ["--seed", "-1"],
+        ["--lora", "-1"],
+        ["--policy", str(card)],
+    )
+    for wrong in wrongs:
         assert main([*command, *wrong]) == 2
-    assert not list(tmp_path.rglob("config.json"))
+    assert "holds 7 layers" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [card]
     assert main(command) == 0
     (file,) = (tmp_path / "finetune").glob("*/metrics.json")
     before = file.read_text()

@@ -119,15 +119,17 @@ def test_metrics_do_not_hide_where_they_come_from(tmp_path):
         run.finish({"commit": "mine"})
 
 
-def test_a_planned_run_is_refused_as_an_opened_one_and_leaves_no_config(tmp_path):
+def test_a_planned_run_is_refused_as_an_opened_one_and_leaves_nothing(tmp_path):
     planned = RunFolder.planned(tmp_path, "demo", "a", {"seed": 0})
-    assert not list(planned.path.iterdir())
+    assert not list(tmp_path.iterdir())
     assert RunFolder.open(tmp_path, "demo", "a", {"seed": 0}) == planned
     with pytest.raises(ValueError, match="another config"):
         RunFolder.planned(tmp_path, "demo", "a", {"seed": 1})
+    assert not [file for file in planned.path.iterdir() if file.name != "config.json"]
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"cannot write the run folder .*--out"):
-        RunFolder.planned(tmp_path / "file", "demo", "a", {})
+    for root, name in ((tmp_path / "file", "a"), (tmp_path, "a" * 300)):
+        with pytest.raises(OSError, match=r"cannot write the run folder .*--out"):
+            RunFolder.planned(root, "demo", name, {})
 
 
 def test_a_run_is_named_after_its_model(tmp_path, monkeypatch):

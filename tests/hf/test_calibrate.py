@@ -16,7 +16,7 @@ from sharpmax.hf.answers import Answered, answer, answer_losses
 from sharpmax.hf.choose import FINE, choose, kept, search
 from sharpmax.hf.descent import Recipe, text_cost
 from sharpmax.hf.descent_state import Price
-from sharpmax.hf.judge import Exam, Sheet, compare, sit, worst_perplexity_rise
+from sharpmax.hf.judge import Exam, Judgement, Sheet, Verdict, compare, must_take, sit, worst_perplexity_rise
 from sharpmax.hf.learn import learn, learn_side_by_side, query_heads
 from sharpmax.hf.match import match
 from sharpmax.hf.paired import Paired, paired, paired_accuracy
@@ -334,8 +334,9 @@ def test_search_keeps_what_lowers_the_loss(loaded):
 def test_a_judgement_is_paired_and_strict(loaded):
     judged = compare(sit(loaded, exam()), sit(loaded, exam(), sharpmax.Constant(1.0)))
     assert judged.overall[1].difference == pytest.approx(0, abs=1e-5)
-    assert not judged.gains(most_rise=1.0)
+    assert judged.verdict(most_rise=1.0) == Verdict.NO_GAIN
     content = json.loads(json.dumps(judged.to_json()))
+    assert Judgement.from_json(content) == judged
     assert content["text"]["32"]["items"] == 10
     assert content["tasks"]["letters"]["1"]["accuracy"]["items"] == 3
 
@@ -364,7 +365,7 @@ def test_a_gain_is_in_what_a_user_cares_about(after, gains):
         one.answers["letters", 1][:] = [
             Answered(a.loss + 0.01 * rng.random(), a.exact) for a in one.answers["letters", 1]
         ]
-    assert compare(before, after).gains(most_rise=0.005) == gains
+    assert (compare(before, after).verdict(most_rise=0.005) == Verdict.GAINS) == gains
 
 
 def test_a_task_that_surely_got_worse_is_no_gain():
@@ -375,7 +376,41 @@ def test_a_task_that_surely_got_worse_is_no_gain():
 
     before, after = two([False] * 40, [True] * 20), two([True] * 40, [False] * 20)
     assert compare(before, after).overall[0].difference > 0
-    assert not compare(before, after).gains(most_rise=0.005)
+    assert compare(before, after).verdict(most_rise=0.005) == Verdict.NO_GAIN
+
+
+@pytest.mark.parametrize(
+    ("rises", "right", "verdict"),
+    [
+        ([-0.010, -0.001, -0.004, -0.006], 20, "gains"),  # the interval ends below what is allowed
+        ([-0.01] * 4, 20, "gains"),
+        ([0.03, 0.05, 0.04, 0.045], 20, "no gain"),  # it begins above
+        ([-0.01, 0.01], 20, "undecided"),  # two windows: -13 to +13 %
+        ([0.01, -0.02, 0.03, 0.02], 20, "undecided"),  # the mean is above, and may be chance
+        ([-0.002], 20, "undecided"),  # of one window nothing can be said
+        ([-0.01, 0.01], 10, "no gain"),  # nor need it be, where answers are as before
+        ([], 20, "gains"),  # no text was asked for
+    ],
+)
+def test_text_decides_only_where_its_interval_does_not_hold_the_allowed_rise(rises, right, verdict):
+    def taken(exact, losses):
+        text = {("text", 32): losses} if losses else {}
+        return Sheet({("a", 1): [Answered(1.0, i < exact) for i in range(40)]}, text, 1.0)
+
+    judged = compare(taken(10, [1.0 for _ in rises]), taken(right, [1 + rise for rise in rises]))
+    assert judged.verdict(most_rise=0.005) == verdict
+    if verdict == "undecided":
+        assert judged.undecided(most_rise=0.005) == [("text", 32)]
+    if len(rises) > 1 and verdict == "undecided":
+        low, high = ttest_rel([1 + rise for rise in rises], [1.0 for _ in rises]).confidence_interval(0.95)
+        assert low < math.log1p(0.005) < high
+
+
+def test_whether_a_model_takes_a_policy_is_asked_without_a_word(loaded, recwarn):
+    must_take(loaded, sharpmax.PAPER)
+    assert not recwarn
+    with pytest.raises(ValueError, match="7 layers"):
+        must_take(loaded, sharpmax.PerLayer((sharpmax.Constant(1.1),) * 7))
 
 
 def test_a_sheet_comes_back_from_json(loaded):

@@ -209,7 +209,7 @@ def test_the_command_refuses_in_one_line_before_any_work(arguments, words, tmp_p
     (tmp_path / "empty").touch()
     monkeypatch.setattr(Sharpened, "_switch_on", lambda _: pytest.fail("the model was run"))
     assert_refused(arguments, words, capsys)
-    assert not list(tmp_path.rglob("config.json"))
+    assert {file.name for file in tmp_path.iterdir()} == {"bytes", "empty"}
 
 
 def test_the_command_refuses_a_family_in_one_line(tmp_path, capsys):

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sharpmax.experiments.clrs_text.arm import run_arm, run_folder, test_set
+from sharpmax.experiments.clrs_text.arm import opened, run_arm, test_set
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.statistics import Records, summarise
 from sharpmax.experiments.clrs_text.study import Study, plan_study
@@ -105,7 +105,7 @@ def train(
     Raises:
         ValueError: a run folder that holds another config, or whose records are of other data.
     """
-    folder = run_folder(study, out)
+    folder = opened(out, study.name, study.config, study.model, device, grows="seeds")
     small = study.model.endswith("tiny")
     told = report_as("data")
     corpus(

@@ -7,7 +7,7 @@ the experiment follows from these.
 import dataclasses
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,19 @@ SHORT = 24
 """Tokens of the longest answer that is also generated for real, a token at a time."""
 
 
-def run_folder(study: Study, out: str | Path) -> RunFolder:
-    """Open the study's folder; one that holds fewer seeds of the same study goes on with more."""
-    return RunFolder.open(out, "clrs-text", study.name, study.config, grows="seeds")
+def opened(
+    out: str | Path, name: str, config: Mapping[str, Any], model: str, device: str, *, grows: str | None = None
+) -> RunFolder:
+    """Return the folder of a run; one that is not there yet is begun only if its model can be had on the device."""
+    planned = RunFolder.planned(out, "clrs-text", name, config, grows=grows)
+    if not (planned.path / "config.json").exists():
+        load_by_name(model, seed=0, device=device)
+    return RunFolder.open(out, "clrs-text", name, config, grows=grows)
 
 
 def run_arm(study: Study, arm: str, seed: int, out: Path, device: str, save_every: int) -> None:
     """Make the record of one arm and seed in the study's run folder, if it is not there."""
-    folder = run_folder(study, out)
+    folder = RunFolder.open(out, "clrs-text", study.name, study.config, grows="seeds")
     folder.once(f"{arm}-seed{seed}", lambda: train_and_judge(study, arm, seed, folder.path, device, save_every))
 
 

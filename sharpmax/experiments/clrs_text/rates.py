@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sharpmax.experiments.clrs_text.arm import encoded
+from sharpmax.experiments.clrs_text.arm import encoded, opened
 from sharpmax.experiments.clrs_text.study import Study
 from sharpmax.experiments.finetuning import autocast, load_by_name, report_as
-from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.hf.answer_batches import encode
 from sharpmax.hf.answer_model import mean_loss
 from sharpmax.hf.finetune import finetune
@@ -30,7 +29,7 @@ def try_rates(study: Study, rates: Sequence[float], out: str | Path, *, device: 
     if not rates or not all(0 < rate < math.inf for rate in rates):
         raise ValueError(f"expected learning rates above 0, got {list(rates)}")
     config = {**study.config, "arms": ["plain"], "seeds": [study.seeds[0]], "rates": list(rates)}
-    folder = RunFolder.open(out, "clrs-text", f"{study.name}-rates", config)
+    folder = opened(out, f"{study.name}-rates", config, study.model, device)
     tried = [folder.once(f"rate{rate:g}", partial(_try, study, rate, folder.path, device)) for rate in rates]
     best = min(tried, key=lambda found: found["held_out_loss"])
     metrics = {"tried": tried, "best": best["rate"]}
