@@ -19,6 +19,8 @@ from sharpmax.extras import MissingExtraError
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtraError)
 EXIT_WRONG, EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 EXIT_BY_VERDICT = {"gains": 0, "no gain": EXIT_NO_GAIN, "undecided": EXIT_UNDECIDED}
+CONTINUING = frozenset({"reproduce", "calibrate", "finetune"})
+"""The commands that keep their steps; the others start afresh."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.showwarning = _each_warning_once()
             return VERBS[verb](**options) or 0
     except KeyboardInterrupt:
-        return _say("interrupted; the same command continues where this one stopped", EXIT_INTERRUPTED)
+        after = "the same command continues where this one stopped" if verb in CONTINUING else "nothing was kept"
+        return _say(f"interrupted; {after}", EXIT_INTERRUPTED)
     except USER_ERRORS as error:
         if debug:
             raise
@@ -120,15 +123,35 @@ VERBS: dict[str, Callable[..., int | None]] = {
 }
 
 
+class _Help(argparse.HelpFormatter):
+    """Help in which every option and command stands beside what it does."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Measure an argument; argparse forgets by how much commands are indented."""
+        super().add_argument(action)
+        if action.nargs == argparse.PARSER:
+            self._action_max_length += self._indent_increment
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors take one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_Help, **options)
 
     def error(self, message: str) -> NoReturn:
         sys.exit(_say(f"error: {message} (see {self.prog} --help)", EXIT_USER_ERROR))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="sharpmax", description="Attention that stays sharp at any size.")
+    status = (
+        "exit status: 0 done, 1 a benchmark's result is wrong, 2 something to mend, 3 no gain, 4 undecided, "
+        "130 interrupted"
+    )
+    parser = _Parser(prog="sharpmax", description="Attention that stays sharp at any size.", epilog=status)
     parser.add_argument("--version", action="version", version=f"sharpmax {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     _add_reproduce(verbs.add_parser("reproduce", help="run the experiments and write report.html"))
@@ -159,7 +182,7 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
 def _add_run_options(parser: argparse.ArgumentParser, out: object, seed: object, quick: object, debug: object) -> None:
     parser.add_argument("--out", type=Path, default=out, help="folder of the runs and the report (runs)")
     parser.add_argument("--seed", type=int, default=seed, help="seed of every random draw (0)")
-    parser.add_argument("--quick", action="store_true", default=quick, help="a smaller run, in seconds")
+    parser.add_argument("--quick", action="store_true", default=quick, help="a much smaller run, to see that it works")
     _add_debug(parser, debug)
 
 
@@ -187,8 +210,10 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     text_help = "files to read (source code of Python itself)"
     what.add_argument("--text", dest="texts", type=Path, nargs="+", default=(), metavar="FILE", help=text_help)
     what.add_argument("--task", help="prompts instead of text: maximum, lookup, needle or copy")
-    parser.add_argument("--lengths", type=int, nargs="+", default=(), metavar="N", help="tokens, or items of a prompt")
+    lengths_help = "tokens (64, 128, … as far as model and text reach), or items of a prompt (4, 8, … 128)"
+    parser.add_argument("--lengths", type=int, nargs="+", default=(), metavar="N", help=lengths_help)
     parser.add_argument("--rows", type=int, default=64, help="query rows observed at each length (64)")
+    _add_device(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
 
 
@@ -198,6 +223,7 @@ def _add_certify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help="measure on this text (source code of Python itself)")
     parser.add_argument("--length", type=int, help="tokens of it to read (512, or as many as there are)")
     parser.add_argument("--card", type=Path, metavar="FILE", help="certify the model under this policy card")
+    _add_device(parser)
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
@@ -239,7 +265,7 @@ def _add_exam_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text-tokens", type=int, default=32768, help="how much text of a kind (32768)")
     parser.add_argument("--most-rise", type=float, default=0.005, help="allowed rise of perplexity (0.005)")
     parser.add_argument("--together", type=int, default=1, metavar="TOKENS", help="read so many at once (one text)")
-    parser.add_argument("--device", help="where to run: cpu, cuda (cpu)")
+    _add_device(parser)
     parser.add_argument("--seed", type=int, default=0, help="seed of every draw (0)")
 
 
@@ -265,6 +291,10 @@ def _add_finetune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensorboard", action="store_true", help="write the loss for TensorBoard as well")
     parser.add_argument("--device", help="where to run: cpu, cuda (a GPU if there is one)")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the data (0)")
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="where to run: cpu, cuda (cpu)")
 
 
 def _add_debug(parser: argparse.ArgumentParser, default: object) -> None:

@@ -1,5 +1,6 @@
 """The command line: one line and exit 2 for what the user can mend, and the same command by `python -m`."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +108,16 @@ def test_help_and_version_need_no_extra():
     assert sharpmax_process("--version", before=bare).stdout == f"sharpmax {sharpmax.__version__}\n"
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["reproduce", "--help"], ["bench", "--help"]])
+def test_every_command_stands_beside_what_it_does(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    listed = re.findall(r"^    (\S+)(.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert len(listed) >= 3
+    assert all(said.strip() for _, said in listed)
+
+
 def test_python_m_is_the_same_command():
     def output(*command: str) -> tuple[int, str]:
         done = subprocess.run([*command, "reproduce", "nonsense"], capture_output=True, text=True)
@@ -143,6 +154,25 @@ bounds.measure = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGINT)})
     last = done.stderr.splitlines()[-1]
     assert last == "sharpmax: interrupted; the same command continues where this one stopped"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "certify", "evaluate", "bench", "models"])
+def test_an_interrupted_command_that_keeps_nothing_says_so(verb, monkeypatch, capsys):
+    def interrupt(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.VERBS, verb, interrupt)
+    arguments = {"bench": ["softmax"], "models": [], "evaluate": ["smollm2", "--card", "x"]}.get(verb, ["smollm2"])
+    assert cli.main([verb, *arguments]) == 130
+    assert capsys.readouterr().err == "sharpmax: interrupted; nothing was kept\n"
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "certify", "calibrate", "evaluate"])
+def test_a_device_that_is_not_there_is_a_user_error(verb, tmp_path, capsys):
+    sharpmax.PAPER.save(tmp_path / "card.json")
+    card = ["--card", str(tmp_path / "card.json")] if verb == "evaluate" else []
+    assert status_of(verb, "smollm2", "--device", "abacus", "--out", str(tmp_path), *card) == 2
+    assert "cannot run on the device 'abacus'" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("default")  # a command's warnings are shown, not raised

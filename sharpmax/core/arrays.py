@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj
 
 Array = Any  # an array of any library that speaks the standard
@@ -110,6 +111,13 @@ def stop_gradient(value: Array) -> Array:
     if is_jax_array(value):
         return sys.modules["jax"].lax.stop_gradient(value)
     return value
+
+
+def to_numpy(value: Array) -> np.ndarray:
+    """Return the values in float64 NumPy, from any library, device and floating dtype; no gradient flows through it."""
+    if is_torch_array(value):
+        value = value.detach().cpu().double()  # NumPy reads neither bfloat16, nor a GPU, nor what has a gradient
+    return np.asarray(value).astype(np.float64)
 
 
 def may_need_gradient(value: Array) -> bool:

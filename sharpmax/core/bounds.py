@@ -53,13 +53,15 @@ def spread_bound(query_weight: Any, key_weight: Any, query_norm: Any, key_norm: 
     """
     check_number("spread_bound", "scale", scale, least=0)
     norms = [np.asarray(norm, dtype=np.float64) for norm in (query_norm, key_norm)]
-    if any(not np.all(norm >= 0) for norm in norms):
-        raise ValueError("spread_bound needs norms of 0 or more")
+    if any(not np.all((norm >= 0) & np.isfinite(norm)) for norm in norms):
+        raise ValueError("spread_bound needs finite norms of 0 or more")
     sigmas = []
     for name, matrix in (("query_weight", query_weight), ("key_weight", key_weight)):
         matrix = np.asarray(matrix, dtype=np.float64)
         if matrix.ndim < 2:
             raise ValueError(f"{name} must be a matrix (…, out, in), got shape {matrix.shape}")
+        if not np.all(np.isfinite(matrix)):
+            raise ValueError(f"{name} must be finite: it has entries that are not")
         sigmas.append(np.linalg.norm(matrix, ord=2, axis=(-2, -1)))
     return 2.0 * scale * sigmas[0] * sigmas[1] * norms[0] * norms[1]
 

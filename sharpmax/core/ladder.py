@@ -1,6 +1,6 @@
 """Which implementation serves: the fastest that does not refuse, or the one that was named, which serves or raises."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -9,6 +9,12 @@ class Choice(NamedTuple):
 
     implementation: str
     refused: dict[str, str]
+
+
+def check_implementation(ladder: Iterable[str], implementation: str | None) -> None:
+    """Raise ValueError for a name that is not on the ladder."""
+    if implementation is not None and implementation not in list(ladder):
+        raise ValueError(f"implementation must be one of {', '.join(ladder)} or None, got {implementation!r}")
 
 
 def choose_implementation(
@@ -25,9 +31,8 @@ def choose_implementation(
         ValueError: a name that is not on the ladder.
         NotImplementedError: the one named, or every one, refuses; the message says why.
     """
+    check_implementation(ladder, implementation)
     if implementation is not None:
-        if implementation not in list(ladder):
-            raise ValueError(f"implementation must be one of {', '.join(ladder)} or None, got {implementation!r}")
         reason = ladder[implementation].refusal(request)
         if reason is not None:
             raise NotImplementedError(f"implementation {implementation!r} cannot serve this: {reason}")

@@ -93,7 +93,7 @@ def largest_inverse_temperature(policy: Policy) -> float | None:
         case LogLinear():
             return math.exp(policy.limit)
         case Table():
-            return float(policy.inverse_temperatures[-1])
+            return float(np.max(np.asarray(policy.freeze().inverse_temperatures)))
         case PerHead():
             peaks = [largest_inverse_temperature(member) for member in policy.policies]
             return None if None in peaks else max(peak for peak in peaks if peak is not None)
@@ -102,10 +102,19 @@ def largest_inverse_temperature(policy: Policy) -> float | None:
         case EntropyTarget():
             return float(policy.maximum)
         case LengthScaled():
-            flat = float(np.max(np.asarray(policy.freeze().slope))) <= 0
-            return None if not flat else max(float(np.max(np.asarray(policy.freeze().offset))), policy.minimum)
+            return _start(policy.freeze())
         case _:
             return None
+
+
+def _start(policy: LengthScaled) -> float | None:
+    """Return the beta of the shortest row of all, the largest where beta falls with the length; None where it rises."""
+    slope, offset = np.asarray(policy.slope, dtype=np.float64), np.asarray(policy.offset, dtype=np.float64)
+    if np.max(slope) > 0:
+        return None
+    # A smooth form takes log(1/reference) of one item; of position 0, as a stepped form of its first step, log 1.
+    shortest = 0.0 if policy.stepped else -math.log(policy.reference)
+    return max(float(np.max(offset)), float(np.max(offset + slope * shortest)), policy.minimum)
 
 
 def _peak(policy: Polynomial) -> float | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax.core.arrays import floating_array, to_numpy
 from sharpmax.core.stats import RowStats, row_stats
 from sharpmax.diagnose.dispersion import QUANTITIES, Dispersion
 
@@ -15,8 +16,7 @@ def quantities(stats: RowStats, first: Any) -> dict[str, np.ndarray]:
     `stats` needs its minimum; `first` is the logit of each row's first key, -inf where that is hidden.
     """
     H, lse, top, n, low = (
-        np.asarray(field, dtype=np.float64)
-        for field in (stats.entropy, stats.logsumexp, stats.maximum, stats.count, stats.minimum)
+        to_numpy(field) for field in (stats.entropy, stats.logsumexp, stats.maximum, stats.count, stats.minimum)
     )
     seen = n > 0
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -26,7 +26,7 @@ def quantities(stats: RowStats, first: Any) -> dict[str, np.ndarray]:
             "relative_entropy": np.where(n > 1, H / np.log(np.where(n > 1, n, 2.0)), 0.0),
             "largest_weight": np.exp(top - lse),
             "support": np.exp(H),
-            "first_mass": np.exp(np.asarray(first, dtype=np.float64) - lse),
+            "first_mass": np.exp(to_numpy(first) - lse),
             "spread": top - low,
         }
     return {name: np.where(seen, value, np.nan) for name, value in found.items()}
@@ -35,14 +35,20 @@ def quantities(stats: RowStats, first: Any) -> dict[str, np.ndarray]:
 def measure(logits_at: Callable[[int], Any], lengths: Sequence[int]) -> Dispersion:
     """Measure heads of one layer by their logits: `logits_at(n)` returns (heads, rows, n) of any array library.
 
+    Raises:
+        TypeError: logits that are not a floating array.
+        ValueError: no length, logits of another shape, or none at all.
+
     >>> even = measure(lambda n: np.zeros((1, 2, n)), [4, 16])
     >>> bool(np.allclose(even.entropy[0, 0], np.log([4, 16])))
     True
     """
+    if not lengths:
+        raise ValueError("expected at least one length to measure at, got none")
     by_length = []
     for n in lengths:
-        logits = logits_at(n)
-        if logits.ndim != 3 or logits.shape[-1] != n:
+        logits = floating_array("logits", logits_at(n))
+        if logits.ndim != 3 or logits.shape[-1] != n or 0 in logits.shape:
             raise ValueError(f"expected logits (heads, rows, {n}), got shape {tuple(logits.shape)}")
         by_length.append(quantities(row_stats(logits, extra={"minimum"}), logits[..., 0]))
     values = {name: np.stack([np.nanmean(q[name], axis=-1) for q in by_length], axis=-1)[None] for name in QUANTITIES}

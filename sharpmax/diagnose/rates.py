@@ -41,10 +41,11 @@ class DecayFit:
         return _falling(_layer_means(self.actual))
 
     @property
-    def layer_agreement(self) -> float:
-        """Rank correlation (Spearman's) between the two orders of layers; 1 is the same order."""
+    def layer_agreement(self) -> float | None:
+        """Rank correlation (Spearman's) between the two orders of layers, 1 is the same order; None of a single one."""
         predicted, actual = _layer_means(self.predicted), _layer_means(self.actual)
-        return rank_correlation(predicted[np.isfinite(actual)], actual[np.isfinite(actual)])
+        seen = np.isfinite(actual)
+        return rank_correlation(predicted[seen], actual[seen]) if seen.sum() > 1 else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""

@@ -60,7 +60,7 @@ EXPERIMENTS = (
         {
             "--model": {"metavar": "NAME", "help": "what to fine-tune (smollm2; quick: gemma-tiny)"},
             "--arms": {"nargs": "+", "metavar": "ARM", "help": "of plain, paper, ssmax, learn (all)"},
-            "--seeds": {"type": int, "metavar": "N", "help": "how many orders of the data an arm (2)"},
+            "--seeds": {"type": int, "metavar": "N", "help": "orders of the data (2); a finished run goes on to more"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train"},
             "--tokens": {"type": int, "metavar": "N", "help": "a step (49152)"},
             "--at-once": {"type": int, "metavar": "N", "help": "tokens in memory together (a step: 60 GB)"},

@@ -30,6 +30,7 @@ def certify(
     length: int | None = None,
     card: str | Path | None = None,
     out: str | Path = "runs",
+    device: str | None = None,
     accept_license: bool = False,
 ) -> dict[str, Any]:
     """Certify every head of a model, and measure its spread on a text; returns what metrics.json holds.
@@ -39,12 +40,13 @@ def certify(
         text: a file to measure on; Python's own source code unless given.
         length: how many tokens of it; 512, or as many as the text and the model hold, unless given.
         card: certify the model as sharpened by this card, and measure it so.
+        device: where to run; the processor unless given.
     """
     if length is not None and length < 2:
         raise ValueError(f"expected a length of 2 tokens or more, got {length}")
     policy = Constant(1.0) if card is None else card_for(model, card).policy
     content = source_code() if text is None else read_texts([text])
-    loaded = load(model, accept_license=accept_license)
+    loaded = load(model, accept_license=accept_license, device=device)
     tokens = loaded.tokens(content).shape[1]
     if tokens < 2 or not content.strip():
         raise ValueError(f"expected a text of 2 tokens or more to measure on, got {tokens}")
@@ -55,6 +57,8 @@ def certify(
         raise ValueError(f"the text has {tokens} tokens, fewer than the length {length}")
     config = {"seed": None, "model": model, "text": None if text is None else str(text), "length": length}
     config["card"] = None if card is None else str(card)
+    if device is not None:
+        config["device"] = device
     place = (out, "certify", run_name(model), config)
     RunFolder.planned(*place)
     certificates = certify_heads(loaded, content, length=length, policy=policy)

@@ -39,6 +39,7 @@ def diagnose(
     out: str | Path = "runs",
     seed: int = 0,
     rows: int = 64,
+    device: str | None = None,
     accept_license: bool = False,
 ) -> dict[str, Any]:
     """Diagnose a model on texts, or on prompts of a task, and write JSON, figures and one interactive page.
@@ -49,6 +50,7 @@ def diagnose(
         task: maximum, lookup, needle or copy, instead of text; lengths are then the number of items.
         lengths: what to measure at; those that fit the model and the text unless given.
         rows: how many query rows a length.
+        device: where to run; the processor unless given.
 
     Returns:
         The metrics, which `out/diagnose/<model>-<source>/metrics.json` holds too.
@@ -61,7 +63,7 @@ def diagnose(
         raise ValueError(f"expected lengths above 0, got {list(lengths)}")
     prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed)
     text = read_texts(texts) if texts else source_code()
-    loaded = load(model, accept_license=accept_license)
+    loaded = load(model, accept_license=accept_license, device=device)
     chosen = list(prompts) or sorted(set(lengths)) or _lengths_of(loaded, text)
     config = {
         "seed": seed,
@@ -70,7 +72,7 @@ def diagnose(
         "lengths": chosen,
         "rows": rows,
         "texts": list(map(str, texts)),
-    }
+    } | ({} if device is None else {"device": device})
     place = (out, "diagnose", f"{run_name(model)}-{task or ('text' if texts else 'code')}".replace(":", "-"), config)
     RunFolder.planned(*place)
     began = time.perf_counter()
@@ -99,11 +101,12 @@ def print_diagnosis(metrics: dict[str, Any]) -> None:
     )
     if "decay" in metrics:
         decay = metrics["decay"]
-        print(
-            f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: foretold "
-            f"{decay['layers_predicted'][:5]}, found {decay['layers_actual'][:5]} "
-            f"(rank correlation {decay['layer_agreement']:.2f})"
-        )
+        if decay["layer_agreement"] is not None:
+            print(
+                f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: foretold "
+                f"{decay['layers_predicted'][:5]}, found {decay['layers_actual'][:5]} "
+                f"(rank correlation {decay['layer_agreement']:.2f})"
+            )
         losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
         print(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
     print(f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB")
@@ -128,9 +131,9 @@ def _tell(metrics: dict[str, Any], found: Dispersion, folder: RunFolder, model: 
         metrics["dispersion"],
         title=f"How the heads of {model} disperse",
         lead=(
-            f"{found.entropy.shape[0]} layers, {found.entropy.shape[1]} heads, {found.lengths[0]} to "
-            f"{found.lengths[-1]} {unit}. The logits of a head spread over {spread['min']:.2f} to {spread['max']:.2f}, "
-            f"mean {spread['mean']:.2f} ± {spread['sd']:.2f}. Click a head to see its curve."
+            f"{_count(found.entropy.shape[0], 'layer')}, {_count(found.entropy.shape[1], 'head')}, {found.lengths[0]} "
+            f"to {found.lengths[-1]} {unit}. The logits of a head spread over {spread['min']:.2f} to "
+            f"{spread['max']:.2f}, mean {spread['mean']:.2f} ± {spread['sd']:.2f}. Click a head to see its curve."
         ),
         source=source[:1500],
         unit=unit,
@@ -166,6 +169,8 @@ def _tables(metrics: dict[str, Any]) -> list[Table]:
     if "decay" in metrics:
         decay = metrics["decay"]
         tables.append(_heads_table(metrics["fastest_losing"], "rate", "Losing it fastest", "dH / d log n"))
+        if decay["layer_agreement"] is None:
+            return tables
         order = [[i + 1, p, a] for i, (p, a) in enumerate(_first(decay["layers_predicted"], decay["layers_actual"]))]
         caption = (
             f"Layers most dispersed at {decay['held_out_length']}: foretold from the shorter lengths, and found. Rank "
@@ -185,6 +190,10 @@ def _heads_table(heads: list[dict[str, Any]], key: str, caption: str, name: str)
         ],
         caption,
     )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _first(*orders: list[int], most: int = 8) -> list[tuple[int, ...]]:

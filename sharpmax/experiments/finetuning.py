@@ -24,7 +24,7 @@ from sharpmax.hf.builtin import BUILTIN
 from sharpmax.hf.finetune import Recipe, finetune, is_first_process
 from sharpmax.hf.gemma import SIZES, gemma
 from sharpmax.hf.judge import must_take
-from sharpmax.hf.load import LoadedModel, load
+from sharpmax.hf.load import LoadedModel, load, must_run_on
 from sharpmax.hf.lora import with_lora
 from sharpmax.hf.quiet import quiet
 from sharpmax.hf.sharpen import sharpen
@@ -152,10 +152,11 @@ def load_by_name(name: str, *, seed: int, device: str, accept_license: bool = Fa
     """Load a model to train: a Gemma of random weights by its size, or a causal one that `sharpmax.hf.load` knows."""
     if name in SIZES:
         return gemma(name, seed=seed, device=device)
+    must_run_on(device)
     try:
         loaded = load(name, device=device, accept_license=accept_license)
     except ValueError as error:
-        if name in BUILTIN:
+        if name in BUILTIN or Path(name).is_dir():
             raise
         raise ValueError(f"{error}; of random weights there are {', '.join(SIZES)}") from error
     if not loaded.generates:

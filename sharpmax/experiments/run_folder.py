@@ -32,22 +32,29 @@ class RunFolder:
     config: Mapping[str, Any]
 
     @classmethod
-    def open(cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any]) -> "RunFolder":
+    def open(
+        cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any], *, grows: str | None = None
+    ) -> "RunFolder":
         """Start the run `root/<experiment>/<name>/`, or continue it if it was started with the same config.
+
+        `grows` names a list in the config that may have gained items at its end since: what each item gave is kept, and
+        the run is from now on the longer one.
 
         Raises:
             ValueError: if the folder holds a run with another config, or a config that cannot be read.
             OSError: if the folder cannot be written.
         """
-        run = cls.planned(root, experiment, name, config)
+        run = cls.planned(root, experiment, name, config, grows=grows)
         config_file = run.path / "config.json"
-        if not config_file.exists():
+        if not config_file.exists() or _read(config_file) != run.config:
             with _writing(run.path):
                 atomic.write_json(config_file, run.config)
         return run
 
     @classmethod
-    def planned(cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any]) -> "RunFolder":
+    def planned(
+        cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any], *, grows: str | None = None
+    ) -> "RunFolder":
         """Return the run that `open` would start, or raise what it would, before there is anything to put into it.
 
         For work that may still turn out impossible: it leaves nothing behind, neither an empty folder nor one with
@@ -59,7 +66,7 @@ class RunFolder:
         with _writing(path):
             atomic.require_folder(path)
         if (path / "config.json").exists():
-            _must_match(path / "config.json", wanted)
+            _must_match(path / "config.json", wanted, grows)
         return cls(path, wanted)
 
     @property
@@ -145,14 +152,18 @@ def _read_step(file: Path) -> dict[str, Any]:
     return step
 
 
-def _must_match(config_file: Path, wanted: Mapping[str, Any]) -> None:
+def _must_match(config_file: Path, wanted: Mapping[str, Any], grows: str | None) -> None:
     stored = _read(config_file)
     if not isinstance(stored, dict):
         raise ValueError(f"expected an object in {config_file}, got {type(stored).__name__}; choose another --out")
     for key in sorted(stored.keys() | wanted.keys()):
         there, here = stored.get(key, "nothing"), wanted.get(key, "nothing")
-        if there != here:
+        if there != here and not (key == grows and _begins_with(here, there)):
             raise ValueError(
                 f"{config_file.parent} holds a run with another config ({key}: {there!r} there, {here!r} here); "
                 "choose another --out, or delete that folder"
             )
+
+
+def _begins_with(longer: Any, shorter: Any) -> bool:
+    return isinstance(longer, list) and isinstance(shorter, list) and longer[: len(shorter)] == shorter

@@ -6,7 +6,7 @@ from sharpmax.hf.layers import AttentionLayer, attention_layers
 from sharpmax.hf.length_temperature import SecondTemperatureWarning
 from sharpmax.hf.load import LoadedModel, load
 from sharpmax.hf.plain import Attention
-from sharpmax.hf.sharpen import Sharpened, sharpen
+from sharpmax.hf.sharpen import Sharpened, sharpen, unsharpen
 from sharpmax.hf.sidecar import OtherModelWarning, from_card, save_pretrained
 from sharpmax.hf.training import AttentionLog
 
@@ -26,4 +26,5 @@ __all__ = [
     "load",
     "save_pretrained",
     "sharpen",
+    "unsharpen",
 ]

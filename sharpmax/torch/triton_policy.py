@@ -17,7 +17,7 @@ import triton.language as tl
 
 from sharpmax.core.policies import Detached, Polynomial, Table
 
-NONE, POLYNOMIAL, TABLE = 0, 1, 2
+POLYNOMIAL, TABLE = 1, 2  # 0: no policy
 
 
 class KernelPolicy(NamedTuple):

@@ -10,6 +10,7 @@ from sharpmax.torch.request import NO_TANGENTS, Request
 from sharpmax.torch.triton_tiles import interpreted
 
 WIDEST, MOST_HEADS = 256, 65535
+LEAST_SCALE = 2.0**-30  # Hopper's kernels mask a product by -2^60 before it is scaled: that must still weigh nothing
 
 
 def kernels_refuse(request: Request) -> str | None:
@@ -35,6 +36,8 @@ def kernels_refuse(request: Request) -> str | None:
         return f"heads wider than {WIDEST} do not fit the tiles"
     if request.scale <= 0:
         return "a scale that is not positive turns the running maximum round"
+    if request.scale < LEAST_SCALE:
+        return f"a scale below {LEAST_SCALE:.1e} would bring masked keys back"
     if "minimum" in request.extra:
         return "minimum is not computed by the kernels"
     return None

@@ -93,7 +93,8 @@ def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path, capsys)
         bench("attention", draw=file)
 
 
-RESULTS = Path(__file__).parents[2] / "results" / "attention"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results" / "attention"
 
 
 def test_the_committed_figures_can_be_drawn():
@@ -145,6 +146,67 @@ def test_the_committed_times_are_within_what_was_asked():
         assert max(ratios.values()) <= most, (case, ratios)
     (memory,) = (r["ratio_of_memory"] for r in rows if r["case"] == "peak memory")
     assert memory <= 1.02
+
+
+LENGTHS, WIDTHS = (2048, 4096, 8192, 16384), (128, 64)
+ON_THE_PAGE = {
+    "`row_stats` |": "row_stats",
+    "forward, rows sharpened |": "forward, rows sharpened",
+    "forward, no row sharpened |": "forward, no row sharpened",
+    "forward, retrieval |": "forward, retrieval",
+    "forward, sharpened from the middle on |": "forward, sharpened from the middle on",
+    "forward + backward through beta |": "forward + backward",
+    "forward + backward, detached |": "forward + backward, detached",
+}
+
+
+def test_the_page_gives_the_committed_times():
+    """docs/kernels.md, what it costs; and the ranges of README.md and CHANGELOG.md."""
+    rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
+    ratios = {(r["case"], r["length"], r["width"]): r["ratio"] for r in rows if "ratio" in r}
+    for name, case in ON_THE_PAGE.items():
+        for length, cell in zip(LENGTHS, _cells(name)[2:], strict=False):
+            measured = [ratios[case, length, width] for width in WIDTHS if (case, length, width) in ratios]
+            assert cell == " / ".join(f"{ratio:.2f}" for ratio in measured), (name, length)
+    for page, cases in {
+        "README.md": ("rows sharpened", "no row sharpened", "retrieval", "backward"),
+        "CHANGELOG.md": ("rows sharpened", "no row sharpened", "retrieval"),
+    }.items():
+        for case in cases:
+            found = [r for (name, *_), r in ratios.items() if name in (f"forward, {case}", f"forward + {case}")]
+            assert f"{min(found):.2f}\N{EN DASH}{max(found):.2f}" in (ROOT / page).read_text(), (page, case)
+
+
+IN_THE_PROFILE = {
+    "plain: cuDNN": ("plain", ["cudnn"]),
+    "`row_stats`: statistics": ("row_stats", ["statistics"]),
+    "rows sharpened:": ("forward, rows sharpened", ["statistics", "once", ""]),
+    "no row sharpened:": ("forward, no row sharpened", ["statistics", "once", ""]),
+    "sharpened from the middle on:": ("forward, sharpened from the middle on", ["statistics", "once", ""]),
+    "retrieval:": ("forward, retrieval", ["statistics", "once", "leaders", ""]),
+}
+
+
+def test_the_page_gives_the_committed_profile():
+    """docs/kernels.md, where the time goes: microseconds of each kernel named, and of the rest."""
+    results = json.loads((RESULTS / "h200" / "profile.json").read_text())["results"]
+    profiled = {(r["case"], r["length"], r["width"]): r["microseconds"] for r in results}
+    for name, (case, kernels) in IN_THE_PROFILE.items():
+        for length, cell in zip(LENGTHS, _cells(name)[1:], strict=False):
+            written = cell.replace(",", "").split(" / ") if cell else []
+            measured = [profiled[case, length, width] for width in WIDTHS if (case, length, width) in profiled]
+            assert len(written) == len(measured), (name, length)
+            for numbers, spent in zip(written, measured, strict=True):
+                left = dict(spent)
+                for kernel, number in zip(kernels, numbers.split(" + "), strict=True):
+                    of_it = [left.pop(one) for one in list(left) if one.startswith(kernel)]
+                    assert abs(sum(of_it) - float(number)) < 0.51, (name, length, kernel)
+
+
+def _cells(name):
+    """Return the cells of the page's one row of a table that begins with this name."""
+    (row,) = (line for line in (ROOT / "docs" / "kernels.md").read_text().splitlines() if line.startswith(f"| {name}"))
+    return [cell.strip() for cell in row.split("|")[1:-1]]
 
 
 def test_committed_memory_is_given_beyond_the_inputs_and_with_them():

@@ -237,7 +237,7 @@ BAD = [
     ({"window": (1, 2, 3)}, ValueError, "a pair"),
     ({"window": (True, 2)}, ValueError, "window must be"),
     ({"window": 2.5}, ValueError, "window must be"),
-    ({"softcap": 0.0}, ValueError, "softcap must be finite greater than 0"),
+    ({"softcap": 0.0}, ValueError, "softcap must be finite and greater than 0"),
     ({"sinks": np.zeros(3)}, ValueError, "one logit a query head"),
     ({"scale": float("nan")}, ValueError, "scale must be"),
     ({"policy": "paper"}, TypeError, "policy must be"),

@@ -114,6 +114,8 @@ BAD = [
     (lambda: bounds.sharpening_needed(0.5, 0.0, 4), "gap above 0"),
     (lambda: bounds.spread_bound(np.ones(3), np.ones((3, 3)), 1.0, 1.0), "must be a matrix"),
     (lambda: bounds.spread_bound(np.ones((3, 3)), np.ones((3, 3)), -1.0, 1.0), "norms of 0 or more"),
+    (lambda: bounds.spread_bound(np.zeros((3, 3)), np.ones((3, 3)), np.inf, 1.0), "finite norms"),
+    (lambda: bounds.spread_bound(np.full((3, 3), np.nan), np.ones((3, 3)), 1.0, 1.0), "query_weight must be finite"),
     (lambda: bounds.entropy_slope(np.ones(3), -1.0), "greater than 0"),
 ]
 

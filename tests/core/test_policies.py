@@ -1,6 +1,7 @@
 """What each policy computes, needs, refuses; and that its numbers learn."""
 
 import math
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +112,8 @@ def test_per_layer_must_be_resolved():
     policy = PerLayer((PLAIN, PerHead((PAPER, PLAIN))))
     with pytest.raises(ValueError, match="for_layer"):
         softmax(np.zeros((2, 3)), policy)
+    with pytest.raises(ValueError, match="for_layer"):  # as many layers as no axis of the rows is long
+        softmax(np.zeros((1, 6, 5, 5)), PerLayer((PLAIN,) * 30))
     assert policy.for_layer(0) is PLAIN
     assert policy.for_layer(1).policies == (PAPER, PLAIN)
     with pytest.raises(ValueError, match="got layer 2"):
@@ -167,8 +170,11 @@ BAD = [
     (lambda: EntropyTarget(0.0), ValueError, "greater than 0"),
     (lambda: EntropyTarget(0.5, maximum=0.5), ValueError, "at least 1"),
     (lambda: LengthScaled(1.0, of="width"), ValueError, "one of count, length, position"),
-    (lambda: LengthScaled.log_n(1), ValueError, "above 1"),
+    (lambda: LengthScaled.log_n(1), ValueError, "log_n.reference must be finite and greater than 1, got 1"),
+    (lambda: LengthScaled.log_n("16"), TypeError, "must be a number, got '16'"),
+    (lambda: LengthScaled.log_n(math.inf), ValueError, "must be finite"),
     (lambda: LengthScaled.yarn(0.5), ValueError, "at least 1"),
+    (lambda: LengthScaled.yarn(None), TypeError, "must be a number, got None"),
     (lambda: Table((1.0,), (1.0,)), ValueError, "two knots"),
     (lambda: Table((1.0, 1.0), (1.0, 2.0)), ValueError, "increase strictly"),
     (lambda: Table((1.0, 2.0), (2.0, 1.0)), ValueError, "not decrease"),
@@ -178,6 +184,7 @@ BAD = [
     (lambda: detach(None), TypeError, "holds policies"),
     (lambda: softmax(np.zeros(3), None), TypeError, "policy must be"),
     (lambda: softmax(np.zeros(3), "paper"), TypeError, "policy must be"),
+    (lambda: softmax(np.zeros(3), EntropyTarget), TypeError, "policy must be"),
     (lambda: softmax(np.zeros(3), lambda stats: -stats.entropy), ValueError, "negative inverse temperature"),
     (lambda: softmax(np.zeros((2, 3)), lambda stats: np.ones(5)), ValueError, "broadcast"),
 ]
@@ -188,6 +195,18 @@ def test_bad_policies_are_refused_in_one_line(make, error, message):
     with pytest.raises(error, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_a_user_s_own_policy_may_not_be_negative_either(monkeypatch):
+    monkeypatch.setattr(sharpmax.Policy, "known", dict(sharpmax.Policy.known))  # which every class enters
+
+    @dataclass(frozen=True)
+    class Falling(sharpmax.Policy):
+        def __call__(self, stats, stats_at=None):
+            return -stats.entropy
+
+    with pytest.raises(ValueError, match=r"Falling\(\) gave a negative inverse temperature"):
+        softmax(np.zeros(3), Falling())
 
 
 def test_a_stranger_cannot_take_the_name_of_a_policy_that_cards_know():

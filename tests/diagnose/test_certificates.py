@@ -45,12 +45,22 @@ def test_a_softcap_bounds_the_spread_outright():
         sharpmax.Table((0.5, 2.0), (1.0, 3.0)),
         sharpmax.detach(sharpmax.PAPER),
         sharpmax.LengthScaled(slope=-0.1, offset=2.0),
+        sharpmax.LengthScaled(slope=-0.5, offset=1.0, reference=1000.0),  # sharper the shorter, below its reference
+        sharpmax.LengthScaled(slope=-0.5, offset=1.0, reference=0.1, of="position"),
+        sharpmax.LengthScaled(slope=-0.5, offset=1.0, reference=1000.0, of="length", stepped=True),
     ],
 )
 def test_no_row_gets_more_than_the_largest_beta(policy):
     H, n = np.meshgrid(np.linspace(0, 12, 500), np.geomspace(1, 1e6, 50))
-    beta = np.broadcast_to(policy(RowStats(entropy=H, count=n, maximum=H)), H.shape)
+    beta = np.broadcast_to(policy(RowStats(entropy=H, count=n, maximum=H, position=n - 1)), H.shape)
     assert beta.max() <= largest_inverse_temperature(policy) * (1 + 1e-9)
+
+
+def test_the_largest_beta_is_that_of_the_sharpest_head():
+    table = sharpmax.Table((0.0, 1.0), (((1.0,), (4.0,)), ((3.0,), (2.5,))))
+    assert largest_inverse_temperature(table) == 4.0
+    falling = sharpmax.LengthScaled(slope=((-1.0,), (-2.0,)), offset=((1.0,), (0.5,)), reference=np.e)
+    assert largest_inverse_temperature(falling) == 2.5
 
 
 @pytest.mark.parametrize("policy", [sharpmax.LengthScaled.ssmax(0.4), sharpmax.Polynomial((1.0, 0.0))])

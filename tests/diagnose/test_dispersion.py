@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from sharpmax.diagnose import Dispersion, fit_decay, measure
 from sharpmax.diagnose.rates import fastest_losing, rank_correlation, sharpest
@@ -26,6 +27,38 @@ def test_known_heads_measure_as_they_must():
     np.testing.assert_allclose(found.values["spread"][0, :, -1], [0, 60])
     assert found.most_spread.tolist() == [[0, 60]]
     assert found.spread_summary() == pytest.approx({"min": 0, "max": 60, "mean": 30, "sd": np.std([0, 60], ddof=1)})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_logits_of_a_model_in_training_measure_as_numpy_s_do(dtype):
+    found = measure(lambda n: torch.tensor(two_heads(n), dtype=dtype, requires_grad=True), LENGTHS)
+    for name, values in measure(two_heads, LENGTHS).values.items():
+        np.testing.assert_allclose(found.values[name], values, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("logits_at", "lengths", "error", "message"),
+    [
+        (two_heads, [], ValueError, "at least one length"),
+        (lambda n: [[[0.0] * n]], [4], TypeError, "logits must be an array"),
+        (
+            lambda n: np.zeros((2, 3, n + 1)),
+            [4],
+            ValueError,
+            r"expected logits \(heads, rows, 4\), got shape \(2, 3, 5\)",
+        ),
+        (lambda n: np.zeros((2, 0, n)), [4], ValueError, r"got shape \(2, 0, 4\)"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(logits_at, lengths, error, message):
+    with pytest.raises(error, match=message):
+        measure(logits_at, lengths)
+
+
+def test_one_layer_has_no_order_to_foretell():
+    fit = fit_decay(measure(two_heads, LENGTHS))
+    assert fit.layer_agreement is None
+    assert fit.to_json()["layer_agreement"] is None
 
 
 def test_the_rate_is_recovered_and_foretells_the_held_out_length():

@@ -146,3 +146,12 @@ def test_two_processes_train_together(tmp_path):
     assert done.stdout.count("exact answers") == 1
     (file,) = (tmp_path / "finetune").glob("*/metrics.json")
     assert json.loads(file.read_text())["losses"]
+
+
+def test_models_of_random_weights_are_named_where_a_name_is_unknown_and_nowhere_else(tmp_path):
+    with pytest.raises(ValueError, match="of random weights there are gemma-tiny"):
+        load_by_name("no such model", seed=0, device="cpu")
+    for model, device in (("no such model", "tpu"), (str(tmp_path), "cpu")):
+        with pytest.raises(ValueError, match=r"cannot run on|does not hold") as refused:
+            load_by_name(model, seed=0, device=device)
+        assert "random weights" not in str(refused.value)

@@ -49,6 +49,29 @@ def test_the_same_config_continues_and_another_is_refused(tmp_path):
         RunFolder.open(tmp_path, "demo", "a", {"seed": 0, "sizes": (1, 2), "steps": 5})
 
 
+def test_a_list_that_may_grow_grows_at_its_end_alone(tmp_path):
+    def opened(seeds, grows="seeds", **others):
+        return RunFolder.open(tmp_path, "demo", "a", {"seed": 0, "seeds": seeds, **others}, grows=grows)
+
+    assert opened([0, 1]).once("seed0", lambda: 1) == 1
+    with pytest.raises(ValueError, match=r"seeds: \[0, 1\] there, \[0, 1, 2\] here"):
+        opened([0, 1, 2], grows=None)
+    for other in ({"seeds": [1, 2, 3]}, {"seeds": [0]}, {"seeds": [0, 1, 2], "steps": 5}):
+        with pytest.raises(ValueError, match="another config"):
+            opened(**other)
+    grown = opened([0, 1, 2])
+    assert grown.once("seed0", lambda: 2) == 1
+    assert json.loads((grown.path / "config.json").read_text())["seeds"] == grown.config["seeds"] == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"seeds: \[0, 1, 2\] there, \[0, 1\] here"):
+        opened([0, 1])
+
+
+def test_a_planned_growth_is_not_written(tmp_path):
+    RunFolder.open(tmp_path, "demo", "a", {"seeds": [0]})
+    planned = RunFolder.planned(tmp_path, "demo", "a", {"seeds": [0, 1]}, grows="seeds")
+    assert json.loads((planned.path / "config.json").read_text())["seeds"] == [0]
+
+
 @pytest.mark.parametrize("content", ["{", "[]"])
 def test_a_damaged_config_is_refused_by_name(content, tmp_path):
     folder = RunFolder.open(tmp_path, "demo", "a", {})

@@ -14,6 +14,7 @@ from sharpmax.hf.answer_model import (
     answering,
     generated,
     mean_loss,
+    parting,
     require_plain_logits,
     right_tokens,
 )
@@ -225,3 +226,19 @@ def test_one_pass_says_what_real_generation_says():
         for i, (count, example) in enumerate(zip(right, asked, strict=True)):
             exact = generated(model, example) == example.ids[example.start :].tolist()
             assert exact == (count == len(example.ids) - example.start) == (i % 3 != 0)
+
+
+def test_how_near_a_tie_two_tokens_were():
+    """The answer's second token said otherwise, and said as it is though the model would rather say another."""
+    model, (example, *_) = gemma("gemma-tiny", seed=1).model, (e for e in examples(30) if len(e.ids) - e.start > 3)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(example.ids[None].astype(np.int64))).logits[0, example.start - 1 : -1]
+    answer = example.ids[example.start :].tolist()
+    said = [answer[0], 7, *answer[2:]]
+    found = parting(model, example, said)
+    assert found == pytest.approx((1, float(logits[1, answer[1]] - logits[1, 7]), float(logits[1].max())), abs=1e-5)
+    behind = logits.gather(1, torch.tensor(answer)[:, None])[:, 0] - logits.amax(1)
+    found = parting(model, example, answer)
+    assert found.token == int(behind.argmin())
+    assert found.lead == pytest.approx(float(behind.min()), abs=1e-5)
+    assert found.lead < 0

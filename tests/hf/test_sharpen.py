@@ -1,5 +1,7 @@
 """Sharpening: on and off again whatever happens, per layer and head, beside PEFT, torch.compile and checkpointing."""
 
+import copy
+import pickle
 import warnings
 
 import pytest
@@ -8,7 +10,15 @@ from torch import nn
 from transformers import AlbertForMaskedLM
 
 import sharpmax
-from sharpmax.hf import Attention, SecondTemperatureWarning, attention_layers, from_card, save_pretrained, sharpen
+from sharpmax.hf import (
+    Attention,
+    SecondTemperatureWarning,
+    attention_layers,
+    from_card,
+    save_pretrained,
+    sharpen,
+    unsharpen,
+)
 from sharpmax.hf.attend import interface_attention, split_mask
 from tests.hf.families import build, inputs, output, tokens
 
@@ -52,6 +62,61 @@ def test_an_exception_ends_what_was_switched_on_inside_too():
         one.restore()
     assert state(model) == before
     assert torch.equal(output(model, input_ids=ids), plain)
+
+
+def test_a_model_whose_block_was_lost_can_be_unsharpened():
+    model = build("llama")
+    before = state(model)
+    sharpen(model, SHARP)
+    kept = sharpen(model, sharpmax.PAPER)
+    sharpen(model.model.layers[1], SHARP)  # over the two others, in a part of it
+    unsharpen(model)
+    assert state(model) == before
+    kept.restore()
+    unsharpen(model)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@pytest.mark.parametrize("family", ["llama", "albert"])
+def test_a_copy_of_a_sharpened_model_can_be_unsharpened(family, copied):
+    model, given = build(family), inputs(family)
+    before, plain = state(model), output(model, **given)
+    with sharpen(model, SHARP):
+        twin, sharp = copied(model), output(model, **given)
+        part = copied(attention_layers(model)[0].module)
+    assert torch.equal(output(twin, **given), sharp)
+    unsharpen(twin)
+    assert state(twin) == before
+    assert torch.equal(output(twin, **given), plain)
+    with pytest.raises(RuntimeError, match="copy of a part"):
+        unsharpen(part)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (2, 4, 4)])
+@pytest.mark.parametrize("wrap", [lambda p: p, sharpmax.detach, lambda p: sharpmax.PerHead((p,) * 4)])
+def test_values_that_would_run_along_the_queries_are_refused(shape, wrap):
+    """With as many queries as heads, four, they would fit, and be each query's instead of each head's."""
+    model = build("llama")
+    before = state(model)
+    with pytest.raises(ValueError, match=r"an array of shape \(heads, 1\)"):
+        sharpen(model, wrap(sharpmax.Constant(torch.ones(shape))))
+    assert state(model) == before
+
+
+def test_an_unknown_implementation_is_refused_before_any_work():
+    with pytest.raises(ValueError, match="implementation must be one of"):
+        sharpen(build("llama"), SHARP, implementation="fastest")
+
+
+def test_what_is_said_on_leaving_names_the_line_of_the_caller():
+    model, ids = build("llama"), torch.zeros(1, 512, dtype=torch.long)
+    for leave in (lambda on: on.__exit__(None, None, None), lambda on: on.restore()):
+        on = sharpen(model, sharpmax.PAPER)
+        model(ids)
+        with pytest.warns(sharpmax.SilentPolicyWarning) as said:
+            leave(on)
+        assert [one.filename for one in said] == [__file__]
 
 
 def test_a_failure_while_switching_on_restores_everything(monkeypatch):
@@ -302,6 +367,18 @@ def test_a_module_of_ones_own_has_a_slot():
         torch.testing.assert_close(model(q, k), plain)
     with sharpen(model, SHARP):
         assert not torch.allclose(model(q, k), plain)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 5])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 5), (5,), (2, 1, None, 5), (1, 4, None, 1)])
+def test_a_slot_is_plain_attention_under_a_causal_mask_and_any_other(shape, queries):
+    torch.manual_seed(0)
+    slot, q, k = Attention(), torch.randn(2, 4, queries, 8), torch.randn(2, 2, 5, 8)
+    mask = torch.rand([queries if axis is None else axis for axis in shape]) > 0.3
+    expected = sharpmax.torch.attention(q, k, k, policy=sharpmax.Constant(1.0), mask=mask, is_causal=True)
+    torch.testing.assert_close(slot(q, k, k, mask=mask, is_causal=True), expected)
+    with sharpen(slot):
+        torch.testing.assert_close(slot(q, k, k, mask=mask, is_causal=True), expected)
 
 
 def test_gradients_reach_the_policy_and_checkpointing_changes_nothing():

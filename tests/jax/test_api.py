@@ -239,7 +239,7 @@ BAD = [
     ({"bias": jnp.ones((1, 2, 4, 20, 20))}, ValueError, "does not broadcast"),
     ({"window": 0}, ValueError, "W >= 1"),
     ({"window": (1,)}, ValueError, "a pair"),
-    ({"softcap": 0.0}, ValueError, "softcap must be finite greater than 0"),
+    ({"softcap": 0.0}, ValueError, "softcap must be finite and greater than 0"),
     ({"scale": float("nan")}, ValueError, "scale must be finite"),
     ({"scale": jnp.ones(())}, TypeError, "Python number"),
     ({"sinks": jnp.zeros(3)}, ValueError, "one logit a query head"),

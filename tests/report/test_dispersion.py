@@ -26,6 +26,10 @@ cells()[1].dispatchEvent(new MouseEvent("mouseenter"));
 seen.hover = document.getElementById("hover").textContent;
 cells()[1].dispatchEvent(new MouseEvent("click"));
 seen.head = document.getElementById("head-name").textContent;
+seen.focused = document.activeElement === cells()[1];
+seen.scale = document.getElementById("scale").textContent;
+const word = document.querySelector("#map text").getBoundingClientRect();
+seen.whole = word.right <= document.querySelector("#map svg").getBoundingClientRect().right;
 const before = document.getElementById("map").innerHTML;
 const choose = document.getElementById("quantity");
 choose.value = "largest_weight";
@@ -104,13 +108,17 @@ def as_seen(document):
 
 def assert_read(seen):
     """Everything a reader looks for was there, and the window's keys, not the text's, were certified."""
-    H = measure(logits, [1024]).entropy[0, 1, 0]
+    entropies = measure(logits, [4, 64, 1024]).entropy
+    H = entropies[0, 1, -1]
     assert seen == {
         "errors": [],
         "attacked": False,
         "cells": 3,
         "hover": f"layer 0, head 1: entropy H (nats) {H:.3g} at 1024 keys",
         "head": "Layer 0, head 1: entropy H (nats)",
+        "focused": True,
+        "scale": f"{entropies.min():.3g}{entropies.max():.3g} entropy H (nats); one scale for all lengths",
+        "whole": True,
         "bound": [False, True, True],
         "length": "4 keys",
         "changed": True,

@@ -24,9 +24,6 @@ class Block(torch.Tensor):
 
     type = property(lambda self: SimpleNamespace(layout=None))
 
-    def to(self, dtype, bitcast=False):
-        return self.view(dtype) if bitcast else super().to(dtype)
-
 
 def block(value, dtype=None):
     return torch.as_tensor(value, dtype=dtype).as_subclass(Block)
@@ -164,7 +161,7 @@ def _language(program, programs):
         zeros=lambda shape, dtype, layout: block(torch.zeros(shape, dtype=dtype)),
         full=lambda shape, value, dtype, layout: block(torch.full(shape, value, dtype=dtype)),
         zeros_like=lambda x, dtype=None: torch.zeros_like(x, dtype=dtype), full_like=torch.full_like,
-        max=lambda x, axis: reduce(torch.fmax, x.unbind(axis)), min=lambda x, axis: reduce(torch.fmin, x.unbind(axis)),
+        max=lambda x, axis: reduce(torch.fmax, x.unbind(axis)),
         sum=lambda x, axis: x.sum(axis), maximum=_either(torch.fmax), minimum=_either(torch.fmin),  # past a NaN
         where=lambda m, a, b: torch.where(block(m), a, b),
         load=lambda pointer, mask=None, other=None: pointer.load(mask, other),
@@ -219,7 +216,7 @@ def as_python(function, program=0, programs=1):
         ),
         "tma": SimpleNamespace(async_copy_global_to_shared=lambda tiles, *rest: tiles.copy(*rest)),
         "warpgroup_mma": _multiply,
-        "warpgroup_mma_wait": lambda pending, deps: deps[0] if len(deps) == 1 else tuple(deps),
+        "warpgroup_mma_wait": lambda pending, deps: deps[0],
     }  # fmt: skip
     return _as_python(function, stand_ins, {})
 

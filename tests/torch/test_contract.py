@@ -14,6 +14,7 @@ from sharpmax.torch import IMPLEMENTATIONS, attention
 from tests.attention_cases import CASES, Case
 from tests.torch.budgets import assert_within_budget, naive_attention
 
+pytestmark = pytest.mark.usefixtures("poisoned")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DIFFERENTIABLE = ("query", "key", "value", "bias", "sinks")
@@ -162,14 +163,16 @@ def test_contract(implementation, case, dtype, request):
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("implementation", ["triton", "chunked"])
-def test_contract_without_gradient(implementation, case, dtype):
-    """Where nobody asks for a gradient these two take another road: one fused kernel, one pass over the chunks."""
+@pytest.mark.parametrize(
+    ("implementation", "return_stats"), [("triton", True), ("hybrid", False), ("chunked", True)], ids=str
+)
+def test_contract_without_gradient(implementation, return_stats, case, dtype):
+    """Where nobody asks for a gradient these take another road: one fused kernel, no statistics, one pass of chunks."""
     if implementation not in IMPLEMENTATIONS:
         pytest.skip("Triton is not installed")
     skip_if_slow({"triton": "fused"}.get(implementation, implementation), dtype)
     arrays = tensors(case, DTYPES[dtype])
     with torch.no_grad():
-        served = serve(case, arrays, implementation, return_stats=True)
+        served = serve(case, arrays, implementation, return_stats=return_stats)
         if served is not None:
             judge_values(case, DTYPES[dtype], *served)

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,20 +21,31 @@ from sharpmax.torch import triton_once_hopper as once
 from sharpmax.torch import triton_roads, triton_sharpened, triton_statistics, triton_tickets
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
+from tests.attention_cases import CASES
 from tests.torch import gluon_as_python, machine_code
 from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.test_contract import judge_values, tensors
 
 POLICY = kernel_policy(PAPER)
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
 
 
 @pytest.fixture
-def as_python(monkeypatch):
+def as_python(monkeypatch, poisoned):
     """The launches of both kernels run as Python, on a device of three multiprocessors and a small cache."""
     for module, name in ((hopper, "statistics_kernel"), (once, "once_kernel")):
         monkeypatch.setattr(module, name, gluon_as_python.Launched(getattr(module, name)))
     monkeypatch.setattr(triton_tickets, "multiprocessors", lambda device: 3)
     monkeypatch.setattr(triton_tickets, "CACHED", 160_000)
+
+
+@pytest.fixture
+def on_hopper(request, poisoned):
+    """The kernels themselves on such a GPU; where there is none, as Python."""
+    if not torch.cuda.is_available():
+        request.getfixturevalue("as_python")
+    elif torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("written for Hopper")
 
 
 def judging(query):
@@ -176,10 +188,12 @@ def follow(monkeypatch):
         walked, again = triton_tickets.tickets(query, 192), int(foretold.counts[2])
         # Statistics of the first share and of the others, the judged walk, statistics with notes, the walk with beta.
         drawn = foretold.counts.as_strided((5,), (4,), 4).tolist()
+        if not foretold.beside:  # no notes are taken
+            drawn.insert(3, drawn.pop())
         roads = {
-            "two walks": [first, others, 0, 0, walked],
-            "one walk": [first, 0, walked, 0, again],
             "leaders": [first, 0, 0, others, again],
+            "one walk": [first, 0, walked, 0, again],
+            "two walks": [first, others, 0, 0, walked],  # last: with no others, `again` tells it from leaders
         }
         road = next((road for road, all_of in roads.items() if all_of == drawn), drawn)
         taken.append(f"{road}, {again} tiles again")
@@ -211,7 +225,7 @@ def test_pytorchs_kernels_are_tried_fastest_first_and_the_order_is_given_back(mo
 @ROADS
 @pytest.mark.usefixtures("as_python")
 def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeypatch):
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == [road]
@@ -231,7 +245,7 @@ def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeyp
 )
 def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, odd, monkeypatch):
     """Of heads that share keys; the last tile is not as the share foretells."""
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     q, k, v = matched(length, 64, matches=matches, heads=3)
     k, v = k[:, :1, :keys], v[:, 1:2, :keys]
     if matches:
@@ -250,7 +264,7 @@ def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, o
 @pytest.mark.parametrize(("matches", "road"), [(1, "leaders"), (2, "one walk")])
 def test_rows_that_the_first_do_not_foretell_are_walked_with_beta(matches, road, monkeypatch):
     """All of them, from the middle on."""
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     (q, k, v), (spread, _, _) = (matched(1100, 64, matches=n) for n in (matches, 0))
     q[:, :, 550:] = spread[:, :, 550:]
     q, k, v = (x.to(torch.float16) for x in (q, k, v))
@@ -264,12 +278,38 @@ def test_rows_that_the_first_do_not_foretell_are_walked_with_beta(matches, road,
 @pytest.mark.usefixtures("as_python")
 def test_a_large_call_looks_at_its_rows_but_keeps_no_leaders(monkeypatch):
     monkeypatch.setattr(triton_sharpened, "LARGE", 0)
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=1))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == ["one walk, 0 tiles again"]
     wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
     torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+ON_THE_ROADS = [
+    replace(case, queries=7 * case.queries, keys=7 * case.keys, width=64, value_width=64)
+    for case in CASES
+    if kernel_policy(case.policy) and not any((case.mask, case.bias, case.window, case.softcap, case.sinks))
+]
+GUESSES = {"leaders": (1, 0), "one walk": (1, math.inf), "two walks": (-1, 0)}  # FEW and WORTH_LEADERS
+
+
+@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize("case", ON_THE_ROADS, ids=lambda case: case.name)
+@pytest.mark.parametrize("road", GUESSES)
+def test_contract_of_every_road(road, case, monkeypatch):
+    """Whatever was foretold, and however wrongly, the output is within the budget."""
+    taken = follow_everything(monkeypatch)
+    for name, value in zip(("FEW", "WORTH_LEADERS"), GUESSES[road], strict=True):
+        monkeypatch.setattr(triton_sharpened, name, value)
+    policy, arrays = kernel_policy(case.policy), tensors(case, torch.float16)
+    query, key, value = (arrays[name].detach() for name in ("query", "key", "value"))
+    got = triton_sharpened.attend_sharpened(
+        query, key, value, scale=case.scale or 64**-0.5, right=0 if case.is_causal else None, kind=policy.kind,
+        numbers=policy.numbers,
+    )  # fmt: skip
+    judge_values(case, torch.float16, got, None)
+    assert taken[0].startswith(road)
 
 
 @pytest.mark.parametrize("roads", [1, 2])
@@ -302,7 +342,7 @@ def test_tickets_of_marked_tiles_are_listed_once(needy, loose, marks, roads):
 @pytest.mark.parametrize(("behind", "beta", "road"), [(8, 1, "one walk"), (10, 1, "leaders"), (10, 0.5, "two walks")])
 def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, road, monkeypatch):
     """A key of large values is some way behind each row's leader, or comes closer by a beta below 1."""
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     _, k, v = matched(128, 64, matches=0, heads=1)
     k[..., 0] = 0
     k *= 8 / k.norm(dim=-1, keepdim=True)
@@ -324,16 +364,9 @@ def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, ro
     assert taken[0].startswith(road)
 
 
-def follow_as_python(monkeypatch):
-    """The same where there is no GPU; what is allocated is poisoned."""
+def follow_everything(monkeypatch):
+    """The same of calls that the kernels are not the fastest for, too."""
     monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
-    new = torch.Tensor.new_empty
-
-    def poisoned(*a, **k):
-        made = new(*a, **k)
-        return made.fill_(torch.nan) if made.is_floating_point() else made
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
     return follow(monkeypatch)
 
 
@@ -342,7 +375,7 @@ def follow_as_python(monkeypatch):
 @pytest.mark.parametrize(("matches", "road"), [(1, "leaders, 1 tiles again"), (2, "one walk, 0 tiles again")])
 @pytest.mark.usefixtures("as_python")
 def test_on_every_road_a_nan_stays_one(matches, road, monkeypatch):
-    taken = follow_as_python(monkeypatch)
+    taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches))
     q[0, 1, 290, 0] = torch.nan
     got = attention(q, k, v, is_causal=True, implementation="hybrid")

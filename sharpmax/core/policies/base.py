@@ -18,10 +18,10 @@ from sharpmax.core.arrays import (
     clamp,
     is_array,
     is_floating,
-    is_torch_array,
     like,
     namespace,
     stop_gradient,
+    to_numpy,
     truth,
 )
 from sharpmax.core.stats import RowStats, StatsAt
@@ -111,7 +111,7 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
                 f"{type(policy).__name__} needs {', '.join(missing)}, which these rows do not have"
                 + ("; only attention knows a query's position" if "position" in missing else "")
             )
-    elif not callable(policy):
+    elif isinstance(policy, type) or not callable(policy):
         raise TypeError(
             "policy must be a sharpmax policy (PAPER, Constant(1.0), EntropyTarget(0.5), …) or a callable "
             f"on RowStats, got {short(policy)}"
@@ -136,7 +136,7 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
             f"which do not broadcast to the rows' {shape}"
         ) from error
     # Our own policies cannot; to look at the values of a stranger's waits for the device.
-    if not isinstance(policy, Policy) and truth(xp.any(beta < 0)):
+    if not _is_ours(type(policy)) and truth(xp.any(beta < 0)):
         raise ValueError(f"{short(policy)} gave a negative inverse temperature; beta must be 0 or more")
     return xp.where(stats.maximum == -xp.inf, xp.ones_like(beta), beta)
 
@@ -182,9 +182,9 @@ def check_number(
     else:
         raise TypeError(f"{owner}.{name} must be a number or an array of numbers, got {short(value)}")
     if wrong:
-        bounds = [(" greater than", above), (" of at least", least), (" of at most", most)]
-        bound = "".join(f"{words} {end:g}" for words, end in bounds if math.isfinite(end))
-        raise ValueError(f"{owner}.{name} must be finite{bound}, got {short(value)}")
+        bounds = [("greater than", above), ("at least", least), ("at most", most)]
+        conditions = ["finite", *(f"{words} {end:g}" for words, end in bounds if math.isfinite(end))]
+        raise ValueError(f"{owner}.{name} must be {' and '.join(conditions)}, got {short(value)}")
 
 
 def checked_policies(owner: str, policies: Any) -> tuple[Policy, ...]:
@@ -226,8 +226,4 @@ def _frozen(value: Any) -> Any:
         return value.freeze()
     if isinstance(value, list | tuple):
         return tuple(_frozen(item) for item in value)
-    if is_torch_array(value):
-        return _frozen(value.detach().cpu().double().tolist())  # NumPy reads neither bfloat16 nor a GPU
-    if is_array(value):
-        return _frozen(np.asarray(value).astype(np.float64).tolist())
-    return value
+    return _frozen(to_numpy(value).tolist()) if is_array(value) else value

@@ -105,6 +105,11 @@ class PerLayer(Policy):
         """Whether any layer iterates."""
         return any(policy.iterative for policy in self.policies)
 
+    @property
+    def field_shapes(self) -> list[tuple[int, ...]]:
+        """None of its own: each member's arrays broadcast to its own layer's rows."""
+        return []
+
     def for_layer(self, index: int) -> Policy:
         """Return the policy of layer `index`."""
         if not 0 <= index < len(self.policies):

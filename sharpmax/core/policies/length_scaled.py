@@ -52,10 +52,7 @@ class LengthScaled(Policy):
 
         Su, "From entropy invariance to attention scaling" (2021), and Chiang & Cholak, arXiv 2202.12172.
         """
-        if not reference > 1:
-            raise ValueError(
-                f"LengthScaled.log_n needs a reference size above 1 (its logarithm divides), got {reference!r}"
-            )
+        check_number("LengthScaled.log_n", "reference", reference, above=1, scalar=True)  # its logarithm divides
         return cls(slope=1.0 / math.log(reference), minimum=1.0)
 
     @classmethod
@@ -74,8 +71,7 @@ class LengthScaled(Policy):
 
         Both q and k carry 0.1·log s + 1, so the logits carry its square. It depends on the extension, not on the row.
         """
-        if not factor >= 1:
-            raise ValueError(f"LengthScaled.yarn extends a context by a factor of at least 1, got {factor!r}")
+        check_number("LengthScaled.yarn", "factor", factor, least=1, scalar=True)
         return Constant((0.1 * math.log(factor) + 1.0) ** 2)
 
     @property

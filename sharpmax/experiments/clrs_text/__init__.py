@@ -46,6 +46,7 @@ def run(
     """Train and judge every arm and seed, draw, and write the page, in `out/clrs-text/<name>/`; returns the metrics.
 
     A run that was killed continues: finished arms are read back, an unfinished one goes on from its last checkpoint.
+    One that is finished, asked for more `seeds`, trains those alone.
 
     Args:
         out: root of the run folders.
@@ -99,8 +100,12 @@ def train(
     save_every: int | None = None,
     device: str,
 ) -> RunFolder:
-    """Make the record of every arm and seed of the study that is not there yet; `run` without the page."""
-    folder = opened(out, study.name, study.config, study.model, device)
+    """Make the record of every arm and seed of the study that is not there yet; `run` without the page.
+
+    Raises:
+        ValueError: a run folder that holds another config, or whose records are of other data.
+    """
+    folder = opened(out, study.name, study.config, study.model, device, grows="seeds")
     small = study.model.endswith("tiny")
     told = report_as("data")
     corpus(
@@ -108,6 +113,9 @@ def train(
         processes=1 if small else os.cpu_count() or 1,
         report=lambda made, of: told(f"{made} of {of} shards") if made in (1, of) or made % 10 == 0 else None,
     )
+    asked = test_set(study)
+    if folder.once("test", lambda: asked) != asked:
+        raise ValueError(f"{folder.path} holds answers to other questions than are asked here; choose another --out")
     save_every = study.recipe.save_every if save_every is None else save_every
     jobs = [(study, arm, seed, Path(out), device, save_every) for seed in study.seeds for arm in study.arms]
     if parallel > 1:

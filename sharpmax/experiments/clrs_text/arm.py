@@ -7,7 +7,7 @@ the experiment follows from these.
 import dataclasses
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from sharpmax.experiments.clrs_text.study import ARMS, Study
 from sharpmax.experiments.finetuning import autocast, load_by_name, on_policy, report_as
 from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.hf.answer_batches import Encoded, encode
-from sharpmax.hf.answer_model import generated, right_tokens
+from sharpmax.hf.answer_model import generated, parting, right_tokens
 from sharpmax.hf.finetune import finetune
 from sharpmax.hf.trained_policy import policy_named
 from sharpmax.provenance import provenance
@@ -30,17 +30,19 @@ SHORT = 24
 """Tokens of the longest answer that is also generated for real, a token at a time."""
 
 
-def opened(out: str | Path, name: str, config: Mapping[str, Any], model: str, device: str) -> RunFolder:
+def opened(
+    out: str | Path, name: str, config: Mapping[str, Any], model: str, device: str, *, grows: str | None = None
+) -> RunFolder:
     """Return the folder of a run; one that is not there yet is begun only if its model can be had on the device."""
-    planned = RunFolder.planned(out, "clrs-text", name, config)
+    planned = RunFolder.planned(out, "clrs-text", name, config, grows=grows)
     if not (planned.path / "config.json").exists():
         load_by_name(model, seed=0, device=device)
-    return RunFolder.open(out, "clrs-text", name, config)
+    return RunFolder.open(out, "clrs-text", name, config, grows=grows)
 
 
 def run_arm(study: Study, arm: str, seed: int, out: Path, device: str, save_every: int) -> None:
     """Make the record of one arm and seed in the study's run folder, if it is not there."""
-    folder = RunFolder.open(out, "clrs-text", study.name, study.config)
+    folder = RunFolder.open(out, "clrs-text", study.name, study.config, grows="seeds")
     folder.once(f"{arm}-seed{seed}", lambda: train_and_judge(study, arm, seed, folder.path, device, save_every))
 
 
@@ -99,12 +101,19 @@ def test_set(study: Study) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def encoded(model: str, plan: Plan) -> tuple[list[Encoded], list[Encoded]]:
     """Tokenise what is trained on and what is asked: once for all arms of a process."""
-    texts, tokenizer = corpus(plan), load_by_name(model, seed=0, device="cpu").tokenizer
+    tokenizer = load_by_name(model, seed=0, device="cpu").tokenizer  # before the texts, which may take minutes to make
+    texts = corpus(plan)
     train, test = (
         encode(tokenizer, [(example.question, example.answer) for example in examples])
         for examples in (texts.train, texts.test)
     )
     return train, test
+
+
+def short_ones(test: Sequence[Encoded], count: int) -> list[int]:
+    """Return so many examples, by index, spread evenly over those with an answer short enough to generate."""
+    short = [i for i, example in enumerate(test) if len(example.ids) - example.start <= SHORT]
+    return [short[i * len(short) // count] for i in range(count)] if short else []
 
 
 def _right(model: Any, policy: Policy | None, test: list[Encoded], device: str) -> list[int]:
@@ -114,15 +123,19 @@ def _right(model: Any, policy: Policy | None, test: list[Encoded], device: str) 
 
 def _agreement(
     model: Any, policy: Policy | None, test: list[Encoded], right: list[int], asked: int, device: str
-) -> dict[str, int]:
-    """Generate some of the answers for real: how often is it right exactly where the one pass says so?"""
-    short = [i for i, example in enumerate(test) if len(example.ids) - example.start <= SHORT]
-    chosen = [short[i * len(short) // asked] for i in range(asked)] if short else []
-    agree = exact = 0
+) -> dict[str, Any]:
+    """Generate some of the answers for real: how often is it right exactly where the one pass says so?
+
+    Where it is not, `apart` says of which example, from which token on, and how near a tie it was.
+    """
+    chosen = short_ones(test, asked)
+    exact, apart = 0, []
     with on_policy(model, policy), autocast(device), torch.no_grad():
         for i in chosen:
             example = test[i]
-            said = generated(model, example) == example.ids[example.start :].tolist()
-            exact += said
-            agree += said == (right[i] == len(example.ids) - example.start)
-    return {"asked": len(chosen), "agree": agree, "exact": exact}
+            said = generated(model, example)
+            is_right = said == example.ids[example.start :].tolist()
+            exact += is_right
+            if is_right != (right[i] == len(example.ids) - example.start):
+                apart.append({"example": i, **parting(model, example, said)._asdict()})
+    return {"asked": len(chosen), "agree": len(chosen) - len(apart), "exact": exact, "apart": apart}

@@ -7,6 +7,7 @@ And what attention gets of a row: how many shapes of batches a run has, each of 
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 def budget(model: str, plan: Plan) -> dict[str, dict[str, float]]:
     """Return each algorithm's examples, how many differ, mean tokens, mean answer tokens, and its shares of them."""
-    examples, (train, _) = corpus(plan).train, encoded(model, plan)
+    (train, _), examples = encoded(model, plan), corpus(plan).train
     names = np.array([example.algorithm for example in examples])
     tokens = np.array([len(example.ids) for example in train])
     answers = np.array([len(example.ids) - example.start for example in train])
@@ -54,14 +55,26 @@ def attended(model: str, plan: Plan, recipe: Recipe) -> tuple[int, float]:
     return len(set(shapes)), sum(height * width for height, width in shapes) / tokens
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What each algorithm gets of the training.")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the full run's budget in a model's tokens; what the user can mend is one line and exit status 2."""
+    parser = argparse.ArgumentParser(prog="budget", description="What each algorithm gets of the training.")
     parser.add_argument("--model", default=SCALES["full"].model, help="whose tokens are counted (smollm2)")
-    model, scale = parser.parse_args().model, SCALES["full"]
+    model, scale = parser.parse_args(arguments).model, SCALES["full"]
     try:
         rows = budget(model, scale.corpus)
-    except ValueError as refusal:
-        parser.error(str(refusal))
+    except (ImportError, OSError, ValueError) as refusal:
+        parser.exit(2, f"budget: error: {' '.join(str(refusal).split())}\n")
+    console = Console(width=110)  # as wide as the table, also where it is written to a file
+    total = sum(of["examples"] * of["tokens"] for of in rows.values())
+    shortest, longest = min(of["shortest"] for of in rows.values()), max(of["longest"] for of in rows.values())
+    examples = sum(of["examples"] for of in rows.values())
+    console.print(_table(rows))
+    console.print(f"in all: {examples:,} examples of {shortest} to {longest:,} tokens, {total:,.0f} tokens")
+    shapes, cells = attended(model, scale.corpus, scale.recipe)
+    console.print(f"attention: {shapes} shapes of batches in {scale.recipe.steps} steps, {cells:.2f} cells a token")
+
+
+def _table(rows: dict[str, dict[str, float]]) -> Table:
     table = Table(
         Column(no_wrap=True),
         "examples",
@@ -76,10 +89,8 @@ if __name__ == "__main__":
         percent = (f"{100 * of[key]:.1f}" for key in ("share_of_examples", "share_of_tokens", "share_of_answer_tokens"))
         counts = (f"{of[key]:,.0f}" for key in ("examples", "different", "tokens", "answer_tokens"))
         table.add_row(name, *counts, *percent)
-    total = sum(of["examples"] * of["tokens"] for of in rows.values())
-    shortest, longest = min(of["shortest"] for of in rows.values()), max(of["longest"] for of in rows.values())
-    examples = sum(of["examples"] for of in rows.values())
-    console = Console(width=110)  # as wide as the table, also where it is written to a file
-    console.print(table, f"in all: {examples:,} examples of {shortest} to {longest:,} tokens, {total:,.0f} tokens")
-    shapes, cells = attended(model, scale.corpus, scale.recipe)
-    console.print(f"attention: {shapes} shapes of batches in {scale.recipe.steps} steps, {cells:.2f} cells a token")
+    return table
+
+
+if __name__ == "__main__":
+    main()

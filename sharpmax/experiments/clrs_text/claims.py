@@ -1,13 +1,13 @@
 """What the paper says of CLRS-Text, sentence by sentence, and what the intervals of a run say to it: never more.
 
-An interval that holds 0 is undecided, whatever its mean; and of a model that has not learned at the trained lengths
-what it is asked beyond them, no sentence is said at all.
+A difference one of whose intervals holds 0 is undecided, whatever its mean; and of a model that has not learned at the
+trained lengths what it is asked beyond them, no sentence is said at all.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sharpmax.experiments.clrs_text.statistics import verdicts
+from sharpmax.experiments.clrs_text.statistics import verdicts, widest
 
 EXCEPTIONS = ("heapsort", "mst_kruskal", "bubble_sort")
 """The algorithms on which the paper's adaptive temperature was not ahead (one good source)."""
@@ -50,10 +50,20 @@ def exact_at_trained(metrics: Mapping[str, Any]) -> float:
 
 
 def interval(apart: Mapping[str, Any] | None) -> str:
-    """Return a difference in points with its interval, as the page writes it; a dash where nothing was asked."""
+    """Return a difference in points with the bootstrap's interval, as the page writes it; a dash if there is none."""
+    return "-" if apart is None else f"{100 * apart['mean']:+.1f} {_points(apart['low'], apart['high'])}"
+
+
+def by_seed(apart: Mapping[str, Any] | None) -> str:
+    """Return each seed's difference in points, with Student's interval where there are several."""
     if apart is None:
         return "-"
-    return f"{100 * apart['mean']:+.1f} [{100 * apart['low']:+.1f}, {100 * apart['high']:+.1f}]"
+    seeds = ", ".join(f"{100 * value:+.1f}" for value in apart["seeds"])
+    return seeds if apart["student"] is None else f"{seeds} {_points(*apart['student'])}"
+
+
+def _points(low: float, high: float) -> str:
+    return f"[{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def _ahead(beyond: Mapping[str, Any]) -> Claim:
@@ -76,10 +86,12 @@ def _ahead(beyond: Mapping[str, Any]) -> Claim:
 def _most_beyond(spans: Mapping[str, Any]) -> Claim:
     trained, beyond = spans["trained"]["all"], spans["beyond"]["all"]
     seen = "undecided"  # intervals that overlap say no more
-    if trained is not None and beyond is not None and beyond["low"] > trained["high"]:
-        seen = "seen" if beyond["low"] > 0 else "not seen"
-    elif trained is not None and beyond is not None and beyond["high"] < trained["low"]:
-        seen = "the opposite"
+    if trained is not None and beyond is not None:
+        (low, high), (trained_low, trained_high) = widest(beyond), widest(trained)
+        if low > trained_high:
+            seen = "seen" if low > 0 else "not seen"
+        elif high < trained_low:
+            seen = "the opposite"
     return Claim(
         "its lead is largest beyond the trained lengths",
         seen,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import sharpmax
-from sharpmax.experiments.clrs_text.claims import claims, exact_at_trained, has_learned, interval
+from sharpmax.experiments.clrs_text.claims import by_seed, claims, exact_at_trained, has_learned, interval
 from sharpmax.experiments.clrs_text.statistics import verdicts
 from sharpmax.experiments.clrs_text.study import LABELS
 from sharpmax.experiments.run_folder import RunFolder
@@ -15,6 +15,9 @@ from sharpmax.report.heat_maps import HeatMapsDisplay
 
 COMMITTED = "smollm2-compile"
 """The run of all thirty algorithms under `results/clrs-text`."""
+
+
+KINDS = {"difference": "exact", "token_difference": "tokens"}
 
 
 def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
@@ -33,6 +36,7 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
             _by_length(metrics),
             Figure("figures/length.svg", *_captions(metrics)["length"]),
             Figure("figures/tokens.svg", *_captions(metrics)["tokens"]),
+            _by_seed(metrics),
             _differences(metrics, "difference", "exact answers"),
             _differences(metrics, "token_difference", "the share of an answer's tokens that are right"),
             Figure("figures/algorithms.svg", *_captions(metrics)["algorithms"]),
@@ -75,7 +79,8 @@ def _claim(metrics: dict[str, Any], title: str = "The claim, and what we see") -
         "The paper's numbers by algorithm are plots of Gemma 2B, so what can be compared is the direction. Here, "
         "difference to plain attention beyond the trained lengths, with the 95 % interval of a paired bootstrap over "
         f"seeds and questions: {' '.join(said)} An interval that holds 0 decides nothing, of forty that should hold it "
-        f"about one lies above by chance, and {_of_seeds(metrics['seeds'])}.{_barely_learned(metrics)}",
+        f"about one lies above by chance, and {_of_seeds(metrics['seeds'])}. So ahead and behind are said only where "
+        f"Student's interval over the seeds agrees.{_barely_learned(metrics)}",
         title,
     )
 
@@ -116,6 +121,23 @@ def _by_length(metrics: dict[str, Any]) -> Table:
         "length of the input."
     )
     return Table(["", *lengths], rows, caption)
+
+
+def _by_seed(metrics: dict[str, Any]) -> Table:
+    rows = [
+        [
+            LABELS[arm],
+            *(by_seed(metrics[kind][arm][span]["all"]) for kind in KINDS for span in ("trained", "beyond")),
+        ]
+        for arm in metrics["difference"]
+    ]
+    caption = (
+        "Over all questions, minus plain attention's, in points: each seed, and Student's 95 % interval of what seeds "
+        "give on these questions."
+    )
+    return Table(
+        ["", *(f"{what}, {span}" for what in KINDS.values() for span in ("trained lengths", "beyond"))], rows, caption
+    )
 
 
 def _differences(metrics: dict[str, Any], kind: str, what: str) -> Table:
@@ -163,6 +185,7 @@ def _committed(metrics: dict[str, Any]) -> list[Text | Table]:
         _claim(full, title),
         _beside_the_paper(full),
         _by_length(full),
+        _by_seed(full),
         _differences(full, "difference", "exact answers"),
     ]
 

@@ -86,9 +86,9 @@ def test_an_exception_that_is_ahead_is_none():
 def test_at_inference_only_is_judged_where_the_model_can_answer():
     """As in the committed run: nothing to lose beyond the trained lengths, much at them."""
     metrics = study(plain=0.5, at_inference=0.5)
-    metrics["difference"]["plain+paper"]["trained"]["all"] = {"mean": -0.2, "low": -0.3, "high": -0.1}
+    metrics["difference"]["plain+paper"]["trained"]["all"] = {"mean": -0.2, "low": -0.3, "high": -0.1, "student": None}
     assert claims(metrics)[3].seen == "seen"
-    metrics["difference"]["plain+paper"]["beyond"]["all"] = {"mean": 0.2, "low": 0.1, "high": 0.3}
+    metrics["difference"]["plain+paper"]["beyond"]["all"] = {"mean": 0.2, "low": 0.1, "high": 0.3, "student": None}
     assert claims(metrics)[3].seen == "undecided"
 
 

@@ -10,6 +10,7 @@ from sharpmax.experiments.clrs_text import arm as arms
 from sharpmax.experiments.clrs_text import measured
 from sharpmax.experiments.clrs_text import run as run_study
 from sharpmax.experiments.clrs_text.budget import attended, budget
+from sharpmax.experiments.clrs_text.budget import main as budget_main
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.study import plan_study
 from sharpmax.hf import packing
@@ -70,6 +71,44 @@ def test_a_finished_arm_is_not_trained_again(root, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_finished_run_goes_on_to_more_seeds_and_trains_those_alone(tmp_path, monkeypatch):
+    few = {"quick": True, "steps": 4, "arms": ("plain", "paper"), "device": "cpu"}
+    run_study(tmp_path, seeds=1, **few)
+    folder = tmp_path / "clrs-text" / "gemma-tiny-quick-steps4-plain-paper"
+    before = {file: file.read_bytes() for file in (folder / "steps").iterdir()}
+    seeds = []
+    train = arms.finetune
+    monkeypatch.setattr(
+        arms, "finetune", lambda m, e, recipe, **k: seeds.append(recipe.seed) or train(m, e, recipe, **k)
+    )
+    monkeypatch.setenv("SHARPMAX_COMMIT", "later")
+    grown = run_study(tmp_path, seeds=2, **few)
+    assert seeds == [1, 1]
+    assert all(file.read_bytes() == content for file, content in before.items())
+    commits = {file.stem: json.loads(file.read_text())["commit"] for file in (folder / "steps").iterdir()}
+    assert {name for name, commit in commits.items() if commit == "later"} == {"plain-seed1", "paper-seed1"}
+    assert [(run["arm"], run["seed"]) for run in grown["runs"]] == [
+        ("plain", 0), ("plain", 1), ("paper", 0), ("paper", 1)
+    ]  # fmt: skip
+    assert "later" in json.loads((folder / "metrics.json").read_text())["commit"]
+    whole = run_study(tmp_path / "at once", seeds=2, **few)
+    assert grown["difference"] == whole["difference"]
+    with pytest.raises(ValueError, match=r"seeds: \[0, 1\] there, \[0\] here"):
+        run_study(tmp_path, seeds=1, **few)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_answers_to_other_questions_are_not_continued(root, monkeypatch):
+    file = root / "clrs-text" / "gemma-tiny-quick" / "steps" / "test.json"
+    monkeypatch.setattr(arms, "finetune", None)
+    before = file.read_text()
+    file.write_text(before.replace("minimum", "maximum", 1))
+    with pytest.raises(ValueError, match="answers to other questions"):
+        reproduce("clrs-text", out=root, quick=True)
+    file.write_text(before)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_the_learning_rate_is_chosen_on_examples_of_neither_training_nor_test(tmp_path):
     report = reproduce("clrs-text", out=tmp_path, quick=True, steps=12, rates=(1e-5, 3e-3))
     metrics = json.loads((tmp_path / "clrs-text" / "gemma-tiny-quick-steps12-rates" / "metrics.json").read_text())
@@ -90,6 +129,19 @@ def test_every_algorithm_gets_its_share_of_the_examples_whatever_its_length():
     assert shares["task_scheduling"]["share_of_answer_tokens"] > 0.6
     assert shares["minimum"]["different"] == shares["minimum"]["examples"]
     assert shares["segments_intersect"]["different"] < 0.5 * shares["segments_intersect"]["examples"]
+
+
+def test_the_budget_of_no_model_is_one_line_before_any_text_is_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(arms, "corpus", None)
+    with pytest.raises(SystemExit) as end:
+        budget_main(["--model", str(tmp_path)])
+    said = capsys.readouterr()
+    assert end.value.code == 2
+    assert said.err.startswith(
+        f"budget: error: the folder '{tmp_path}' does not hold a whole model with its tokenizer: "
+    )
+    assert said.err.count("\n") == 1
+    assert not said.out
 
 
 def test_a_run_meets_few_shapes_of_batches(monkeypatch):

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from sharpmax.experiments.clrs_text.statistics import Records, accuracy, bootstrap, difference, verdicts
+from sharpmax.experiments.clrs_text.statistics import (
+    Records,
+    accuracy,
+    bootstrap,
+    difference,
+    student,
+    verdicts,
+    widest,
+)
 
 TEST = {"algorithm": ["bfs", "bfs", "dfs", "dfs"], "length": [8, 20, 8, 20], "tokens": [2, 4, 3, 5]}
 
@@ -38,6 +46,8 @@ def test_a_difference_is_paired_and_names_each_seed():
     assert found["seeds"] == [0.5, 0.0]
     assert found["mean"] == 0.25
     assert found["low"] <= 0.25 <= found["high"]
+    assert found["student"] == pytest.approx((0.25 - 12.706 * 0.25, 0.25 + 12.706 * 0.25), rel=1e-4)
+    assert widest(found) == found["student"]
     assert difference(RECORDS.share, "paper", RECORDS.where())["seeds"] == pytest.approx([1.8 / 4, -0.25 / 4])
     assert difference(RECORDS.exact, "paper", RECORDS.where(lengths=[64])) is None
 
@@ -64,6 +74,22 @@ def test_two_seeds_that_differ_by_more_than_questions_do_are_too_few():
     assert 0.4 < held / 200 < 0.7
 
 
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_students_interval_knows_how_few_seeds_are(seeds):
+    draws = np.random.default_rng(0)
+    held = 0
+    for _ in range(1000):
+        low, high = student((0.1 + 0.1 * draws.standard_normal(seeds)).tolist())
+        held += low <= 0.1 <= high
+    assert 0.93 < held / 1000 < 0.97
+
+
+def test_one_seed_has_the_bootstraps_interval_alone():
+    one = difference({arm: values[:1] for arm, values in RECORDS.exact.items()}, "paper", RECORDS.where())
+    assert one["student"] is None
+    assert widest(one) == (one["low"], one["high"])
+
+
 def test_seeds_that_disagree_widen_the_interval():
     draws = np.random.default_rng(1)
     noise = 0.1 * draws.standard_normal((2, 200))
@@ -72,7 +98,16 @@ def test_seeds_that_disagree_widen_the_interval():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(0.01, 0.2, "ahead"), (-0.2, -0.01, "behind"), (-0.1, 0.1, "undecided")]
+    ("low", "high", "student", "verdict"),
+    [
+        (0.01, 0.2, (0.05, 0.1), "ahead"),
+        (0.01, 0.2, None, "ahead"),
+        (0.01, 0.2, (-0.1, 0.3), "undecided"),
+        (-0.2, -0.01, (-0.3, -0.001), "behind"),
+        (-0.2, -0.01, (-0.3, 0.001), "undecided"),
+        (-0.1, 0.1, (0.05, 0.1), "undecided"),
+    ],
 )
-def test_an_interval_that_holds_nothing_decides_nothing(low, high, verdict):
-    assert verdicts({"all": {"low": 1, "high": 1}, "bfs": {"low": low, "high": high}, "dfs": None})[verdict] == ["bfs"]
+def test_where_one_interval_holds_nothing_nothing_is_decided(low, high, student, verdict):
+    found = verdicts({"all": None, "bfs": {"low": low, "high": high, "student": student}, "dfs": None})
+    assert found[verdict] == ["bfs"]

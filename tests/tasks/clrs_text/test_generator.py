@@ -52,6 +52,16 @@ def test_a_tensorflow_that_is_there_stays():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_packages_own_generator_repeats_two_segments_at_every_length():
+    """Why few training examples of that algorithm are different: its sampler ignores the length."""
+    lengths, asked = list(range(4, 17)), 2741
+    drawn = clrs_generator()({"segments_intersect": lengths}, asked, False, 1000)
+    different = len({sample["question"] for sample in drawn})
+    assert f"{different} of {asked:,}" in (Path(__file__).parents[3] / "docs" / "clrs-text.md").read_text()
+    first, last = (stream("segments_intersect", length, seed=1000) for length in (lengths[0], lengths[-1]))
+    assert [e.question for e in islice(first, 50)] == [e.question for e in islice(last, 50)]
+
+
 def test_the_licence_lies_beside_the_source():
     clrs_generator()
     assert "Apache License" in (source_folder() / "LICENSE").read_text()
