@@ -19,3 +19,26 @@ def _poisoning(allocate):
         return made.fill_(torch.nan if made.is_floating_point() else torch.iinfo(made.dtype).min)
 
     return allocated
+
+
+@pytest.fixture
+def as_python(monkeypatch, poisoned):
+    """The launches of both kernels run as Python, on a device of three multiprocessors and a small cache."""
+    from sharpmax.torch import triton_once_hopper as once
+    from sharpmax.torch import triton_statistics_hopper as hopper
+    from sharpmax.torch import triton_tickets
+    from tests.torch import gluon_as_python
+
+    for module, name in ((hopper, "statistics_kernel"), (once, "once_kernel")):
+        monkeypatch.setattr(module, name, gluon_as_python.Launched(getattr(module, name)))
+    monkeypatch.setattr(triton_tickets, "multiprocessors", lambda device: 3)
+    monkeypatch.setattr(triton_tickets, "CACHED", 160_000)
+
+
+@pytest.fixture
+def on_hopper(request, poisoned):
+    """The kernels themselves on such a GPU; where there is none, as Python."""
+    if not torch.cuda.is_available():
+        request.getfixturevalue("as_python")
+    elif torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("written for Hopper")

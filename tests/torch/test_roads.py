@@ -1,0 +1,299 @@
+"""The roads of attention without a gradient on Hopper: which is taken, and that each gives the same numbers.
+
+The kernels run as Python here, as themselves on such a GPU.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sharpmax import PAPER, Constant, Table, reference_attention
+from sharpmax.torch import IMPLEMENTATIONS, attention
+
+if "triton" not in IMPLEMENTATIONS:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+from sharpmax.torch import triton_roads, triton_sharpened, triton_tickets
+from sharpmax.torch.triton_policy import kernel_policy
+from tests.attention_cases import CASES
+from tests.torch import gluon_as_python
+from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.test_contract import judge_values, tensors
+
+NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
+
+
+def matched(length, width, *, matches, spread=0, heads=2):
+    """Each query matches so many earlier keys by far (of two, equal ones), but for `spread` queries of the first head.
+
+    With no matches, and for those queries, logits are spread so that `PAPER` sharpens the row.
+    """
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, heads, length, width, generator=generator) for _ in range(3))
+    q = 2.4 * q
+    first = (torch.rand(length, generator=generator) * torch.arange(1, length + 1)).long()
+    if matches:
+        k = k / k.norm(dim=-1, keepdim=True) * width**0.5
+        if matches == 2:
+            k[:, :, 1::2] = k[:, :, ::2]
+        best = k[:, :, first] * (40 / width**0.5)
+        best[0, 0, length - 20 : length - 20 + spread] = q[0, 0, length - 20 : length - 20 + spread]
+        q = best
+    return q, k, v
+
+
+ROADS = pytest.mark.parametrize(
+    ("matches", "spread", "road"),
+    [
+        (1, 0, "leaders, 0 tiles again"),
+        (1, 5, "leaders, 1 tiles again"),
+        (2, 0, "one walk, 0 tiles again"),
+        (2, 5, "one walk, 1 tiles again"),
+        (0, 0, "two walks, 0 tiles again"),
+    ],
+)
+
+
+def follow(monkeypatch):
+    """Look from here on, however little there is to do; each call appends its road, by the tiles each launch drew."""
+    taken = []
+    for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
+        monkeypatch.setattr(triton_sharpened, name, 0)
+    walk = triton_sharpened.launch_once
+
+    def followed(query, key, value, out, beta, *, foretold, listed=None, **how):
+        walk(query, key, value, out, beta, foretold=foretold, listed=listed, **how)
+        if listed is None:  # the judged walk, not the last
+            return
+        first, others = (query.shape[0] * query.shape[1] * share.tiles for share in triton_sharpened._shares(query))
+        walked, again = triton_tickets.tickets(query, 192), int(foretold.counts[2])
+        # Statistics of the first share and of the others, the judged walk, statistics with notes, the walk with beta.
+        drawn = foretold.counts.as_strided((5,), (4,), 4).tolist()
+        if not foretold.beside:  # no notes are taken
+            drawn.insert(3, drawn.pop())
+        roads = {
+            "leaders": [first, 0, 0, others, again],
+            "one walk": [first, 0, walked, 0, again],
+            "two walks": [first, others, 0, 0, walked],  # last: with no others, `again` tells it from leaders
+        }
+        road = next((road for road, all_of in roads.items() if all_of == drawn), drawn)
+        taken.append(f"{road}, {again} tiles again")
+
+    monkeypatch.setattr(triton_sharpened, "launch_once", followed)
+    return taken
+
+
+def test_pytorchs_kernels_are_tried_fastest_first_and_the_order_is_given_back(monkeypatch):
+    before = torch._C._get_sdp_priority_order()
+    orders = []
+    stock = triton_sharpened.scaled_dot_product_attention
+
+    def noted(*tensors, **options):
+        orders.append(torch._C._get_sdp_priority_order())
+        return stock(*tensors, **options)
+
+    monkeypatch.setattr(triton_sharpened, "scaled_dot_product_attention", noted)
+    q = k = torch.randn(1, 2, 8, 16)
+    triton_sharpened.plain_attention(q, k, k, scale=0.25, right=0)
+    with pytest.raises(RuntimeError):
+        triton_sharpened.plain_attention(q, k[..., :8], k, scale=0.25, right=0)
+    fastest = [backend.value for backend in triton_sharpened.FASTEST_FIRST]
+    assert [order[: len(fastest)] for order in orders] == [fastest, fastest]
+    assert torch._C._get_sdp_priority_order() == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_roads_on_the_gpu")
+@ROADS
+@pytest.mark.usefixtures("as_python")
+def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeypatch):
+    taken = follow_everything(monkeypatch)
+    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert taken == [road]
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@pytest.mark.usefixtures("as_python")
+@pytest.mark.parametrize("matches", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("length", "keys", "is_causal", "odd"),
+    [
+        (1100, 1100, True, 1),  # tiles before the share that is looked at, and behind it
+        (150, 70, False, 0),  # no tile but that share
+    ],
+)
+def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, odd, monkeypatch):
+    """Of heads that share keys; the last tile is not as the share foretells."""
+    taken = follow_everything(monkeypatch)
+    q, k, v = matched(length, 64, matches=matches, heads=3)
+    k, v = k[:, :1, :keys], v[:, 1:2, :keys]
+    if matches:
+        q = 5 * k[:, :, torch.arange(length) % keys // 2].repeat(1, 3, 1, 1)
+        q[0, 2, length - 5 * odd :] *= 0.2
+    q, k, v = (x.to(torch.float16) for x in (q, k, v))
+    got = attention(q, k, v, is_causal=is_causal, implementation="hybrid")
+    road, again = ("two walks", "leaders", "one walk")[matches], odd if matches else 0
+    assert taken == [f"{road}, {again} tiles again"]
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=is_causal)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@pytest.mark.usefixtures("as_python")
+@pytest.mark.parametrize(("matches", "road"), [(1, "leaders"), (2, "one walk")])
+def test_rows_that_the_first_do_not_foretell_are_walked_with_beta(matches, road, monkeypatch):
+    """All of them, from the middle on."""
+    taken = follow_everything(monkeypatch)
+    (q, k, v), (spread, _, _) = (matched(1100, 64, matches=n) for n in (matches, 0))
+    q[:, :, 550:] = spread[:, :, 550:]
+    q, k, v = (x.to(torch.float16) for x in (q, k, v))
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert taken == [f"{road}, 8 tiles again"]  # of 192 queries, 4 of each head
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@pytest.mark.usefixtures("as_python")
+def test_a_large_call_looks_at_its_rows_but_keeps_no_leaders(monkeypatch):
+    monkeypatch.setattr(triton_sharpened, "LARGE", 0)
+    taken = follow_everything(monkeypatch)
+    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=1))
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert taken == ["one walk, 0 tiles again"]
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
+ON_THE_ROADS = [
+    replace(case, queries=7 * case.queries, keys=7 * case.keys, width=64, value_width=64)
+    for case in CASES
+    if kernel_policy(case.policy) and not any((case.mask, case.bias, case.window, case.softcap, case.sinks))
+]
+GUESSES = {"leaders": (1, 0), "one walk": (1, math.inf), "two walks": (-1, 0)}  # FEW and WORTH_LEADERS
+
+
+@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize("case", ON_THE_ROADS, ids=lambda case: case.name)
+@pytest.mark.parametrize("road", GUESSES)
+def test_contract_of_every_road(road, case, monkeypatch):
+    """Whatever was foretold, and however wrongly, the output is within the budget."""
+    taken = follow_everything(monkeypatch)
+    for name, value in zip(("FEW", "WORTH_LEADERS"), GUESSES[road], strict=True):
+        monkeypatch.setattr(triton_sharpened, name, value)
+    policy, arrays = kernel_policy(case.policy), tensors(case, torch.float16)
+    query, key, value = (arrays[name].detach() for name in ("query", "key", "value"))
+    got = triton_sharpened.attend_sharpened(
+        query, key, value, scale=case.scale or 64**-0.5, right=0 if case.is_causal else None, kind=policy.kind,
+        numbers=policy.numbers,
+    )  # fmt: skip
+    judge_values(case, torch.float16, got, None)
+    assert taken[0].startswith(road)
+
+
+@pytest.mark.parametrize("roads", [1, 2])
+@pytest.mark.parametrize(("needy", "loose", "marks"), [(3, 3, set()), (0, 3, {2}), (3, 0, {1}), (0, 0, {1})])
+def test_tickets_of_marked_tiles_are_listed_once(needy, loose, marks, roads):
+    """More than one program lists; which mark counts is the road's."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    heads, length, together = 5, 192 * 300 + 10, 2
+    place_of = gluon_as_python.as_python(triton_tickets.place_of)
+    generator = torch.Generator().manual_seed(0)
+    marked = torch.randint(0, 30, (heads, -(-length // 64)), generator=generator)  # 0, 1 and 2 are met, most are not
+    query, listed = torch.empty(1, heads, length, 1, device=device), torch.full((heads * 301,), -1, device=device)
+    counts = torch.tensor([needy, loose, 0, 0], dtype=torch.int32, device=device)
+    listed, foretold = listed.int(), triton_roads.Foretold(counts, 2, roads == 2)
+    triton_roads.launch_list(query, marked.int().to(device), listed, foretold, together=together)
+    if roads == 1:
+        marks = {2} if needy == 0 else set()
+    wanted = []
+    for ticket in range(heads * 301):
+        head, tile = (int(i) for i in place_of(torch.tensor(ticket), heads, together, 301))
+        first = tile * 3 - (301 * 3 - marked.shape[1])
+        if marks & set(marked[head, max(first, 0) : first + 3].tolist()):
+            wanted.append(ticket)
+    assert sorted(listed[: int(counts[2])].tolist()) == wanted
+    assert bool(wanted) == bool(marks)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter runs the leaders")
+@pytest.mark.usefixtures("as_python")
+@pytest.mark.parametrize(("behind", "beta", "road"), [(8, 1, "one walk"), (10, 1, "leaders"), (10, 0.5, "two walks")])
+def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, road, monkeypatch):
+    """A key of large values is some way behind each row's leader, or comes closer by a beta below 1."""
+    taken = follow_everything(monkeypatch)
+    _, k, v = matched(128, 64, matches=0, heads=1)
+    k[..., 0] = 0
+    k *= 8 / k.norm(dim=-1, keepdim=True)
+    q = 5 * k[:, :, torch.arange(128) // 2 + 1]  # nobody's leader is the first key
+    q[..., 0], k[0, 0, 0] = 40 - behind, 8 * torch.eye(64)[0]
+    v[0, 0, 0] *= 40
+    arrays = {"query": q.half(), "key": k.half(), "value": v.half(), "bias": None, "mask": None, "sinks": None}
+    options = {
+        "scale": None,
+        "softcap": None,
+        "window": None,
+        "is_causal": False,
+        "policy": Table((0, 9), (beta, beta)),
+    }
+    tensors = [arrays[name] for name in ("query", "key", "value")]
+    got = attention(*tensors, policy=options["policy"], implementation="hybrid")
+    exact = reference_attention(*(x.double() for x in tensors), policy=Constant(beta))
+    assert_within_budget("output", got, exact, naive_attention(arrays, options)[0])
+    assert taken[0].startswith(road)
+
+
+def follow_everything(monkeypatch):
+    """The same of calls that the kernels are not the fastest for, too."""
+    monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
+    return follow(monkeypatch)
+
+
+@NUMPY_WARNS
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@pytest.mark.parametrize(("matches", "road"), [(1, "leaders, 1 tiles again"), (2, "one walk, 0 tiles again")])
+@pytest.mark.usefixtures("as_python")
+def test_on_every_road_a_nan_stays_one(matches, road, monkeypatch):
+    taken = follow_everything(monkeypatch)
+    q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches))
+    q[0, 1, 290, 0] = torch.nan
+    got = attention(q, k, v, is_causal=True, implementation="hybrid")
+    assert taken == [road]
+    assert got.isnan().any(-1).nonzero().tolist() == [[0, 1, 290]]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("width", [64, 128])
+@ROADS
+def test_roads_on_the_gpu(matches, spread, road, width, monkeypatch):
+    """The same roads by the kernels themselves, thrice with the same bits, and by a graph captured on another."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("written for Hopper")
+    q, k, v = (x.to("cuda", torch.bfloat16) for x in matched(2500, width, matches=matches, spread=spread, heads=24))
+    others = [[x.to("cuda", torch.bfloat16) for x in matched(2500, width, matches=n, heads=24)] for n in (0, 1, 2)]
+    with monkeypatch.context() as patch:
+        taken = follow(patch)
+        got = attention(q, k, v, is_causal=True)
+        assert taken == [road]
+    for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
+        monkeypatch.setattr(triton_sharpened, name, 0)
+    inputs = [x.clone() for x in others[matches - 1]]
+    for _ in range(2):
+        poison = torch.full_like(q, torch.nan)  # the next call's output will lie there
+        del poison
+        assert torch.equal(got, attention(q, k, v, is_causal=True))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = attention(*inputs, is_causal=True)
+    for here, there in zip(inputs, (q, k, v), strict=True):
+        here.copy_(there)
+    captured.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(got, captured)
+    wanted = attention(*(x[:, :2].double() for x in (q, k, v)), is_causal=True, implementation="chunked")
+    assert (got[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm()
