@@ -17,14 +17,15 @@ from sharpmax.bench import attention_jax
 from sharpmax.bench.attention_contestants import OTHERS, Contestant, Setting, named, ours, ours_detached, plain
 from sharpmax.bench.attention_inputs import draw
 from sharpmax.bench.attention_judging import error_of
+from sharpmax.bench.attention_masks import padded, settings
 from sharpmax.bench.attention_profile import profiled
 from sharpmax.bench.attention_timing import attempt, timed
 from sharpmax.extras import extra
 
-PARTS = ("ours", "float32", *OTHERS, "decode", "memory", "profile")
+PARTS = ("ours", "float16", "float32", "masks", *OTHERS, "decode", "memory", "profile")
 TOKENS, FEATURES = 16384, 2048
 CPU_FEATURES = 512
-FLOAT32_LENGTH = 4096
+FLOAT16_LENGTH = FLOAT32_LENGTH = MASKED_LENGTH = 4096
 COLUMNS = {
     "milliseconds": ".3f",
     "ratio": ".2f",
@@ -154,6 +155,15 @@ def _results(
                 results += _profiled(_forward(shape), shape.setting)
             if others and width == widths[0]:
                 results += _of_others(shape, others, repeats)
+    if "float16" in parts and device == "cuda":
+        for width in widths:
+            shape = _Shape(device, FLOAT16_LENGTH, width, seed, "float16")
+            rows = _turns(_forward(shape), shape.setting, repeats) + _turns(_trained(shape), shape.setting, repeats)
+            results += [row | {"case": f"{row['case']}, float16"} for row in rows]
+    if "masks" in parts and device == "cuda":
+        for width in widths:
+            results += _masked(_Shape(device, MASKED_LENGTH, width, seed), repeats)
+        results += _decode([], repeats, seed, masked=True)
     if "float32" in parts and device == "cuda":
         for width in widths:
             results += _float32(_Shape(device, FLOAT32_LENGTH, width, seed, "float32"), repeats)
@@ -203,6 +213,7 @@ def _forward(shape: _Shape) -> list[_Entry]:
         "forward, rows sharpened": sharpened,
         "forward, one row in eight sharpened": shape.inputs("peaked"),
         "forward, no row sharpened": shape.inputs("paired"),
+        "forward, one stretch in ten sharpened": shape.inputs("scattered"),
         "forward, sharpened from the middle on": shape.inputs("turning"),
     }
     if shape.length >= 16384:
@@ -234,6 +245,23 @@ def _float32(shape: _Shape, repeats: int) -> list[dict[str, Any]]:
         entries = [_Entry(f"plain, {case}, float32", plain("cuda")[-1], tensors, of)]
         entries += [_Entry(f"{case}, float32", c, tensors, of) for c in rungs]
         results += _turns(entries, shape.setting, repeats)
+    return results
+
+
+def _masked(shape: _Shape, repeats: int) -> list[dict[str, Any]]:
+    """Time what models ask for, beside plain attention that is asked the same where it can be, and 'chunked'."""
+    results = []
+    tensors = shape.inputs("sharpened")
+    contestants = [*ours("cuda"), *named("chunked")]
+    for name, setting, inputs in settings(tensors, shape.device):
+        entries = [_Entry(f"plain, {name}", c, inputs) for c in plain(shape.device)]
+        entries += [_Entry(f"forward, {name}", c, inputs) for c in contestants]
+        results += _turns(entries, setting, repeats)
+        learning = [x.detach().clone().requires_grad_() for x in inputs]
+        gradient = inputs[0].flip(2).contiguous()  # any will do
+        entries = [_Entry(f"plain, forward + backward, {name}", c, learning, gradient) for c in plain(shape.device)]
+        entries += [_Entry(f"forward + backward, {name}", c, learning, gradient) for c in contestants]
+        results += _turns(entries, setting, repeats)
     return results
 
 
@@ -316,16 +344,16 @@ def _checked(entry: _Entry, setting: Setting, result: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if not entry.contestant.name:
         # Statistics alone are asked for as `row_stats` asks for them.
-        how: dict[str, Any] = {"return_stats": True} if entry.contestant.kind == "entropy" else {}
-        choice = which_implementation(*entry.tensors, is_causal=setting.is_causal, **how)
+        how = {**setting.changes, "is_causal": setting.is_causal, "return_stats": entry.contestant.kind == "entropy"}
+        choice = which_implementation(*entry.tensors, **how)
         found["implementation"] = choice.implementation
     judged = result if entry.gradient is None else result[0]
-    options = {"is_causal": setting.is_causal, "gradient": entry.gradient}
+    options = {"is_causal": setting.is_causal, "gradient": entry.gradient, **setting.changes_of(entry.contestant.kind)}
     return found | {"error": error_of(entry.contestant.kind, judged, entry.tensors, **options)}
 
 
-def _decode(others: Sequence[Contestant], repeats: int, seed: int) -> list[dict[str, Any]]:
-    """32 sequences, 32 query and 8 key heads, one query against 32,768 keys."""
+def _decode(others: Sequence[Contestant], repeats: int, seed: int, *, masked: bool = False) -> list[dict[str, Any]]:
+    """32 sequences, 32 query and 8 key heads, one query against 32,768 keys, some of them padding where `masked`."""
     import torch
 
     length, width = 32768, 128
@@ -334,7 +362,12 @@ def _decode(others: Sequence[Contestant], repeats: int, seed: int) -> list[dict[
     generator = torch.Generator("cuda").manual_seed(seed + 1)
     shape = (32, 8, length, width)
     k, v = (torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    setting = Setting(1, length, is_causal=False, device="cuda")
+    changes = {"mask": padded(32, length, "cuda")} if masked else {}
+    setting = Setting(1, length, is_causal=False, device="cuda", changes=changes)
+    if masked:
+        entrants = [("plain, decode", c) for c in plain("cuda")]
+        entrants += [("decode, padding mask", c) for c in (*ours("cuda"), *named("chunked"))]
+        return _turns([_Entry(case, c, (q, k, v)) for case, c in entrants], setting, repeats)
     entrants = [("plain, decode", c) for c in plain("cuda")] + [("decode", c) for c in ours("cuda")]
     entrants += [("decode, CUDA graph", Contestant("", c.kind, _graphed(c))) for c in ours("cuda")]
     entrants += [("other, decode", c) for c in others]

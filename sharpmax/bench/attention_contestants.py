@@ -4,8 +4,8 @@ A contestant is data and a factory: given the setting it returns a call on (quer
 installed, or fails, raises, and its row of the table says why.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sharpmax import PAPER, detach
@@ -13,17 +13,24 @@ from sharpmax import PAPER, detach
 
 @dataclass(frozen=True)
 class Setting:
-    """What the call is handed: (B, H, Lq, D) on (B, Hkv, Lk, D)."""
+    """What the call is handed: (B, H, Lq, D) on (B, Hkv, Lk, D); `changes` to its logits are mask, sinks, softcap."""
 
     queries: int
     keys: int
     is_causal: bool
     device: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_decoding(self) -> bool:
         """One query a sequence, with fewer key heads than query heads."""
         return self.queries == 1
+
+    def changes_of(self, kind: str) -> Mapping[str, Any]:
+        """Return what a contestant of this kind is asked for: plain attention a mask alone, and not of one query."""
+        if kind != "plain":
+            return self.changes
+        return {} if self.is_decoding else {name: x for name, x in self.changes.items() if name == "mask"}
 
 
 @dataclass(frozen=True)
@@ -60,9 +67,13 @@ def ours_detached(device: str) -> list[Contestant]:
 def _stock(backend: str) -> Contestant:
     def build(setting: Setting) -> Callable[..., Any]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.nn.attention.bias import causal_lower_right
         from torch.nn.functional import scaled_dot_product_attention
 
         options: dict[str, Any] = {"is_causal": setting.is_causal, "enable_gqa": setting.is_decoding}
+        options["attn_mask"] = setting.changes_of("plain").get("mask")
+        if setting.is_causal and setting.queries != setting.keys:
+            options = {"attn_mask": causal_lower_right(setting.queries, setting.keys)}
 
         def call(q: Any, k: Any, v: Any) -> Any:
             with sdpa_kernel(getattr(SDPBackend, backend)):
@@ -77,7 +88,12 @@ def _sharpmax(policy: Any, kind: str, implementation: str | None) -> Contestant:
     def build(setting: Setting) -> Callable[..., Any]:
         from sharpmax.torch import attention
 
-        options = {"policy": policy, "is_causal": setting.is_causal, "implementation": implementation}
+        options = {
+            "policy": policy,
+            "is_causal": setting.is_causal,
+            "implementation": implementation,
+            **setting.changes,
+        }
         return lambda *tensors: attention(*tensors, **options)
 
     return Contestant(implementation or "", kind, build)

@@ -48,7 +48,17 @@ COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
 """What a contestant may compute, from dense logits and values."""
 
 
-def error_of(kind: str, result: Any, tensors: Any, *, is_causal: bool, gradient: Any = None) -> float:
+def error_of(
+    kind: str,
+    result: Any,
+    tensors: Any,
+    *,
+    is_causal: bool,
+    gradient: Any = None,
+    mask: Any = None,
+    softcap: float | None = None,
+    sinks: Any = None,
+) -> float:
     """Return the error of a result in norm, relative; `result` is an output, or dq of that output's `gradient`.
 
     Raises:
@@ -66,12 +76,19 @@ def error_of(kind: str, result: Any, tensors: Any, *, is_causal: bool, gradient:
         with torch.enable_grad():
             q = q.requires_grad_(dO is not None)
             logits = (q @ k.mT).to(torch.promote_types(q.dtype, torch.float32)) * q.shape[3] ** -0.5
+            logits = logits if softcap is None else softcap * (logits / softcap).tanh()
+            if mask is not None:
+                logits = logits.masked_fill(~mask[:1, :HEADS, -ROWS:], -torch.inf)
             if is_causal:
                 behind = torch.arange(q.shape[2], device=q.device)[:, None] + k.shape[2] - q.shape[2]
                 logits = logits.masked_fill(torch.arange(k.shape[2], device=q.device) > behind, -torch.inf)
+            largest = float(logits.detach().max())
+            if sinks is not None:
+                sink = sinks[: logits.shape[1], None, None].to(logits.dtype).expand(*logits.shape[:3], 1)
+                logits, v = torch.cat([logits, sink], -1), torch.nn.functional.pad(v, (0, 0, 0, 1))
             output = COMPUTED[kind](logits, v)
             judged = output if dO is None else torch.autograd.grad(output, q, dO)[0]
-            return judged.detach().double(), float(logits.detach().max())
+            return judged.detach().double(), largest
 
     exact, largest = dense(*(None if x is None else x.double() for x in (q, k, v, dO)))
     low, _ = dense(q, k, v, dO)

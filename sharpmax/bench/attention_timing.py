@@ -14,6 +14,7 @@ from typing import Any
 
 SECONDS_EACH, FEWEST = 1.0, 3  # a contestant takes turns for about so long, and at least so many
 LEAD = 2_000_000  # cycles, about a millisecond: what a call may take the host
+PAUSE = "spin_kernel"  # as a profile names it
 
 
 def timed(calls: Mapping[str, Callable[[], Any]], *, device: str, repeats: int) -> dict[str, dict[str, Any]]:
@@ -85,6 +86,13 @@ def _warm(call: Callable[[], Any], device: str) -> dict[str, Any]:
     return {"seconds": seconds, "megabytes": (torch.cuda.max_memory_allocated() - before) / 1e6}
 
 
+def pause() -> None:
+    """Keep the GPU busy with nothing while the host queues the next call."""
+    import torch
+
+    torch.cuda._sleep(LEAD)  # type: ignore[no-untyped-call]
+
+
 class _Events:
     """Device events around each call, on a device that is busy until the call is queued.
 
@@ -98,7 +106,7 @@ class _Events:
         import torch
 
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(LEAD)  # type: ignore[no-untyped-call]
+        pause()
         start.record()
         call()
         stop.record()

@@ -26,8 +26,9 @@ TICKETS = 256  # of one program
 
 class Foretold(NamedTuple):
     """What was found of a share of the tiles: how many of 64 queries have a row with beta != 1, and a row that no key
-    settles; up to how many are few. Where few are unsettled the launch with notes on leaders serves, if there is one
-    `beside`; else where few are needy the one walk; else the launch without notes. A third number is of tickets listed.
+    settles; up to how many are few. Where half as many are unsettled the launch with notes on leaders serves, if there
+    is one `beside`; else where few are needy the one walk; else the launch without notes. A third number is of tickets
+    listed.
     """
 
     counts: Tensor
@@ -45,7 +46,7 @@ def mark_of_the_road(counts, few, ROADS: tl.constexpr):
     """Return which mark says that a tile must be walked again; where two walks serve, 0, for none does."""
     mark = tl.where(tl.load(counts) > few, 0, SHARPENED)
     if ROADS == 2:
-        mark = tl.where(tl.load(counts + 1) > few, mark, UNSETTLED)
+        mark = tl.where(tl.load(counts + 1) > few // 2, mark, UNSETTLED)  # beside one walk, leaders save less
     return mark
 
 

@@ -35,7 +35,7 @@ LARGE = 2**28  # bytes of query from which one key head alone fills the device, 
 # Products of numbers in q·k, masked or not: from how many on rows are looked at (0.15 ms), and for leaders (1 ms).
 WORTH_LOOKING, WORTH_LEADERS = 2**36, 2**38
 SAMPLED = 128  # tiles to look at, about one a multiprocessor, if that is no more than a quarter of all
-FEW = 16  # one tile of so many is few
+FEW = 1 / 6  # of the tiles: so many are few, and pay for a second walk of their own (half as many, for leaders)
 FASTEST_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -116,7 +116,7 @@ def _looked_at(
     listed = torch.empty(tickets(query, WALKED), dtype=torch.int32, device=query.device)
     if query.numel() * key.shape[2] >= WORTH_LEADERS and query.numel() * query.element_size() <= LARGE:
         settled = Settled(torch.empty(rows, dtype=torch.int32, device=query.device), marks)
-    foretold = Foretold(counts, rows[0] * rows[1] * sample.tiles * CONSUMERS // FEW, settled is not None)
+    foretold = Foretold(counts, int(rows[0] * rows[1] * sample.tiles * CONSUMERS * FEW), settled is not None)
 
     def statistics(**how: Any) -> None:
         launch_on_hopper(

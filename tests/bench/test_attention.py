@@ -14,6 +14,7 @@ from sharpmax.bench import bench
 from sharpmax.bench.attention_figure import display
 from sharpmax.bench.attention_inputs import KINDS, draw
 from sharpmax.bench.attention_judging import COMPUTED, entmax15, error_of
+from sharpmax.bench.attention_masks import settings
 from sharpmax.bench.attention_profile import short
 from sharpmax.bench.attention_timing import timed
 from sharpmax.cli import main
@@ -91,6 +92,23 @@ def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path, capsys)
     file.write_text("[]")
     with pytest.raises(ValueError, match="expected a file that bench --json wrote"):
         bench("attention", draw=file)
+
+
+@on_cpu
+@pytest.mark.parametrize("learns", [False, True])
+def test_what_models_ask_beyond_a_causal_mask_is_judged_as_asked(learns):
+    """On a CPU, where the benchmark does not time it: every setting is served, and right."""
+    inputs = draw("sharpened", length=64, width=16, tokens=128, features=32, dtype=torch.float32, device="cpu", seed=0)
+    names = []
+    for name, setting, tensors in settings(inputs, "cpu"):
+        gradient = torch.ones_like(tensors[0]) if learns else None
+        tensors = [x.detach().clone().requires_grad_(learns) for x in tensors]
+        entries = [benchmark._Entry("plain", c, tensors, gradient) for c in contestants.plain("cpu")]
+        entries += [benchmark._Entry("forward", c, tensors, gradient) for c in contestants.named("chunked", "triton")]
+        rows = benchmark._turns(entries, setting, repeats=1)
+        assert not [row for row in rows if "failed" in row], rows
+        names.append(name)
+    assert names == ["padding mask", "window mask", "sinks", "softcap", "a stretch of a prompt"]
 
 
 ROOT = Path(__file__).parents[2]
@@ -282,6 +300,7 @@ def test_inputs_are_what_they_say(kind):
         "sharpened": (0.99, 1),
         "peaked": (1 / 12, 1 / 6),
         "paired": (0, 0),
+        "scattered": (0.02, 0.25),  # 32 stretches were drawn
         "turning": (0.98, 1),  # of equal twos the entropy is log 2 higher: a few rows pass the range of the polynomial
         "retrieval": (0, 0),
     }

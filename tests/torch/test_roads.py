@@ -174,7 +174,7 @@ ON_THE_ROADS = [
     for case in CASES
     if kernel_policy(case.policy) and not any((case.mask, case.bias, case.window, case.softcap, case.sinks))
 ]
-GUESSES = {"leaders": (1, 0), "one walk": (1, math.inf), "two walks": (-1, 0)}  # FEW and WORTH_LEADERS
+GUESSES = {"leaders": (2, 0), "one walk": (1, math.inf), "two walks": (-1, 0)}  # FEW and WORTH_LEADERS
 
 
 @pytest.mark.usefixtures("on_hopper")
