@@ -39,8 +39,7 @@ HALF = {
     "decode": {64: (16, 128, 4, 3), 128: (16, 128, 4, 3), 256: (16, 64, 4, 3)},
 }
 SHORT_ROWS = 4096  # keys up to which the diagonal's blocks, which need masks, decide: smaller ones waste less
-# Of float32, whose products are not the tensor cores': wide heads by more warps, or the code outgrows its cache.
-SINGLE = {64: (32, 32, 4, 1), 128: (32, 32, 8, 1), 256: (16, 32, 8, 1)}
+SINGLE = (32, 32, 8, 1)  # float32 products are unrolled: by fewer warps, each one's code outgrows the cache
 INTERPRETED = (16, 16, 4, 1)  # small, so that small cases reach several blocks
 
 
@@ -55,9 +54,8 @@ def _tile_shape(kernel: str, width: int, dtype: torch.dtype, is_interpreted: boo
     if is_interpreted:
         return TileShape(*INTERPRETED[:2], BD, *INTERPRETED[2:], "ieee")
     if dtype == torch.float32:
-        BM, BN, warps, stages = SINGLE[max(64, BD)]
-    else:
-        BM, BN, warps, stages = HALF[kernel][max(64, BD)]
+        return TileShape(*SINGLE[:2], BD, *SINGLE[2:], "ieee")
+    BM, BN, warps, stages = HALF[kernel][max(64, BD)]
     return TileShape(BM, BN, BD, warps, stages, "ieee")
 
 
