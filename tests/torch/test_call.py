@@ -3,6 +3,7 @@
 import os
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -282,6 +283,40 @@ def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation, length):
         assert got[0, 1, 3].isnan().all()
         got[0, 1, 3] = clean[0, 1, 3]
         torch.testing.assert_close(got, clean)
+
+
+@pytest.mark.parametrize(
+    "betas",
+    [
+        torch.tensor([1.0, 3.0]),
+        np.asarray([1.0, 3.0]),
+        (torch.tensor(1.0), torch.tensor(3.0)),
+        (1, 3),
+        torch.tensor([[[1.0], [1.0], [1.2], [1.5]], [[3.0], [2.0], [1.2], [1.5]]]),
+        (((1.0,), (1.0,), (1.2,), (1.5,)), ((3.0,), (2.0,), (1.2,), (1.5,))),
+    ],
+    ids=["tensor", "numpy", "tensors", "integers", "a value a head", "a value a head, in tuples"],
+)
+@pytest.mark.parametrize("implementation", KERNELS)
+def test_kernels_take_a_table_whatever_holds_its_numbers(implementation, betas):
+    q, k, v = (x.to(device_of(implementation)) for x in qkv(dtype=PRECISE[implementation]))
+    policy = Table((0.5, 3.0), betas)
+    got, wanted = (
+        attention(q, k, v, policy=policy, is_causal=True, implementation=i) for i in (implementation, "eager")
+    )
+    torch.testing.assert_close(got, wanted, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("implementation", KERNELS)
+def test_a_table_learns_in_kernels(implementation):
+    q, k, v = (x.to(device_of(implementation)) for x in qkv(dtype=PRECISE[implementation]))
+    betas = torch.tensor([1.0, 3.0], device=q.device, requires_grad=True)
+    found = [
+        torch.autograd.grad(attention(q, k, v, policy=Table((0.5, 3.0), betas), implementation=i).float().sum(), betas)
+        for i in (implementation, "eager")
+    ]
+    torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)
+    assert found[0][0].abs().min() > 0.1
 
 
 @NUMPY_WARNS
