@@ -42,6 +42,14 @@ def kernel_policy(policy: Any) -> KernelPolicy | None:
     return None
 
 
+def least_beta(policy: Any) -> float:
+    """Return the least beta, 1 at most, that a kernel finds by the policy: polynomials sharpen, tables may soften."""
+    if isinstance(policy, Detached):
+        return least_beta(policy.policy)
+    may_soften = type(policy) is Table and _are_numbers(policy.inverse_temperatures)
+    return min(1.0, policy.inverse_temperatures[0]) if may_soften else 1.0
+
+
 def _are_numbers(values: Any) -> bool:
     return isinstance(values, tuple) and all(isinstance(value, int | float) for value in values)
 

@@ -18,6 +18,7 @@ from sharpmax import (
     Polynomial,
     SilentPolicyWarning,
     Table,
+    detach,
     reference_attention,
 )
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
@@ -239,18 +240,28 @@ def test_results_do_not_depend_on_the_size_of_a_chunk(monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), (q, k, v)), expected)
 
 
+FAINT = Table((0.0, 9.0), (1e-12, 1.0))
+
+
 @pytest.mark.parametrize(
-    ("scale", "reason"), [(-0.5, "not positive"), (0.0, "not positive"), (1e-20, "masked keys back")]
+    ("scale", "policy", "reason"),
+    [
+        (-0.5, PAPER, "not positive"),
+        (0.0, PAPER, "not positive"),
+        (1e-20, PAPER, "masked keys back"),
+        (1e-6, FAINT, "masked keys back"),
+        (1e-6, detach(FAINT), "masked keys back"),
+    ],
 )
-def test_scales_that_kernels_refuse_are_served_by_others(scale, reason):
+def test_scales_that_kernels_refuse_are_served_by_others(scale, policy, reason):
     q, k, v = (x.half() for x in qkv())
     for implementation in KERNELS:
         there = [x.to(device_of(implementation)) for x in (q, k, v)]
         with pytest.raises(NotImplementedError, match=reason):
-            attention(*there, is_causal=True, scale=scale, implementation=implementation)
-    exact = reference_attention(*(x.double() for x in (q, k, v)), is_causal=True, scale=scale)
+            attention(*there, policy=policy, is_causal=True, scale=scale, implementation=implementation)
+    exact = reference_attention(*(x.double() for x in (q, k, v)), policy=policy, is_causal=True, scale=scale)
     for implementation in ("chunked", "eager", None):
-        got = attention(q, k, v, is_causal=True, scale=scale, implementation=implementation)
+        got = attention(q, k, v, policy=policy, is_causal=True, scale=scale, implementation=implementation)
         torch.testing.assert_close(got.double(), exact, rtol=4e-3, atol=4e-3)
 
 
