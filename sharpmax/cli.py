@@ -72,7 +72,7 @@ def _bench(benchmark: str, **options: Any) -> int:
 
 
 def _models() -> None:
-    from sharpmax.hf.listing import print_models
+    from sharpmax.builtin.listing import print_models
 
     print_models()
 

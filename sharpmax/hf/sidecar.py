@@ -8,10 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import model_folder
 from sharpmax.core.cards import Card, load_card
 from sharpmax.core.policies import Policy
-from sharpmax.hf.builtin import BUILTIN
-from sharpmax.hf.fetch import model_folder
 
 CARD_FILE = "sharpmax.json"
 

@@ -11,6 +11,8 @@ from torch import nn
 from transformers import AlbertForMaskedLM
 
 import sharpmax
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import model_folder
 from sharpmax.hf import (
     Attention,
     OtherModelWarning,
@@ -22,8 +24,6 @@ from sharpmax.hf import (
     unsharpen,
 )
 from sharpmax.hf.attend import interface_attention, split_mask
-from sharpmax.hf.builtin import BUILTIN
-from sharpmax.hf.fetch import model_folder
 from sharpmax.hf.sidecar import name_of
 from tests.hf.families import build, inputs, output, tokens
 
