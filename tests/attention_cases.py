@@ -108,6 +108,9 @@ MASKS = (
     replace(PLAIN, name="random mask", mask="random"),
     replace(PLAIN, name="dead rows", mask="dead"),
     replace(CAUSAL, name="dead causal rows", mask="dead", window=6),
+    replace(CAUSAL, name="padding of long rows", mask="padding", batch=2, heads=4, queries=70, keys=90),
+    replace(CAUSAL, name="a mask a head", mask="random", heads=4, window=20),
+    replace(PLAIN, name="padding of one query", mask="padding", batch=2, heads=4, queries=1, keys=67),
 )
 
 LOGITS = (
@@ -118,6 +121,8 @@ LOGITS = (
     replace(CAUSAL, name="softcap", softcap=3.0),
     replace(PLAIN, name="sinks", sinks=True),
     replace(CAUSAL, name="sinks and dead rows", sinks=True, mask="dead"),
+    replace(CAUSAL, name="one query and its sink", sinks=True, softcap=3.0, heads=4, queries=1, keys=67),
+    replace(PLAIN, name="one dead query", sinks=True, mask="dead", queries=1, keys=40),
     replace(PLAIN, name="bias", bias="full"),
     replace(CAUSAL, name="bias by key", bias="keys"),
     replace(PLAIN, name="masking bias", bias="masking"),
@@ -133,6 +138,7 @@ POLICIES = (
     replace(CAUSAL, name="table", policy=Table((0.5, 1.5, 3.0), (1.0, 1.8, 4.0))),
     replace(CAUSAL, name="entropy target", policy=EntropyTarget(1.0)),
     replace(PLAIN, name="entropy target, long rows", policy=EntropyTarget(1.5)),
+    replace(CAUSAL, name="entropy target of what is seen", policy=EntropyTarget(1.0), mask="dead", sinks=True),
     replace(CAUSAL, name="length", policy=LengthScaled.ssmax(0.4)),
     replace(CAUSAL, name="position", policy=LengthScaled.llama4(floor_scale=8)),
     replace(CAUSAL, name="length under a mask", policy=LengthScaled.ssmax(0.4), mask="dead"),

@@ -38,6 +38,11 @@ def visible_by_position(request: Request, start: int, stop: int, low: int, high:
     return visible
 
 
+def counted(request: Request) -> Tensor:
+    """Return how many keys each query sees where no bias hides any, (B, H, Lq)."""
+    return counted_by_position(request) if request.mask is None else _counted_in_mask(request, request.mask)
+
+
 def counted_by_position(request: Request) -> Tensor:
     """Return how many keys each query sees when neither mask nor bias hides any, (B, H, Lq)."""
     length = request.key.shape[2]
@@ -66,7 +71,7 @@ def rows_without_logits(request: Request) -> RowStats | None:
     """
     if request.bias is not None:  # a bias of -inf masks
         return None
-    count = counted_by_position(request) if request.mask is None else _counted_in_mask(request, request.mask)
+    count = counted(request)
     maximum = torch.where(count > 0, 0.0, -torch.inf).to(count.dtype)
     return RowStats(maximum=maximum, count=count, position=positions(request))
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
-from sharpmax.torch.lengths import counted_by_position
+from sharpmax.torch.lengths import counted
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton_policy import kernel_policy
-from sharpmax.torch.triton_rows import kernels_refuse, row_statistics
+from sharpmax.torch.triton_rows import kernels_refuse, mask_and_sinks, row_statistics
 
 
 def refusal(request: Request) -> str | None:
@@ -27,12 +27,12 @@ def attend(request: Request) -> tuple[Tensor, RowStats]:
         return attend_in_three_steps(request, row_statistics, _weighted)
     query, key, value = request.packed()
     output, entropy, logsumexp, maximum, beta = triton_ops.fused(
-        query, key, value, request.scale, request.left, request.right, policy.kind, policy.numbers,
-        request.return_stats,
+        query, key, value, *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap,
+        policy.kind, policy.numbers, request.return_stats,
     )  # fmt: skip
     if not request.return_stats:
         return output, RowStats()
-    return output, RowStats(entropy, logsumexp, maximum, counted_by_position(request), inverse_temperature=beta)
+    return output, RowStats(entropy, logsumexp, maximum, counted(request), inverse_temperature=beta)
 
 
 def statistics(request: Request) -> RowStats:
@@ -42,5 +42,7 @@ def statistics(request: Request) -> RowStats:
 
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
-    output: Tensor = triton_ops.weighted(*request.packed(), beta, request.scale, request.left, request.right)[0]
+    output: Tensor = triton_ops.weighted(
+        *request.packed(), beta, *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap
+    )[0]
     return output

@@ -21,17 +21,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sharpmax.torch.triton_logits import bent, load_sink, scales, with_sink
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import statistics_step
-from sharpmax.torch.triton_tiles import interpreted, load_once, load_tile, log2_scale, poisoned_maximum, tile_shape
+from sharpmax.torch.triton_tiles import interpreted, load_once, load_tile, poisoned_maximum, tile_shape
 
 ROWS = 16  # the least a tensor core multiplies; query heads of a group are padded to it
 
 
 @triton.jit
 def scores_kernel(
-    q, k, scores, highest, part_m, part_z, part_s,
-    scale_log2, sq_b, sq_h, sk_b, sk_h, sk_l, H, LK, part,
+    q, k, seen, scores, highest, part_m, part_z, part_s,
+    scale_log2, bend, sq_b, sq_h, sk_b, sk_h, sk_l, H, LK, part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
     EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -54,10 +55,17 @@ def scores_kernel(
     for start in tl.range(i_p * part, end, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_once(k, sk_l, o_j, o_d, LK, D)
-        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
+        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * scale_log2
         m_j = (o_j < LK)[None, :]
-        b_m, b_z, b_s, _ = statistics_step(tl.where(m_j, b_x, -1e18), b_m, b_z, b_s, b_s, False)
-        b_x = tl.maximum(b_x - b_m[:, None], -6e4).to(scores.dtype.element_ty)  # float16 ends at 65,504
+        m_x = m_j
+        if seen is not None:
+            p_mask = seen[0] + i_b.to(tl.int64) * seen[1] + (i_hk * GROUPS + o_r)[:, None].to(tl.int64) * seen[2]
+            m_x = tl.load(p_mask + o_j[None, :] * seen[3], mask=m_j & (o_r < GROUPS)[:, None], other=0) != 0
+        b_m, b_z, b_s, _ = statistics_step(tl.where(m_x, b_x, -1e18), b_m, b_z, b_s, b_s, False)
+        b_x = tl.maximum(b_x - b_m[:, None], -6e4)  # float16 ends at 65,504
+        if seen is not None:
+            b_x = tl.where(m_x, b_x, float("-inf"))
+        b_x = b_x.to(scores.dtype.element_ty)
         tl.store(scores + (row + o_r)[:, None] * LK + o_j[None, :], b_x, mask=m_j & (o_r < GROUPS)[:, None])
         tl.store(highest + (row + o_r) * tl.cdiv(LK, BN) + start // BN, b_m, mask=o_r < GROUPS)
     o_part = (row + o_r) * tl.num_programs(0) + i_p
@@ -69,7 +77,7 @@ def scores_kernel(
 
 @triton.jit
 def weigh_kernel(
-    v, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
+    v, sinks, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
     sv_b, sv_h, sv_l, H, LK, part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
     PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, EARLY: tl.constexpr,
@@ -101,19 +109,30 @@ def weigh_kernel(
     b_s = tl.sum(b_c * (b_ps + b_d * b_pz), 1)
     b_z = tl.where(m_r, b_z, 1.0)
     b_m = poisoned_maximum(b_m, b_z)
+    m_empty = b_m <= -1e18
+    if sinks is not None:
+        b_sink = tl.where(m_r, load_sink(sinks, i_hk * GROUPS + tl.where(m_r, o_r, 0)), 0.0)
+        b_m, b_z, b_s, _ = with_sink(b_sink, b_m, b_z, b_s, b_s)
+        b_m = poisoned_maximum(b_m, b_z)
+    b_z = tl.where(m_empty, 1.0, b_z)
+    b_s = tl.where(m_empty, 0.0, b_s)
     b_h = 0.6931471805599453 * (tl.log2(b_z) - b_s / b_z)
     b_h = tl.where(b_h < 0, 0.0, b_h)
     b_beta, _ = beta_and_slope(b_h, numbers, KIND, COUNT)
+    b_beta = tl.where(m_empty, 1.0, b_beta)
     if STORE:
         m_first = m_r & (i_p == 0)
         tl.store(entropy + row + o_r, b_h, mask=m_first)
-        tl.store(logsumexp + row + o_r, 0.6931471805599453 * (b_m + tl.log2(b_z)), mask=m_first)
-        tl.store(maximum + row + o_r, 0.6931471805599453 * b_m, mask=m_first)
+        b_lse = 0.6931471805599453 * (b_m + tl.log2(b_z))
+        tl.store(logsumexp + row + o_r, tl.where(m_empty, float("-inf"), b_lse), mask=m_first)
+        tl.store(maximum + row + o_r, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_first)
         tl.store(beta + row + o_r, b_beta, mask=m_first)
 
     v += i_b.to(tl.int64) * sv_b + i_hk.to(tl.int64) * sv_h
     o_dv = tl.arange(0, BDV)
     b_w = tl.zeros([ROWS], tl.float32)
+    if sinks is not None:  # once among the parts
+        b_w += tl.where(m_empty | (i_p > 0), 0.0, tl.exp2((b_sink - b_m) * b_beta))
     b_o = tl.zeros([ROWS, BDV], tl.float32)
     end = tl.minimum((i_p + 1) * part, LK)
     for start in tl.range(i_p * part, end, BN):
@@ -141,6 +160,7 @@ def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexp
     o_dv = tl.arange(0, BDV)
     m_p = o_p < parts
     total = tl.sum(tl.load(part_w + row * parts + o_p, mask=m_p, other=0.0))
+    total = tl.where(total == 0, 1.0, total)  # a row that sees no key
     p_o = part_o + (row * parts + o_p)[:, None] * DV + o_dv[None, :]
     b_o = tl.sum(tl.load(p_o, mask=m_p[:, None] & (o_dv < DV)[None, :], other=0.0), 0) / total
     tl.store(out + row * DV + o_dv, b_o.to(out.dtype.element_ty), mask=o_dv < DV)
@@ -155,8 +175,11 @@ def launch_decode(
     kind: int,
     numbers: tuple[float, ...],
     store: bool,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Attend with one query (B, H, 1, D) that sees every key; returns as `launch_fused`."""
+    """Attend with one query (B, H, 1, D) whom position hides no key; returns as `launch_fused`."""
     batch, heads, _, width = query.shape
     key_heads, keys, value_width = value.shape[1:]
     shape = tile_shape("decode", query)
@@ -181,15 +204,19 @@ def launch_decode(
     # Each kernel is launched while the one before it ends, and waits for it on the device.
     early = not interpreted() and torch.cuda.get_device_capability(query.device) >= (9, 0)
     late = {"launch_pdl": True} if early else {}
+    seen = None
+    if mask is not None:
+        sm_b, sm_h, _, sm_k = mask.stride()
+        seen = (mask.view(torch.uint8), sm_b, sm_h, sm_k)
     scores_kernel[grid](
-        query, key, scores, highest, part_m, part_z, part_s,
-        log2_scale(scale), *query.stride()[:2], *key.stride()[:3], heads, keys, part,
+        query, key, seen, scores, highest, part_m, part_z, part_s,
+        *scales(scale, softcap), *query.stride()[:2], *key.stride()[:3], heads, keys, part,
         GROUPS=groups, ROWS=rows, D=width, BD=shape.BD, BN=BN, EARLY=early, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     weigh_kernel[grid](
-        value, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
-        *value.stride()[:3], heads, keys, part,
+        value, sinks, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta,
+        numbers, *value.stride()[:3], heads, keys, part,
         GROUPS=groups, ROWS=rows, DV=value_width, BDV=BDV, BN=BN, PARTS=PARTS,
         KIND=kind, COUNT=len(numbers), STORE=store, EARLY=early, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages, **late,

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sharpmax.torch.triton_logits import bent, load_sink, noted_bounds, of_head, scales, seen_by, with_sink
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import masked_scores, scaled_statistics_step, statistics_step
 from sharpmax.torch.triton_tiles import (
@@ -23,7 +24,6 @@ from sharpmax.torch.triton_tiles import (
     key_bounds,
     load_rows,
     load_tile,
-    log2_scale,
     poisoned_maximum,
     tile_shape,
     tiles,
@@ -32,16 +32,17 @@ from sharpmax.torch.triton_tiles import (
 
 @triton.jit
 def weigh_block(
-    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_offset, b_z, b_o, LK, left, right, D:
+    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_offset, b_z, b_o, LQ, LK, left,
+    right, seen, bend, D:
     tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
     HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add a block of keys to Z and the output of rows whose maximum is known: exp2(x·scale - offset)."""
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None] - b_offset[:, None]
+    b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * b_scale[:, None] - b_offset[:, None]
     if MASKED:
-        b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     b_p = tl.exp2(b_x)
     b_z += tl.sum(b_p, 1)
     b_v = load_rows(v_tiles, v, sv_l, i_b, i_hk, start, LK, DV, BDV, BN, MASKED, TILED)
@@ -51,16 +52,17 @@ def weigh_block(
 
 @triton.jit
 def online_block(
-    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_m, b_z, b_o, LK, left, right, D:
+    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK, left, right,
+    seen, bend, D:
     tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
     HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add a block of keys to rows whose maximum is still running."""
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None]
+    b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * b_scale[:, None]
     if MASKED:
-        b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     b_m_new = tl.maximum(b_m, tl.max(b_x, 1))
     b_c = tl.exp2(b_m - b_m_new)
     b_p = tl.exp2(b_x - b_m_new[:, None])
@@ -72,8 +74,8 @@ def online_block(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def fused_kernel(
-    q, k, v, k_tiles, v_tiles, out, entropy, logsumexp, maximum, beta, numbers,
-    scale_log2,
+    q, k, v, k_tiles, v_tiles, seen, sinks, out, entropy, logsumexp, maximum, beta, numbers,
+    scale_log2, bend,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
@@ -97,27 +99,34 @@ def fused_kernel(
     b_m = tl.full([BM], -1e18, tl.float32)
     b_z = tl.zeros([BM], tl.float32)
     b_s = tl.zeros([BM], tl.float32)
-    low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    if seen is None:
+        low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    else:
+        seen = of_head(seen, i_b, i_h)
+        low, full_low, full_high, high = noted_bounds(seen, i_m)
     for start in tl.range(full_low, full_high, BN):
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
-        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
+        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend)
         b_m, b_z, b_s, _ = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_s, False)
-    if HAS_LEFT:
+    if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             o_j = start + tl.arange(0, BN)
             b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-            b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
-            b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+            b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * scale_log2
+            b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
             b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
     for start in tl.range(full_high, high, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
-        b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * scale_log2
+        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
         b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
 
     b_m = poisoned_maximum(b_m, b_z)
     m_empty = b_m <= -1e18
+    if sinks is not None:
+        b_m, b_z, b_s, _ = with_sink(b_m * 0.0 + load_sink(sinks, i_h), b_m, b_z, b_s, b_s)
+        b_m = poisoned_maximum(b_m, b_z)
     b_z = tl.where(m_empty, 1.0, b_z)
     b_h = 0.6931471805599453 * (tl.log2(b_z) - tl.where(m_empty, 0.0, b_s) / b_z)
     b_h = tl.where(b_h < 0, 0.0, b_h)
@@ -134,22 +143,24 @@ def fused_kernel(
     b_scale = scale_log2 * b_beta
     b_offset = b_m * b_beta
     b_zw = tl.zeros([BM], tl.float32)
+    if sinks is not None:
+        b_zw += tl.exp2(load_sink(sinks, i_h) * b_beta - b_offset)
     b_o = tl.zeros([BM, BDV], tl.float32)
     for start in tl.range(full_low, full_high, BN):
         b_zw, b_o = weigh_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o,
-            LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED, PRECISION,
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LQ,
+            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED, PRECISION,
         )  # fmt: skip
-    if HAS_LEFT:
+    if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             b_zw, b_o = weigh_block(
                 b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o,
-                LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+                LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
             )  # fmt: skip
     for start in tl.range(full_high, high, BN):
         b_zw, b_o = weigh_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LK,
-            left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LQ,
+            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
         )  # fmt: skip
     b_o = b_o / tl.where(m_empty | (b_zw == 0), 1.0, b_zw)[:, None]
     o_dv = tl.arange(0, BDV)
@@ -160,8 +171,8 @@ def fused_kernel(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def weighted_kernel(
-    q, k, v, k_tiles, v_tiles, beta, out, log2_sum,
-    scale_log2,
+    q, k, v, k_tiles, v_tiles, seen, sinks, beta, out, log2_sum,
+    scale_log2, bend,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
@@ -185,25 +196,34 @@ def weighted_kernel(
     b_m = tl.full([BM], -1e18, tl.float32)
     b_z = tl.zeros([BM], tl.float32)
     b_o = tl.zeros([BM, BDV], tl.float32)
-    low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    if seen is None:
+        low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    else:
+        seen = of_head(seen, i_b, i_h)
+        low, full_low, full_high, high = noted_bounds(seen, i_m)
     for start in tl.range(full_low, full_high, BN):
         b_m, b_z, b_o = online_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LK, left,
-            right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED, PRECISION,
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
+            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED, PRECISION,
         )  # fmt: skip
-    if HAS_LEFT:
+    if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             b_m, b_z, b_o = online_block(
-                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LK,
-                left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
+                left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
             )  # fmt: skip
     for start in tl.range(full_high, high, BN):
         b_m, b_z, b_o = online_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LK, left,
-            right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
+            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
         )  # fmt: skip
     b_m = poisoned_maximum(b_m, b_z)
     m_empty = b_m <= -1e18
+    if sinks is not None:
+        b_run = b_m
+        b_m, b_z, _, _ = with_sink(load_sink(sinks, i_h) * b_scale / scale_log2, b_m, b_z, b_z, b_z)
+        b_o *= tl.exp2(b_run - b_m)[:, None]
+        b_m = poisoned_maximum(b_m, b_z)
     b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
     tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
@@ -222,6 +242,9 @@ def launch_fused(
     kind: int,
     numbers: tuple[float, ...],
     store: bool,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the output and entropy, logsumexp, maximum, beta (empty unless `store`)."""
     batch, heads, length, width = query.shape
@@ -231,9 +254,10 @@ def launch_fused(
     entropy, logsumexp, maximum, beta = (query.new_empty(rows, dtype=torch.float32) for _ in range(4))
     shape = tile_shape("forward", query)
     k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     fused_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles, v_tiles, out, entropy, logsumexp, maximum, beta, numbers,
-        log2_scale(scale),
+        query, key, value, k_tiles, v_tiles, seen, sinks, out, entropy, logsumexp, maximum, beta, numbers,
+        *scales(scale, softcap),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, length, keys, left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
@@ -245,7 +269,17 @@ def launch_fused(
 
 
 def launch_weighted(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float, left: int | None, right: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    *,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(beta·e)·v and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
     batch, heads, length, width = query.shape
@@ -254,9 +288,10 @@ def launch_weighted(
     log2_sum = torch.empty_like(beta)
     shape = tile_shape("forward", query)
     k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     weighted_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles, v_tiles, beta, out, log2_sum,
-        log2_scale(scale),
+        query, key, value, k_tiles, v_tiles, seen, sinks, beta, out, log2_sum,
+        *scales(scale, softcap),
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,

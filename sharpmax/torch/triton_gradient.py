@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sharpmax.torch.triton_logits import bent, noted_bounds, of_head, output_gradient_of_sinks, scales, seen_by, shown
 from sharpmax.torch.triton_statistics import masked_scores
 from sharpmax.torch.triton_tiles import (
     LENGTHS,
@@ -30,7 +31,6 @@ from sharpmax.torch.triton_tiles import (
     key_bounds,
     load_rows,
     load_tile,
-    log2_scale,
     query_bounds,
     tile_shape,
     tiles,
@@ -52,16 +52,18 @@ def statistics_gradient(b_x, b_lse, b_h, b_a0, b_a1, b_a2, CURVED: tl.constexpr)
 @triton.jit
 def query_step(
     b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, scale_log2, b_lse, b_h, b_a0, b_a1,
-    b_a2, b_beta, b_lse_w, b_delta, LK, left, right, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV:
-    tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED:
-    tl.constexpr, OUTPUT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+    b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D: tl.constexpr, BD: tl.constexpr, DV:
+    tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS:
+    tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION:
+    tl.constexpr,
 ):  # fmt: skip
     """Add one block of keys to dq (unscaled) and to Σ log w·dS of a tile of queries."""
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * scale_log2
+    b_t = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend)
+    b_x = b_t * scale_log2
     if MASKED:
-        b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     if STATISTICS:
         b_de = statistics_gradient(
             b_x, b_lse[:, None], b_h[:, None], b_a0[:, None], b_a1[:, None], b_a2[:, None], CURVED
@@ -74,6 +76,8 @@ def query_step(
         # Σ dS = 0: e may be shifted by any constant of the row, here so that beta·e becomes log w.
         b_dbeta += tl.sum(tl.maximum(b_log_w, -1e9) * b_ds, 1)
         b_de = b_beta[:, None] * b_ds
+    if bend is not None:
+        b_de *= 1 - b_t * b_t
     b_dq = tl.dot(b_de.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
     return b_dq, b_dbeta
 
@@ -81,8 +85,8 @@ def query_step(
 @triton.jit
 def key_step(
     b_dk, b_dv, b_k, b_v, q_tiles, q, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, sq_l, i_b, i_h, start, o_j,
-    scale_log2, LQ, LK, left, right, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM:
-    tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED: tl.constexpr,
+    scale_log2, LQ, LK, left, right, seen, bend, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
+    BM: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED: tl.constexpr,
     OUTPUT: tl.constexpr, GIVEN: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add one block of queries to dk (unscaled) and dv of a tile of keys; pointers stand at the head's first row."""
@@ -90,7 +94,8 @@ def key_step(
     m_m = o_m < LQ
     b_q = load_rows(q_tiles, q, sq_l, i_b, i_h, start, LQ, D, BD, BM, MASKED, TILED)
     # Keys down, queries across: the transpose of the other kernel's tile, so dk and dv need none.
-    b_x = tl.dot(b_k, tl.trans(b_q), input_precision=PRECISION) * scale_log2
+    b_t = bent(tl.dot(b_k, tl.trans(b_q), input_precision=PRECISION), bend)
+    b_x = b_t * scale_log2
     if MASKED:
         # As in `masked_scores`, each query's last key, but each key's last query; a query past the end has none.
         o_i = o_m + (LK - LQ)
@@ -98,6 +103,8 @@ def key_step(
         m_visible = o_j[:, None] <= tl.where(m_m, b_last, -1)[None, :]
         if HAS_LEFT:
             m_visible = m_visible & ((o_j + left)[:, None] >= o_i[None, :])
+        if seen is not None:
+            m_visible = m_visible & shown(seen, o_m[None, :], o_j[:, None], LQ, LK)
         b_x = tl.where(m_visible, b_x, -1e18)
     if STATISTICS:
         b_lse = tl.load(lse + o_m, mask=m_m, other=float("inf"))
@@ -117,14 +124,16 @@ def key_step(
         b_dv = tl.dot(b_w.to(b_do.dtype), b_do, b_dv, input_precision=PRECISION)
         b_g = tl.dot(b_v, tl.trans(b_do), input_precision=PRECISION)
         b_de = b_beta[None, :] * b_w * (b_g - b_delta[None, :])
+    if bend is not None:
+        b_de *= 1 - b_t * b_t
     b_dk = tl.dot(b_de.to(b_q.dtype), b_q, b_dk, input_precision=PRECISION)
     return b_dk, b_dv
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def query_gradient_kernel(
-    q, k, v, k_tiles, starts, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, d_sharp, slope, d_beta, dq,
-    scale, scale_log2,
+    q, k, v, k_tiles, starts, seen, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, d_sharp, slope, d_beta, dq,
+    scale, scale_log2, bend,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, sd_b, sd_h, sd_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
@@ -174,28 +183,35 @@ def query_gradient_kernel(
         b_beta, b_lse_w, b_delta, b_dbeta, b_do = (b_none, b_none, b_none, b_none, b_q)
 
     b_dq = tl.zeros([BM, BD], tl.float32)
-    low, full_low, full_high, high = key_bounds(
-        i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, starts, DOCUMENTS
-    )
+    if seen is None:
+        low, full_low, full_high, high = key_bounds(
+            i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, starts, DOCUMENTS
+        )
+    else:
+        seen = of_head(seen, i_b, i_h)
+        low, full_low, full_high, high = noted_bounds(seen, i_m)
     if DOCUMENTS:
         left = o_i - tl.load(starts + o_m, mask=m_m, other=0)
     for start in tl.range(full_low, full_high, BN):
         b_dq, b_dbeta = query_step(
             b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
-            b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT,
+            b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT,
+            HAS_RIGHT,
             STATISTICS, CURVED, OUTPUT, False, TILED, PRECISION,
         )  # fmt: skip
-    if HAS_LEFT:
+    if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             b_dq, b_dbeta = query_step(
                 b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse,
-                b_h, b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT,
+                b_h, b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN,
+                HAS_LEFT,
                 HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
             )  # fmt: skip
     for start in tl.range(full_high, high, BN):
         b_dq, b_dbeta = query_step(
             b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
-            b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LK, left, right, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT,
+            b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT,
+            HAS_RIGHT,
             STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
         )  # fmt: skip
     b_dq *= scale
@@ -211,8 +227,8 @@ def query_gradient_kernel(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def key_gradient_kernel(
-    q, k, v, q_tiles, ends, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, dk, dv,
-    scale, scale_log2,
+    q, k, v, q_tiles, ends, seen, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, dk, dv,
+    scale, scale_log2, bend,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, sd_b, sd_h, sd_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
@@ -236,33 +252,42 @@ def key_gradient_kernel(
         b_dv = tl.zeros([BN, BDV], tl.float32)
     else:
         b_v, b_dv = (b_k, b_dk)
-    low, full_low, full_high, high = query_bounds(
-        i_n * BN, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, ends, DOCUMENTS
-    )
+    last = left
     if DOCUMENTS:
-        left = tl.load(ends + o_j, mask=o_j < LK, other=0) - 1 - o_j
+        last = tl.load(ends + o_j, mask=o_j < LK, other=0) - 1 - o_j
     # The heads of a group one after the other, in this program: a fixed order, and no atomics.
     for i_g in tl.range(0, GROUPS):
         i_h = i_hk * GROUPS + i_g
+        if seen is None:
+            here = None
+            low, full_low, full_high, high = query_bounds(
+                i_n * BN, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, ends, DOCUMENTS
+            )
+        else:
+            here = of_head(seen, i_b, i_h)
+            low, full_low, full_high, high = noted_bounds(here, i_n)
         p_q = q + i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
         row = (i_b.to(tl.int64) * H + i_h) * LQ
         for start in tl.range(low, full_low, BM):
             b_dk, b_dv = key_step(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
-                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True, TILED, PRECISION,
+                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
+                here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True,
+                TILED, PRECISION,
             )  # fmt: skip
         for start in tl.range(full_low, full_high, BM):
             b_dk, b_dv = key_step(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
-                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, False, TILED, PRECISION,
+                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
+                here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, False,
+                TILED, PRECISION,
             )  # fmt: skip
         for start in tl.range(full_high, high, BM):
             b_dk, b_dv = key_step(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
-                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, left, right,
-                D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True, TILED, PRECISION,
+                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
+                here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True,
+                TILED, PRECISION,
             )  # fmt: skip
     o_key = (i_b.to(tl.int64) * HK + i_hk) * LK + o_j
     m_j = (o_j < LK)[:, None]
@@ -285,12 +310,14 @@ def launch_statistics_gradient(
     right: int | None,
     fold: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None,
     documents: tuple[Tensor, Tensor] | None = None,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return dq and dk of the statistics; `fold` is (dq', beta, dbeta/dH, incoming dbeta), and overwrites a_1.
 
     Without `coefficients` (a_0, a_1, a_2), nothing flows into the statistics but what `fold` brings, nor has it an
-    incoming dbeta. `documents` are the starts and ends of packed ones. dq lies as dq' does, which is dense, dk as the
-    key.
+    incoming dbeta. `documents` are the starts and ends of packed ones, `mask` is (B, H, Lq, Lk). dq lies as dq' does,
+    which is dense, dk as the key.
     """
     given = coefficients is not None
     a0, a1, a2 = coefficients if coefficients is not None else (entropy, torch.empty_like(entropy), None)
@@ -299,7 +326,7 @@ def launch_statistics_gradient(
     dk = torch.empty_like(key)
     curved = a2 if a2 is not None else a0
     starts, ends = documents if documents is not None else (entropy, entropy)
-    strides, sizes = _shared(query, key, key, scale, left, right)
+    strides, sizes = _shared(query, key, key, scale, left, right, softcap)
     batch, heads, length, width = query.shape
     kinds = {
         "GROUPS": heads // key.shape[1], "D": width, "DV": width, "HAS_LEFT": left is not None or documents is not None,
@@ -308,16 +335,18 @@ def launch_statistics_gradient(
     }  # fmt: skip
     shape = tile_shape("gradient of queries", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
-        query, key, key, k_tiles, starts, query, log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope,
+        query, key, key, k_tiles, starts, seen, query, log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope,
         a0 if d_beta is None else d_beta, dq, *strides, *dq.stride()[:3], *sizes, BD=shape.BD, BDV=shape.BD,
         BM=shape.BM, BN=shape.BN, FOLD=fold is not None, TILED=k_tiles is not key, PRECISION=shape.precision,
         num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
     )  # fmt: skip
     shape = tile_shape("gradient of keys", query)
     q_tiles = tiles(query, shape.BM, shape.BD)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BN, BN=shape.BM, by_key=True)
     key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
-        query, key, key, q_tiles, ends, query, log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk,
+        query, key, key, q_tiles, ends, seen, query, log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk,
         *strides, *dk.stride()[:3], *sizes, BD=shape.BD, BDV=shape.BD, BM=shape.BM, BN=shape.BN,
         TILED=q_tiles is not query, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
         **kinds,
@@ -337,13 +366,16 @@ def launch_output_gradient(
     scale: float,
     left: int | None,
     right: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return dq, dk, dv and dbeta of the second pass; `log2_sum` is of the sharpened rows."""
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Return dq, dk, dv, dbeta and dsinks of the second pass; `log2_sum` is of the sharpened rows."""
     d_output = d_output.contiguous()
     delta = (d_output.float() * output.float()).sum(-1)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     d_beta = torch.empty_like(beta)
-    strides, sizes = _shared(query, key, value, scale, left, right)
+    strides, sizes = _shared(query, key, value, scale, left, right, softcap)
     batch, heads, length, width = query.shape
     BDV = max(16, triton.next_power_of_2(value.shape[3]))
     kinds = {
@@ -353,25 +385,32 @@ def launch_output_gradient(
     }  # fmt: skip
     shape = tile_shape("gradient of queries", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles, beta, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, query, beta,
+        query, key, value, k_tiles, beta, seen, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, query,
+        beta,
         d_beta, dq, *strides, *dq.stride()[:3], *sizes, BD=shape.BD, BM=shape.BM, BN=shape.BN, FOLD=False,
         TILED=k_tiles is not key, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
         **kinds,
     )  # fmt: skip
     shape = tile_shape("gradient of keys", query)
     q_tiles = tiles(query, shape.BM, shape.BD)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BN, BN=shape.BM, by_key=True)
     key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
-        query, key, value, q_tiles, beta, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, dk, dv,
+        query, key, value, q_tiles, beta, seen, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, dk, dv,
         *strides, *dk.stride()[:3], *sizes, BD=shape.BD, BM=shape.BM, BN=shape.BN, TILED=q_tiles is not query,
         PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
     )  # fmt: skip
-    return dq, dk, dv, d_beta
+    if sinks is None:
+        return dq, dk, dv, d_beta, None
+    d_sinks, through_beta = output_gradient_of_sinks(sinks, beta, log2_sum, delta)
+    return dq, dk, dv, d_beta + through_beta, d_sinks.to(sinks.dtype)
 
 
 def _shared(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, left: int | None, right: int | None
-) -> tuple[tuple[float | int, ...], tuple[int, ...]]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float, left: int | None, right: int | None, softcap: float | None
+) -> tuple[tuple[float | int | None, ...], tuple[int, ...]]:
     """Return the arguments that both kernels take in the same places: before the gradient's strides, and after."""
     strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3])
-    return (scale, log2_scale(scale), *strides), (query.shape[1], query.shape[2], key.shape[2], left or 0, right or 0)
+    sizes = (query.shape[1], query.shape[2], key.shape[2], left or 0, right or 0)
+    return (scale, *scales(scale, softcap), *strides), sizes

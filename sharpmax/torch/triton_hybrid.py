@@ -33,6 +33,9 @@ def refusal(request: Request) -> str | None:
     reason = kernels_refuse(request)
     if reason is not None:
         return reason
+    for name in ("mask", "softcap", "sinks"):
+        if getattr(request, name) is not None:
+            return f"PyTorch's fast kernels know no {name}; 'triton' does"
     if request.query.dtype not in (torch.float16, torch.bfloat16):
         return "PyTorch's fast kernels take half precision; 'triton' computes in float32"
     if request.left is not None or request.right not in (None, 0):

@@ -14,7 +14,8 @@ from torch import Tensor
 from sharpmax.torch.triton_decode import launch_decode
 from sharpmax.torch.triton_forward import launch_fused, launch_weighted
 from sharpmax.torch.triton_gradient import launch_output_gradient, launch_statistics_gradient
-from sharpmax.torch.triton_sharpened import attend_sharpened
+from sharpmax.torch.triton_logits import statistics_gradient_of_sinks
+from sharpmax.torch.triton_sharpened import attend_sharpened, attend_walking, walk
 from sharpmax.torch.triton_statistics import launch_statistics
 from sharpmax.torch.untraced import untraced
 
@@ -31,25 +32,28 @@ def row_statistics(
     row_scale: Tensor | None,
     starts: Tensor | None,
     ends: Tensor | None,
+    mask: Tensor | None,
+    sinks: Tensor | None,
     scale: float,
     left: int | None,
     right: int | None,
+    softcap: float | None,
     variance: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Entropy, logsumexp, log2 Σ 2^x, maximum and variance of every row of scaled logits.
 
-    `starts` and `ends` are of packed documents, as in every operator below: both or neither.
+    As in every operator below: `starts` and `ends` are of packed documents, both or neither; a mask is (B, H, Lq, Lk).
     """
     found = launch_statistics(
         query, key, scale=scale, left=left, right=right, row_scale=row_scale, variance=variance, kind=0, numbers=(),
-        sharpened=False, starts=starts,
+        sharpened=False, starts=starts, mask=mask, softcap=softcap, sinks=sinks,
     )  # fmt: skip
     return found[:5]
 
 
 @row_statistics.register_fake
-def _(query: Tensor, key: Tensor, row_scale: Any, starts: Any, ends: Any, scale: float, left: Any, right: Any,
-      variance: bool) -> Any:  # fmt: skip
+def _(query: Tensor, key: Tensor, row_scale: Any, starts: Any, ends: Any, mask: Any, sinks: Any, scale: float,
+      left: Any, right: Any, softcap: Any, variance: bool) -> Any:  # fmt: skip
     rows = query.shape[:3]
     made = [query.new_empty(rows, dtype=torch.float32) for _ in range(4)]
     return *made, query.new_empty(rows if variance else (0,), dtype=torch.float32)
@@ -65,50 +69,55 @@ def row_statistics_gradient(
     row_scale: Tensor | None,
     starts: Tensor | None,
     ends: Tensor | None,
+    mask: Tensor | None,
+    sinks: Tensor | None,
     d_entropy: Tensor | None,
     d_logsumexp: Tensor | None,
     d_variance: Tensor | None,
     scale: float,
     left: int | None,
     right: int | None,
-) -> tuple[Tensor, Tensor]:
-    """Gradient of the statistics: dq and dk."""
+    softcap: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient of the statistics: dq, dk and dsinks, which is empty where there are none."""
     zero = torch.zeros_like(entropy)
     a0 = zero if d_logsumexp is None else d_logsumexp.float()
     a1 = zero if d_entropy is None else -d_entropy.float()
     if d_variance is not None:
         a0, a1 = a0 - variance * d_variance, a1 + 2 * d_variance
     a2 = None if d_variance is None else d_variance.float().contiguous()
+    how: dict[str, Any] = {
+        "log2_sum": log2_sum, "entropy": entropy, "coefficients": (a0.contiguous(), a1.contiguous(), a2),
+        "scale": scale, "left": left, "right": right, "documents": _documents(starts, ends), "mask": mask,
+    }  # fmt: skip
+    d_sinks = entropy.new_empty(0)
+    if sinks is not None:
+        bent = (a0, a1) if a2 is None else (a0, a1, a2)
+        d_sinks = statistics_gradient_of_sinks(sinks, entropy, log2_sum, row_scale, bent).to(sinks.dtype)
     if row_scale is None:
-        return launch_statistics_gradient(
-            query, key, log2_sum=log2_sum, entropy=entropy,
-            coefficients=(a0.contiguous(), a1.contiguous(), a2), scale=scale, left=left, right=right,
-            documents=_documents(starts, ends),
-        )  # fmt: skip
+        return *launch_statistics_gradient(query, key, softcap=softcap, **how), d_sinks
     # softmax(r·e) of the query r·q: the chain rule through r is one more factor on each row of dq.
     scaled = query.float() * row_scale.unsqueeze(-1)
-    dq, dk = launch_statistics_gradient(
-        scaled, key.float(), log2_sum=log2_sum, entropy=entropy,
-        coefficients=(a0.contiguous(), a1.contiguous(), a2), scale=scale, left=left, right=right,
-        documents=_documents(starts, ends),
-    )  # fmt: skip
-    return (dq * row_scale.unsqueeze(-1)).to(query.dtype), dk.to(key.dtype)
+    dq, dk = launch_statistics_gradient(scaled, key.float(), **how)
+    return (dq * row_scale.unsqueeze(-1)).to(query.dtype), dk.to(key.dtype), d_sinks
 
 
 @row_statistics_gradient.register_fake
-def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
-    return query.new_empty(query.shape), torch.empty_like(key)
+def _(query: Tensor, key: Tensor, entropy: Tensor, log2_sum: Any, variance: Any, row_scale: Any, starts: Any, ends: Any,
+      mask: Any, sinks: Tensor | None, *rest: Any) -> Any:  # fmt: skip
+    return query.new_empty(query.shape), torch.empty_like(key), _like_sinks(sinks, entropy)
 
 
 row_statistics_gradient = untraced(row_statistics_gradient)
 
 
 def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, row_scale, starts, ends, ctx.scale, ctx.left, ctx.right, ctx.with_variance = inputs
+    query, key, row_scale, starts, ends, mask, sinks, *rest = inputs
+    ctx.scale, ctx.left, ctx.right, ctx.softcap, ctx.with_variance = rest
     entropy, _, log2_sum, _, variance = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(log2_sum)
-    ctx.save_for_backward(query, key, entropy, log2_sum, variance, row_scale, starts, ends)
+    ctx.save_for_backward(query, key, entropy, log2_sum, variance, row_scale, starts, ends, mask, sinks)
 
 
 def _statistics_backward(
@@ -116,11 +125,11 @@ def _statistics_backward(
 ) -> Any:
     if d_maximum is not None:
         raise NotImplementedError(NO_GRADIENT_OF_MAXIMUM)
-    dq, dk = row_statistics_gradient(
+    dq, dk, d_sinks = row_statistics_gradient(
         *ctx.saved_tensors, d_entropy, d_logsumexp, d_variance if ctx.with_variance else None, ctx.scale, ctx.left,
-        ctx.right,
+        ctx.right, ctx.softcap,
     )  # fmt: skip
-    return dq, dk, *(None,) * 7
+    return dq, dk, *(None,) * 4, d_sinks if d_sinks.numel() else None, *(None,) * 5
 
 
 row_statistics = untraced(row_statistics, keep=_keep_statistics, backward=_statistics_backward)
@@ -208,6 +217,10 @@ def _dense(rows: Tensor) -> Tensor:
     return rows if is_laid else rows.contiguous()
 
 
+def _like_sinks(sinks: Tensor | None, rows: Tensor) -> Tensor:
+    return rows.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)
+
+
 def _documents(starts: Tensor | None, ends: Tensor | None) -> tuple[Tensor, Tensor] | None:
     return None if starts is None or ends is None else (starts, ends)
 
@@ -245,9 +258,9 @@ def _sharpened_backward(
         dq = None if d_sharp is None else scaled_rows(d_sharp, beta)
         if d_entropy is None and d_logsumexp is None:
             return dq, None, *nothing
-        more, dk = row_statistics_gradient(
-            query, key, entropy, log2_sum, entropy, None, starts, ends, d_entropy, d_logsumexp, None, ctx.scale,
-            ctx.left, ctx.right,
+        more, dk, _ = row_statistics_gradient(
+            query, key, entropy, log2_sum, entropy, None, starts, ends, None, None, d_entropy, d_logsumexp, None,
+            ctx.scale, ctx.left, ctx.right, None,
         )  # fmt: skip
         return more if dq is None else dq + more, dk, *nothing
     d_sharp = torch.zeros_like(query) if d_sharp is None else d_sharp
@@ -280,10 +293,22 @@ sharpened_attention = untraced(sharpened_attention)
 
 @torch.library.custom_op("sharpmax::weighted", mutates_args=())
 def weighted(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, scale: float, left: int | None, right: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """softmax(beta·e)·v, and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
-    return launch_weighted(query, key, value, beta.contiguous(), scale=scale, left=left, right=right)
+    return launch_weighted(
+        query, key, value, beta.contiguous(), scale=scale, left=left, right=right, mask=mask, softcap=softcap,
+        sinks=sinks,
+    )  # fmt: skip
 
 
 @weighted.register_fake
@@ -300,34 +325,40 @@ def weighted_gradient(
     output: Tensor,
     log2_sum: Tensor,
     d_output: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
     scale: float,
     left: int | None,
     right: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradient of `weighted`: dq, dk, dv and dbeta."""
-    return launch_output_gradient(
+    softcap: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradient of `weighted`: dq, dk, dv, dbeta, and dsinks, which is empty where there are none."""
+    dq, dk, dv, d_beta, d_sinks = launch_output_gradient(
         query, key, value, beta=beta.contiguous(), log2_sum=log2_sum, output=output, d_output=d_output,
-        scale=scale, left=left, right=right,
+        scale=scale, left=left, right=right, mask=mask, softcap=softcap, sinks=sinks,
     )  # fmt: skip
+    return dq, dk, dv, d_beta, beta.new_empty(0) if d_sinks is None else d_sinks
 
 
 @weighted_gradient.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *rest: Any) -> Any:
-    return *(x.new_empty(x.shape) for x in (query, key, value)), torch.empty_like(beta)
+def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, output: Any, log2_sum: Any, d_output: Any, mask: Any,
+      sinks: Tensor | None, *rest: Any) -> Any:  # fmt: skip
+    return *(x.new_empty(x.shape) for x in (query, key, value)), torch.empty_like(beta), _like_sinks(sinks, beta)
 
 
 weighted_gradient = untraced(weighted_gradient)
 
 
 def _keep_weighted(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, beta, ctx.scale, ctx.left, ctx.right = inputs
+    query, key, value, beta, mask, sinks, ctx.scale, ctx.left, ctx.right, ctx.softcap = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(query, key, value, beta, *output)
+    ctx.save_for_backward(query, key, value, beta, *output, mask, sinks)
 
 
 def _weighted_backward(ctx: Any, d_output: Tensor, d_logsumexp: Any) -> Any:
-    gradients = weighted_gradient(*ctx.saved_tensors, d_output, ctx.scale, ctx.left, ctx.right)
-    return *gradients, None, None, None
+    *saved, mask, sinks = ctx.saved_tensors
+    *gradients, d_sinks = weighted_gradient(*saved, d_output, mask, sinks, ctx.scale, ctx.left, ctx.right, ctx.softcap)
+    return *gradients, None, d_sinks if d_sinks.numel() else None, *(None,) * 4
 
 
 weighted = untraced(weighted, keep=_keep_weighted, backward=_weighted_backward)
@@ -338,24 +369,36 @@ def fused(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
     scale: float,
     left: int | None,
     right: int | None,
+    softcap: float | None,
     kind: int,
     numbers: Sequence[float],
     store: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Both passes without a gradient: output, entropy, logsumexp, maximum, beta. A lone query that sees all decodes."""
+    """Both passes without a gradient: output, entropy, logsumexp, maximum, beta.
+
+    A lone query that sees all decodes; what `hybrid` leaves of long rows, as of more keys than queries, walks.
+    """
+    how: dict[str, Any] = {
+        "scale": scale, "kind": kind, "numbers": tuple(numbers), "store": store, "mask": mask, "softcap": softcap,
+        "sinks": sinks,
+    }  # fmt: skip
     if query.shape[2] == 1 and left is None and (right is None or right >= 0):
-        return launch_decode(query, key, value, scale=scale, kind=kind, numbers=tuple(numbers), store=store)
-    return launch_fused(
-        query, key, value, scale=scale, left=left, right=right, kind=kind, numbers=tuple(numbers), store=store
-    )
+        return launch_decode(query, key, value, **how)
+    if left is None and mask is None and softcap is None and sinks is None and not store and walk(query, key, value):
+        none = query.new_empty(0, dtype=torch.float32)
+        walked = attend_walking(query, key, value, scale=scale, right=right, kind=kind, numbers=tuple(numbers))
+        return walked, none, none.clone(), none.clone(), none.clone()  # an operator's outputs share no memory
+    return launch_fused(query, key, value, left=left, right=right, **how)
 
 
 @fused.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, scale: float, left: Any, right: Any, kind: int, numbers: Any,
-      store: bool) -> Any:  # fmt: skip
+def _(query: Tensor, key: Tensor, value: Tensor, mask: Any, sinks: Any, scale: float, left: Any, right: Any,
+      softcap: Any, kind: int, numbers: Any, store: bool) -> Any:  # fmt: skip
     rows = query.shape[:3] if store else (0,)
     out = query.new_empty((*query.shape[:3], value.shape[3]))
     return out, *(query.new_empty(rows, dtype=torch.float32) for _ in range(4))

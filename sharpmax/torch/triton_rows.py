@@ -5,7 +5,7 @@ from torch import Tensor
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
-from sharpmax.torch.lengths import counted_by_position
+from sharpmax.torch.lengths import counted
 from sharpmax.torch.request import NO_TANGENTS, Request
 from sharpmax.torch.triton_policy import least_beta
 from sharpmax.torch.triton_tiles import interpreted
@@ -20,9 +20,10 @@ def kernels_refuse(request: Request) -> str | None:
         return f"the kernels run on CUDA devices, not on {request.query.device.type}"
     if interpreted() and request.query.dtype == torch.bfloat16:
         return "Triton's interpreter multiplies bfloat16 as integers"
-    for name in ("mask", "bias", "softcap", "sinks"):
-        if getattr(request, name) is not None:
-            return f"{name} is not honoured by the kernels yet"
+    if request.bias is not None:
+        return "bias is not honoured by the kernels"
+    if request.softcap is not None and request.needs_gradient and getattr(request.policy, "iterative", False):
+        return "the gradient of a beta that is solved for does not go through the kernels' softcap"
     if request.dropout:
         return "dropout is drawn by 'eager' only"
     if request.has_tangent:
@@ -49,12 +50,19 @@ def document_bounds(request: Request) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if request.documents is None else (request.documents.starts, request.documents.ends)
 
 
+def mask_and_sinks(request: Request) -> tuple[Tensor | None, Tensor | None]:
+    """Return the mask (B, H, Lq, Lk), of stride 0 where it is one for all, and the sinks; or nothing."""
+    mask = None if request.mask is None else request.mask.expand(*request.rows, request.key.shape[2])
+    return mask, None if request.sinks is None else request.sinks.contiguous()
+
+
 def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
     """Run the statistics kernel."""
     query, key, _ = request.packed()
     scale = None if row_scale is None else row_scale.detach().contiguous()
     entropy, logsumexp, _, maximum, variance = triton_ops.row_statistics(
-        query, key, scale, *document_bounds(request), request.scale, request.left, request.right, "variance" in extra
-    )
+        query, key, scale, *document_bounds(request), *mask_and_sinks(request), request.scale, request.left,
+        request.right, request.softcap, "variance" in extra,
+    )  # fmt: skip
     spread = variance if "variance" in extra else None
-    return RowStats(entropy, logsumexp, maximum, counted_by_position(request), variance=spread)
+    return RowStats(entropy, logsumexp, maximum, counted(request), variance=spread)

@@ -82,12 +82,26 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, scale: float, right: in
 def attend_sharpened(
     query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...]
 ) -> Tensor:
-    """Return softmax(beta(H)·e)·v (B, H, Lq, D) with a policy that is numbers; value is as wide as query."""
-    is_large = query.numel() * query.element_size() > LARGE
-    if serves(query, key) and walks(query, value):
-        attend = _looked_at if query.numel() * key.shape[2] >= WORTH_LOOKING else _in_two_walks
-    else:
-        attend = _by_head if is_large else _by_another_kernel
+    """Return softmax(beta(H)·e)·v (B, H, Lq, D) with a policy that is numbers; value is as wide as query.
+
+    Causal calls have as many queries as keys, or `walk`.
+    """
+    if walk(query, key, value):
+        return attend_walking(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers)
+    attend = _by_head if query.numel() * query.element_size() > LARGE else _by_another_kernel
+    return attend(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers)
+
+
+def walk(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Tell whether the kernels for Hopper serve these tensors, and are the fastest."""
+    return query.shape[3] == value.shape[3] and serves(query, key) and walks(query, value)
+
+
+def attend_walking(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...]
+) -> Tensor:
+    """As `attend_sharpened`, of tensors that `walk`."""
+    attend = _looked_at if query.numel() * key.shape[2] >= WORTH_LOOKING else _in_two_walks
     return attend(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers)
 
 
@@ -110,7 +124,7 @@ def _looked_at(
             sharpened=out[:0], asked=next(counters), **how,
         )  # fmt: skip
 
-    def walk(**how: Any) -> None:
+    def walked(**how: Any) -> None:
         launch_once(
             query, key, value, out, beta, scale=scale, right=right, foretold=foretold, asked=next(counters), **how
         )
@@ -118,12 +132,12 @@ def _looked_at(
     statistics(settled=settled, share=sample, look=counts)
     # All roads: on the device, what is not of the one that the sample points to ends at once.
     statistics(share=others, foretold=foretold)
-    walk(judged=Judged(kind, numbers, marks))
+    walked(judged=Judged(kind, numbers, marks))
     if settled is not None:
         statistics(settled=settled, share=others, foretold=foretold)
         launch_leaders(query, key, value, out, settled.leaders, foretold, right=right)
     launch_list(query, marks, listed, foretold, together=heads_together(query, key, value))
-    walk(listed=listed)
+    walked(listed=listed)
     return out
 
 

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sharpmax.torch.triton_logits import bent, load_sink, noted_bounds, of_head, scales, seen_by, shown, with_sink
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics_hopper import launch_on_hopper, serves
 from sharpmax.torch.triton_tiles import (
@@ -26,7 +27,6 @@ from sharpmax.torch.triton_tiles import (
     key_bounds,
     load_rows,
     load_tile,
-    log2_scale,
     poisoned_maximum,
     tile_shape,
     tiles,
@@ -66,20 +66,25 @@ def scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_t, VARIANCE: tl.conste
 
 
 @triton.jit
-def masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
-    """Write -1e18 where key j is not visible to the query at position i. Not -inf: x·2^x must be 0 there, not NaN."""
+def masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
+    """Write -1e18 where key j is not visible to the query at position i. Not -inf: x·2^x must be 0 there, not NaN.
+
+    `seen` is the head's mask (`of_head`) or None.
+    """
     # One comparison an element and side: each row's last (and first) key is known.
     b_last = tl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
     m_visible = o_j[None, :] <= b_last[:, None]
     if HAS_LEFT:
         m_visible = m_visible & (o_j[None, :] >= (o_i - left)[:, None])
+    if seen is not None:
+        m_visible = m_visible & shown(seen, (o_i - (LK - LQ))[:, None], o_j[None, :], LQ, LK)
     return tl.where(m_visible, b_x, -1e18)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def statistics_kernel(
-    q, k, k_tiles, starts, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope, sharpened, numbers,
-    scale_log2,
+    q, k, k_tiles, starts, seen, sinks, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope,
+    sharpened, numbers, scale_log2, bend,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, ss_b, ss_h, ss_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -106,32 +111,41 @@ def statistics_kernel(
     b_z = tl.zeros([BM], tl.float32)
     b_s = tl.zeros([BM], tl.float32)
     b_t = tl.zeros([BM], tl.float32)
-    low, full_low, full_high, high = key_bounds(
-        i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, starts, DOCUMENTS
-    )
+    if seen is None:
+        low, full_low, full_high, high = key_bounds(
+            i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, starts, DOCUMENTS
+        )
+    else:
+        seen = of_head(seen, i_b, i_h)
+        low, full_low, full_high, high = noted_bounds(seen, i_m)
     if DOCUMENTS:
         left = o_i - tl.load(starts + o_m, mask=o_m < LQ, other=0)
     for start in tl.range(full_low, full_high, BN):
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
-        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
+        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend)
         b_m, b_z, b_s, b_t = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_t, VARIANCE)
-    if HAS_LEFT:
+    if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             o_j = start + tl.arange(0, BN)
             b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-            b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None]
-            b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+            b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * b_scale[:, None]
+            b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
             b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
     for start in tl.range(full_high, high, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-        b_x = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION) * b_scale[:, None]
-        b_x = masked_scores(b_x, o_i, o_j, LK, left, right, HAS_LEFT, HAS_RIGHT)
+        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * b_scale[:, None]
+        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
         b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
 
     b_m = poisoned_maximum(b_m, b_z)
     # A row that saw only masked scores still has m = -1e18, and exp2(0) a masked score in Z.
     m_empty = b_m <= -1e18
+    if sinks is not None:
+        b_sink = load_sink(sinks, i_h)
+        b_sink = b_sink * tl.load(row_scale + o_row, mask=o_m < LQ, other=1.0) if ROW_SCALE else b_m * 0.0 + b_sink
+        b_m, b_z, b_s, b_t = with_sink(b_sink, b_m, b_z, b_s, b_t)
+        b_m = poisoned_maximum(b_m, b_z)
     b_z = tl.where(m_empty, 1.0, b_z)
     b_s = tl.where(m_empty, 0.0, b_s)
     b_mean = b_s / b_z
@@ -185,12 +199,15 @@ def launch_statistics(
     starts: Tensor | None = None,
     store: bool = True,
     keep: bool = True,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return entropy, logsumexp, log2 Σ 2^x, maximum, variance, beta, slope (B, H, Lq) and beta·q.
 
     What was not asked for is empty: `store` asks for logsumexp and maximum, `keep` for what a gradient needs (entropy,
     log2 Σ 2^x, slope). `into` is where beta·q goes, contiguous, if not into memory of its own. `starts` are of packed
-    documents (`Documents`), causal and without a window; beta·q then lies as q does.
+    documents (`Documents`), causal and without a window; beta·q then lies as q does. `mask` is (B, H, Lq, Lk).
     """
     batch, heads, length, width = query.shape
     rows = (batch, heads, length)
@@ -206,7 +223,8 @@ def launch_statistics(
         scaled = query.new_empty(query.shape) if starts is None else torch.empty_like(query)
     else:
         scaled = query.new_empty((0, 0, 0, 0))
-    if left is None and starts is None and row_scale is None and not variance and serves(query, key):
+    is_plain = left is None and starts is None and mask is None and softcap is None and sinks is None
+    if is_plain and row_scale is None and not variance and serves(query, key):
         kept, stored = (lambda x: x if keep else new(True)), (lambda x: x if store else new(True))
         launch_on_hopper(  # which writes all rows or none
             query, key, scale=scale, right=right, kind=kind, numbers=numbers,
@@ -217,10 +235,11 @@ def launch_statistics(
     is_short = starts is not None or key.shape[2] <= SHORT_ROWS  # documents: most are
     shape = tile_shape("statistics of short rows" if is_short else "statistics", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     statistics_kernel[(blocks(length, shape.BM), batch * heads)](
-        query, key, k_tiles, starts if starts is not None else entropy, row_scale if row_scale is not None else entropy,
-        entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled, numbers or (0.0,),
-        log2_scale(scale),
+        query, key, k_tiles, starts if starts is not None else entropy, seen, sinks,
+        row_scale if row_scale is not None else entropy, entropy, logsumexp, log2_sum, maximum, spread, beta, slope,
+        scaled, numbers or (0.0,), *scales(scale, softcap),
         *query.stride()[:3], *key.stride()[:3], *scaled.stride()[:3],
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, BM=shape.BM, BN=shape.BN,

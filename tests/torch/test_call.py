@@ -80,6 +80,8 @@ def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
         shapes = ((1, 2, queries, width), (1, 2, 64, width), (1, 2, 64, value_width or width))
         with FakeTensorMode():
             tensors = [torch.empty(s, device="cuda", dtype=dtype, requires_grad=requires_grad) for s in shapes]
+            made = {"mask": torch.empty(64, dtype=torch.bool, device="cuda"), "sinks": torch.empty(2, device="cuda")}
+            options |= {name: tensor for name, tensor in made.items() if name in options}
             return which_implementation(*tensors, **options).implementation
 
     assert chosen(torch.bfloat16) == "hybrid"
@@ -93,6 +95,11 @@ def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
     assert chosen(width=128, return_stats=True) == "chunked"
     assert chosen(torch.bfloat16, width=128, return_stats=True) == "hybrid"
     assert chosen(torch.float64) == "chunked"
+    for options in ({"mask": True}, {"sinks": True}, {"softcap": 5.0}, {"is_causal": True, "queries": 8}):
+        assert chosen(torch.bfloat16, **options) == "triton"
+        assert chosen(torch.bfloat16, requires_grad=True, **options) == "triton"
+    assert chosen(torch.bfloat16, softcap=5.0, policy=EntropyTarget(1.0)) == "triton"
+    assert chosen(torch.bfloat16, softcap=5.0, policy=EntropyTarget(1.0), requires_grad=True) == "chunked"
     # The one case where 'triton' is over its budget: KNOWN_MISSES of the contract.
     for queries in (1, 64):
         assert chosen(policy=EntropyTarget(1.0), queries=queries) == "triton"
@@ -110,10 +117,7 @@ def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
         ("stock", {"return_stats": True}),
         ("stock", {"mask": torch.ones(24, dtype=torch.bool)}),
         ("chunked", {"dropout": 0.5}),
-        ("triton", {"mask": torch.ones(24, dtype=torch.bool)}),
         ("triton", {"bias": torch.zeros(24)}),
-        ("triton", {"softcap": 5.0}),
-        ("triton", {"sinks": torch.zeros(4)}),
         ("triton", {"dropout": 0.5}),
         ("triton", {"scale": -1.0}),
         ("hybrid", {"window": 3}),

@@ -90,7 +90,7 @@ def may_refuse(implementation: str, case: Case, dtype: torch.dtype) -> bool:
     half = dtype in (torch.float16, torch.bfloat16)
     changed_logits = any((case.mask, case.bias, case.softcap, case.sinks))
     if implementation == "triton":
-        return changed_logits or dtype == torch.float64
+        return case.bias is not None or dtype == torch.float64
     unaligned = case.is_causal and case.queries != case.keys and case.queries != 1
     if implementation == "hybrid":
         fits = half and case.width == case.value_width and case.queries != 1

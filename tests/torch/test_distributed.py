@@ -25,7 +25,7 @@ def found(tmp_path_factory):
     processes = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), str(folder)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -105,7 +105,9 @@ def by_eager(q, k, *, extra=frozenset()):
 def test_statistics_and_their_gradients(sizes, by_item):
     q, k, _ = packed(sizes, torch.float32, by_item=by_item)
     variance = frozenset({"variance"})
-    entropy, logsumexp, _, maximum, spread = triton_ops.row_statistics(q, k, None, *bounds(sizes), 0.25, None, 0, True)
+    entropy, logsumexp, _, maximum, spread = triton_ops.row_statistics(
+        q, k, None, *bounds(sizes), None, None, 0.25, None, 0, None, True
+    )
     wide = widened((q, k))
     exact = alone(lambda *x: by_eager(*x, extra=variance), wide, sizes)
     naive = alone(lambda *x: by_eager(*x, extra=variance), (q, k), sizes)
@@ -264,7 +266,7 @@ def test_the_operators_hold_their_contract(store, detached):
     gradients = [scored([function(q, k)], q if detached else (q, k)) for function in (whole, call)]
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
     if store and not detached:
-        arguments = (q, k, None, *bounds(sizes), 0.25, None, 0, False)
+        arguments = (q, k, None, *bounds(sizes), None, None, 0.25, None, 0, None, False)
         torch.library.opcheck(torch.ops.sharpmax.row_statistics.default, arguments, test_utils=checks)
 
 

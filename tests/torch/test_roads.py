@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sharpmax import PAPER, Constant, Table, reference_attention
-from sharpmax.torch import IMPLEMENTATIONS, attention
+from sharpmax.torch import IMPLEMENTATIONS, attention, which_implementation
 
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -194,6 +194,22 @@ def test_contract_of_every_road(road, case, monkeypatch):
     )  # fmt: skip
     judge_values(case, torch.float16, got, None)
     assert taken[0].startswith(road)
+
+
+@pytest.mark.usefixtures("on_hopper")
+@pytest.mark.parametrize("queries", [70, 300, 450])
+def test_more_keys_than_queries_walk_too(queries, monkeypatch):
+    """A stretch of a long prompt, which PyTorch's causal kernels would align with the first key."""
+    taken = follow_everything(monkeypatch)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    q, k, v = (x.to(device, torch.float16) for x in matched(450, 64, matches=0))
+    q, choice = q[:, :, -queries:], "hybrid" if queries == 450 else "triton"
+    if device == "cuda":
+        assert which_implementation(q, k, v, is_causal=True).implementation == choice
+    got = attention(q, k, v, is_causal=True, implementation=choice)
+    assert taken == ["two walks, 0 tiles again"]
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
 
 
 @pytest.mark.parametrize("roads", [1, 2])

@@ -1,0 +1,169 @@
+"""What changes the kernels' logits: a mask's bounds, tanh, sinks; and that PyTorch's tracers meet it all."""
+
+import pytest
+import torch
+
+from sharpmax import PAPER, reference_attention
+from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
+
+if "triton" not in IMPLEMENTATIONS:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+import triton
+import triton.language as tl
+
+from sharpmax.torch import triton_logits
+from sharpmax.torch.triton_policy import kernel_policy
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def drawn(kind, queries, keys):
+    """Return a mask (2, 3, queries, keys), of stride 0 where it is one for all."""
+    g = torch.Generator().manual_seed(0)
+    if kind == "padding":
+        return (torch.arange(keys) >= torch.tensor([7, 40])[:, None])[:, None, None].expand(2, 3, queries, keys)
+    if kind == "a causal one":
+        behind = torch.arange(queries)[:, None] + keys - queries
+        return (torch.arange(keys) <= behind).expand(2, 3, queries, keys)
+    if kind == "nothing":
+        return torch.zeros(1, 1, 1, 1, dtype=torch.bool).expand(2, 3, queries, keys)
+    return torch.rand(2, 3, queries, keys, generator=g) < (0.5 if kind == "noise" else 0.01)
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize(("left", "right"), [(None, None), (None, 0), (20, 5)])
+@pytest.mark.parametrize("kind", ["padding", "a causal one", "nothing", "noise", "sparse"])
+def test_bounds_hold_what_is_seen_and_have_nothing_hidden_inside(kind, left, right, by_key):
+    queries, keys, BM, BN = 50, 70, 16, 8
+    mask = drawn(kind, queries, keys)
+    behind = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
+    visible = mask & (behind <= (keys if left is None else left)) & (behind >= -(keys if right is None else right))
+    seen = triton_logits.seen_by(mask.to(DEVICE), left=left, right=right, BM=BM, BN=BN, by_key=by_key)
+    assert seen.bounds.shape[:2] == ((1 if mask.stride(0) == 0 else 2), (1 if mask.stride(1) == 0 else 3))
+    bounds = seen.bounds.cpu().expand(2, 3, -1, 4)
+    if by_key:
+        visible = visible.transpose(2, 3)
+    columns = visible.shape[3]
+    for b, h, t in torch.cartesian_prod(*(torch.arange(n) for n in bounds.shape[:3])).tolist():
+        low, full_low, full_high, high = bounds[b, h, t].tolist()
+        tile = visible[b, h, t * BM : (t + 1) * BM]
+        assert 0 <= low <= full_low <= full_high <= max(high, low) <= columns
+        assert not tile[:, :low].any()
+        assert not tile[:, high:].any()
+        assert tile[:, full_low:full_high].all()
+        assert low % BN == full_low % BN == full_high % BN == 0
+        whole = [start for start in range(0, columns - BN + 1, BN) if tile[:, start : start + BN].all()]
+        assert full_low == (whole[0] if whole else low)
+        assert bool(whole) == (full_low < full_high)
+        if tile.any():  # no block more than needed
+            assert tile[:, low : low + BN].any()
+            assert tile[:, (high - 1) // BN * BN : high].any()
+        else:
+            assert low == high
+
+
+@triton.jit
+def bent_kernel(x, out, bend, N: tl.constexpr):
+    o = tl.arange(0, N)
+    tl.store(out + o, triton_logits_bent(tl.load(x + o), bend))
+
+
+triton_logits_bent = triton_logits.bent
+
+
+def test_tanh_is_exact_in_float32_near_0_and_far():
+    x = torch.cat([torch.logspace(-8, 3, 500), -torch.logspace(-8, 3, 500), torch.tensor([0.0, 1e18, -1e18])])
+    x = torch.nn.functional.pad(x, (0, 1024 - len(x))).to(DEVICE)
+    out = torch.empty_like(x)
+    bent_kernel[(1,)](x, out, 0.5, N=1024)
+    exact = torch.tanh(0.5 * x.double())
+    assert ((out - exact).abs() <= 4 * torch.finfo(torch.float32).eps * exact.abs()).all()
+
+
+def test_a_sink_of_minus_infinity_is_none():
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 20, 16, generator=g).to(DEVICE, torch.float16) for _ in range(3))
+    nothing = torch.full((2,), -torch.inf, device=DEVICE)
+    for queries in (q, q[:, :, -1:]):
+        options = {"is_causal": True, "implementation": "triton"}
+        torch.testing.assert_close(
+            attention(queries, k, v, sinks=nothing, **options), attention(queries, k, v, **options)
+        )
+
+
+def changed(queries, keys=37):
+    """Return q, k, v, sinks with gradients, and a mask."""
+    g = torch.Generator().manual_seed(0)
+    shapes = ((2, 4, queries, 16), (2, 2, keys, 16), (2, 2, keys, 16), (4,))
+    tensors = [torch.randn(shape, generator=g).to(DEVICE).requires_grad_() for shape in shapes]
+    return tensors, (torch.arange(keys, device=DEVICE) >= torch.tensor([0, 9], device=DEVICE)[:, None])[:, None, None]
+
+
+@pytest.mark.parametrize("queries", [1, 37])
+def test_compiles_as_one_graph(queries):
+    torch._dynamo.reset()
+    tensors, mask = changed(queries)
+
+    def call(q, k, v, sinks):
+        return attention(q, k, v, mask=mask, sinks=sinks, softcap=4.0, is_causal=True, implementation="triton")
+
+    whole = torch.compile(call, fullgraph=True, backend="aot_eager")
+    expected, got = call(*tensors), whole(*tensors)
+    torch.testing.assert_close(got, expected)
+    gradients = [torch.autograd.grad(out.square().sum(), tensors) for out in (got, expected)]
+    torch.testing.assert_close(*gradients)
+    with torch.no_grad():
+        torch.testing.assert_close(whole(*tensors), call(*tensors))
+
+
+def test_the_operators_hold_their_contract():
+    (q, k, v, sinks), mask = changed(37)
+    mask = mask.expand(2, 4, 37, 37)
+    beta = torch.full((2, 4, 37), 1.5, device=DEVICE, requires_grad=True)
+    policy = kernel_policy(PAPER)
+    ops, checks = torch.ops.sharpmax, ("test_schema", "test_autograd_registration", "test_faketensor")
+    for operator, arguments in (
+        (ops.row_statistics, (q, k, None, None, None, mask, sinks, 0.25, None, 0, 4.0, True)),
+        (ops.weighted, (q, k, v, beta, mask, sinks, 0.25, 9, 0, 4.0)),
+        (ops.fused, (*(x.detach() for x in (q, k, v)), mask, sinks.detach(), 0.25, None, 0, 4.0, *policy[:2], True)),
+    ):
+        torch.library.opcheck(operator.default, arguments, test_utils=checks)
+
+
+def test_statistics_alone_honour_all_of_it():
+    (q, k, _, sinks), mask = changed(37)
+    options = {"mask": mask, "sinks": sinks, "softcap": 4.0, "is_causal": True}
+    got = row_stats(q, k, **options, implementation="triton", extra=frozenset({"variance"}))
+    exact = row_stats(
+        *(x.double() for x in (q, k)), **{**options, "sinks": sinks.double()}, extra=frozenset({"variance"})
+    )
+    for name in ("entropy", "logsumexp", "maximum", "count", "variance"):
+        torch.testing.assert_close(getattr(got, name).double(), getattr(exact, name), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [64, 128])
+def test_many_blocks_on_the_gpu(width, dtype):
+    """Padding to the left, more keys than queries, heads in groups: blocks that are full, partly seen and hidden."""
+    g = torch.Generator().manual_seed(0)
+    shapes = ((2, 4, 700, width), (2, 2, 1100, width), (2, 2, 1100, width))
+    q, k, v = (torch.randn(shape, generator=g).to("cuda", dtype) for shape in shapes)
+    mask = (torch.arange(1100, device="cuda") >= torch.tensor([300, 801], device="cuda")[:, None])[:, None, None]
+    sinks = torch.randn(4, generator=g).to("cuda")
+    inputs = [x.requires_grad_() for x in (2 * q.detach(), k, v, sinks)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+
+    def outcome(call, q, k, v, sinks, **how):
+        output = call(q, k, v, mask=mask, sinks=sinks, softcap=20.0, is_causal=True, **how)
+        return [output, *torch.autograd.grad(output.double().square().sum(), (q, k, v, sinks))]
+
+    got, wanted = outcome(attention, *inputs, implementation="triton"), outcome(reference_attention, *exact)
+    for a, b in zip(got, wanted, strict=True):
+        assert (a.double() - b).norm() <= 2e-2 * b.norm()
+    with torch.no_grad():
+        alone = attention(*inputs[:3], mask=mask, sinks=sinks, softcap=20.0, is_causal=True)
+        assert (alone.double() - wanted[0]).norm() <= 1e-2 * wanted[0].norm()
+        one = attention(inputs[0][:, :, -1:], *inputs[1:3], mask=mask, sinks=sinks, softcap=20.0)
+        assert (one.double() - wanted[0][:, :, -1:]).norm() <= 1e-2 * wanted[0][:, :, -1:].norm()
