@@ -72,7 +72,7 @@ def _bench(benchmark: str, **options: Any) -> int:
 
 
 def _models() -> None:
-    from sharpmax.hf.listing import print_models
+    from sharpmax.builtin.listing import print_models
 
     print_models()
 
@@ -210,7 +210,10 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     text_help = "files to read (source code of Python itself)"
     what.add_argument("--text", dest="texts", type=Path, nargs="+", default=(), metavar="FILE", help=text_help)
     what.add_argument("--task", help="prompts instead of text: maximum, lookup, needle or copy")
-    lengths_help = "tokens (64, 128, … as far as model and text reach), or items of a prompt (4, 8, … 128)"
+    lengths_help = (
+        "tokens (64, 128, … as far as model and text reach), or items of a prompt (4, 8, … 128); beside those of an "
+        "earlier run in the same folder"
+    )
     parser.add_argument("--lengths", type=int, nargs="+", default=(), metavar="N", help=lengths_help)
     parser.add_argument("--rows", type=int, default=64, help="query rows observed at each length (64)")
     _add_device(parser)

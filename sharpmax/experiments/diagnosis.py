@@ -15,7 +15,7 @@ import numpy as np
 
 from sharpmax.diagnose import Dispersion, fit_decay
 from sharpmax.diagnose.rates import fastest_losing, sharpest
-from sharpmax.experiments.run_folder import RunFolder, run_name
+from sharpmax.experiments.run_folder import RunFolder, run_name, stored_config
 from sharpmax.experiments.text_files import read_texts
 from sharpmax.hf.diagnose import diagnose_prompts, diagnose_text, source_code
 from sharpmax.hf.load import LoadedModel, load
@@ -48,7 +48,8 @@ def diagnose(
         model: a built-in name, a local folder or a hub name.
         texts: files to read one after the other; Python's own source code unless given (and no task is).
         task: maximum, lookup, needle or copy, instead of text; lengths are then the number of items.
-        lengths: what to measure at; those that fit the model and the text unless given.
+        lengths: what to measure at; those that fit the model and the text unless given. To them come those of the run
+            that the folder holds already: it is measured anew, at all of them.
         rows: how many query rows a length.
         device: where to run; the processor unless given.
 
@@ -64,7 +65,9 @@ def diagnose(
     prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed)
     text = read_texts(texts) if texts else source_code()
     loaded = load(model, accept_license=accept_license, device=device)
-    chosen = list(prompts) or sorted(set(lengths)) or _lengths_of(loaded, text)
+    name = f"{run_name(model)}-{task or ('text' if texts else 'code')}".replace(":", "-")
+    before = stored_config(Path(out) / "diagnose" / name) or {}
+    chosen = sorted({*(lengths or prompts or _lengths_of(loaded, text)), *before.get("lengths", ())})
     config = {
         "seed": seed,
         "model": model,
@@ -73,18 +76,19 @@ def diagnose(
         "rows": rows,
         "texts": list(map(str, texts)),
     } | ({} if device is None else {"device": device})
-    place = (out, "diagnose", f"{run_name(model)}-{task or ('text' if texts else 'code')}".replace(":", "-"), config)
-    RunFolder.planned(*place)
+    place = (out, "diagnose", name, config)
+    RunFolder.planned(*place, grows="lengths")
     began = time.perf_counter()
     if task is None:
         found, unit, source = diagnose_text(loaded, text, chosen, rows=rows), "tokens", text
     else:
+        prompts = _prompts(task, chosen, seed)
         found, unit, source = diagnose_prompts(loaded, prompts), "items", prompts[chosen[0]][0]
     cost = {
         "seconds": round(time.perf_counter() - began, 2),
         "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3),
     }
-    folder = RunFolder.open(*place)
+    folder = RunFolder.open(*place, grows="lengths")
     page = folder.path / "diagnosis.html"
     metrics = {**verdict(found), "unit": unit, "cost": cost, "page": str(page), "dispersion": found.to_json()}
     folder.finish(metrics)

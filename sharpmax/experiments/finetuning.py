@@ -14,13 +14,13 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 
+from sharpmax.builtin import BUILTIN
 from sharpmax.core.cards import policy_to_json
 from sharpmax.core.policies import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.experiments.run_folder import RunFolder, read_metrics, run_name
 from sharpmax.hf.answer_batches import Encoded, encode, require_room
 from sharpmax.hf.answer_model import innermost, right_tokens
-from sharpmax.hf.builtin import BUILTIN
 from sharpmax.hf.finetune import Recipe, finetune, is_first_process
 from sharpmax.hf.gemma import SIZES, gemma
 from sharpmax.hf.judge import must_take

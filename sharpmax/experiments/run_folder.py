@@ -37,8 +37,8 @@ class RunFolder:
     ) -> "RunFolder":
         """Start the run `root/<experiment>/<name>/`, or continue it if it was started with the same config.
 
-        `grows` names a list in the config that may have gained items at its end since: what each item gave is kept, and
-        the run is from now on the longer one.
+        `grows` names a list in the config that may have gained items since: what each item gave is kept, and the run is
+        from now on the longer one.
 
         Raises:
             ValueError: if the folder holds a run with another config, or a config that cannot be read.
@@ -65,8 +65,8 @@ class RunFolder:
         wanted = json.loads(json.dumps({"sharpmax": sharpmax.__version__, **config}))
         with _writing(path):
             atomic.require_folder(path)
-        if (path / "config.json").exists():
-            _must_match(path / "config.json", wanted, grows)
+        if (stored := stored_config(path)) is not None:
+            _must_match(path, stored, wanted, grows)
         return cls(path, wanted)
 
     @property
@@ -111,6 +111,17 @@ def read_metrics(path: Path) -> dict[str, Any] | None:
     return metrics
 
 
+def stored_config(path: Path) -> dict[str, Any] | None:
+    """Return the config of the run in the folder `path`; None if there is no run."""
+    file = path / "config.json"
+    if not file.exists():
+        return None
+    stored = _read(file)
+    if not isinstance(stored, dict):
+        raise ValueError(f"expected an object in {file}, got {type(stored).__name__}; choose another --out")
+    return stored
+
+
 def run_name(model: str) -> str:
     """Return a plain name for a run on a model: a built-in name, a hub's, or the path of a folder.
 
@@ -152,18 +163,20 @@ def _read_step(file: Path) -> dict[str, Any]:
     return step
 
 
-def _must_match(config_file: Path, wanted: Mapping[str, Any], grows: str | None) -> None:
-    stored = _read(config_file)
-    if not isinstance(stored, dict):
-        raise ValueError(f"expected an object in {config_file}, got {type(stored).__name__}; choose another --out")
-    for key in sorted(stored.keys() | wanted.keys()):
-        there, here = stored.get(key, "nothing"), wanted.get(key, "nothing")
-        if there != here and not (key == grows and _begins_with(here, there)):
-            raise ValueError(
-                f"{config_file.parent} holds a run with another config ({key}: {there!r} there, {here!r} here); "
-                "choose another --out, or delete that folder"
-            )
+def _must_match(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any], grows: str | None) -> None:
+    """Raise ValueError with every setting in which they differ, but for a list that has grown."""
+    differing = [
+        f"{key}: {there!r} there, {here!r} here"
+        for key in sorted(stored.keys() | wanted.keys())
+        if (there := stored.get(key, "nothing")) != (here := wanted.get(key, "nothing"))
+        and not (key == grows and _holds_all(here, there))
+    ]
+    if differing:
+        settings = "; ".join(differing)
+        raise ValueError(
+            f"{path} holds a run with another config ({settings}); choose another --out, or delete that folder"
+        )
 
 
-def _begins_with(longer: Any, shorter: Any) -> bool:
-    return isinstance(longer, list) and isinstance(shorter, list) and longer[: len(shorter)] == shorter
+def _holds_all(longer: Any, shorter: Any) -> bool:
+    return isinstance(longer, list) and isinstance(shorter, list) and all(item in longer for item in shorter)

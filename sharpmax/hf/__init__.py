@@ -1,6 +1,6 @@
 """Hugging Face models: load one, sharpen it, and bind diagnosis, certificates and calibration to it."""
 
-from sharpmax.hf.builtin import BUILTIN, Builtin
+from sharpmax.builtin import BUILTIN, Builtin
 from sharpmax.hf.harness import harness_model
 from sharpmax.hf.layers import AttentionLayer, attention_layers
 from sharpmax.hf.length_temperature import SecondTemperatureWarning

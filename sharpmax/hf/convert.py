@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sharpmax.builtin import Builtin
 from sharpmax.extras import extra
-from sharpmax.hf.builtin import Builtin
 from sharpmax.hf.quiet import quiet
 
 with extra("hf"):

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import fetch, is_cached
 from sharpmax.extras import extra
-from sharpmax.hf.builtin import BUILTIN
 from sharpmax.hf.convert import convert
-from sharpmax.hf.fetch import fetch, is_cached
 from sharpmax.hf.quiet import quiet
 
 with extra("hf"):

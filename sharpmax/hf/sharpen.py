@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from sharpmax.core.cards import load_policy
 from sharpmax.core.ladder import check_implementation
 from sharpmax.core.policies import Constant, Detached, PerHead, PerLayer, Policy
 from sharpmax.core.softmax import SilentPolicyWarning
@@ -28,7 +27,7 @@ from sharpmax.hf.attend import NAME, interface_attention
 from sharpmax.hf.layers import AttentionLayer, attention_layers, configs_of, layer_count
 from sharpmax.hf.length_temperature import warn_of_second_temperature
 from sharpmax.hf.plain import multihead_forward
-from sharpmax.hf.sidecar import card_file
+from sharpmax.hf.sidecar import card_for, name_of
 from sharpmax.hf.site import Observer, Probe, Run, Site
 from sharpmax.torch import IMPLEMENTATIONS
 
@@ -51,7 +50,7 @@ def sharpen(
         model: any transformers model (bare, under PEFT, compiled), or any module with `nn.MultiheadAttention` or our
             `Attention` slots inside.
         policy: a policy, `PerLayer` for one a layer (`attention_layers` gives their order), or the path of a card or of
-            a folder that holds one.
+            a folder that holds one; a card that was fitted on another model is warned of (`OtherModelWarning`).
         observer: called with a layer's index and its row statistics at every attention call.
         probe: called with a layer's index, query, key and options before every attention call.
         implementation: of `sharpmax.torch.attention`; the fastest that can serve unless given.
@@ -62,7 +61,7 @@ def sharpen(
         TypeError: something else for a policy.
     """
     if isinstance(policy, str | PathLike):
-        policy = load_policy(card_file(policy))
+        policy = card_for(name_of(model), policy).policy
     if not isinstance(policy, Policy):
         raise TypeError(f"expected a sharpmax policy or the path of a card, got {policy!r}")
     if not isinstance(model, nn.Module):

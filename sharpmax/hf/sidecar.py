@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import model_folder
 from sharpmax.core.cards import Card, load_card
 from sharpmax.core.policies import Policy
 
@@ -25,11 +27,22 @@ def card_file(path: str | PathLike[str]) -> Path:
 
 
 def card_for(model: str, path: str | PathLike[str]) -> Card:
-    """Read the card at `path` for the model of that name; warns when the card names another, raises as `load_card`."""
-    card = load_card(card_file(path))
-    if card.model is not None and Path(card.model).name != Path(model).name:
+    """Read the card at `path` for the model of that name, "" where nobody knows it; raises as `load_card`.
+
+    Warns whoever called the caller when the card names another model, unless it lies beside this one's weights.
+    """
+    file = card_file(path)
+    card = load_card(file)
+    other = card.model is not None and Path(card.model).name != Path(model).name
+    if model and other and file.resolve().parent != Path(model).resolve():
         warnings.warn(f"this card was fitted on {card.model}, and is used on {model}", OtherModelWarning, stacklevel=3)
     return card
+
+
+def name_of(model: Any) -> str:
+    """Return what the model was loaded by: a name on the hub, a folder, or a built-in name; "" where nobody knows."""
+    name = str(getattr(model, "name_or_path", ""))
+    return next((known for known, builtin in BUILTIN.items() if Path(name) == model_folder(builtin)), name)
 
 
 def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]) -> Path:
@@ -41,7 +54,10 @@ def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]
 
 
 def from_card(model: Any, path: str | PathLike[str], **options: Any) -> Any:
-    """Sharpen the model with the card at `path` (a file, or a folder with a sidecar); `options` as in `sharpen`."""
+    """Sharpen the model with the card at `path` (a file, or a folder with a sidecar); `options` as in `sharpen`.
+
+    Warns as `sharpen` does when the card was fitted on another model.
+    """
     from sharpmax.hf.sharpen import sharpen  # sharpen reads cards, so it cannot be imported first
 
-    return sharpen(model, load_card(card_file(path)).policy, **options)
+    return sharpen(model, card_for(name_of(model), path).policy, **options)

@@ -33,15 +33,25 @@ def kernel_policy(policy: Any) -> KernelPolicy | None:
     if isinstance(policy, Detached):
         inner = kernel_policy(policy.policy)
         return None if inner is None else inner._replace(detached=True)
-    if type(policy) is Polynomial and isinstance(policy.coefficients, tuple):
-        if not all(isinstance(c, int | float) for c in policy.coefficients):
-            return None
+    if type(policy) is Polynomial and _are_numbers(policy.coefficients):
         low, high = policy.domain or (-math.inf, math.inf)
         coefficients = tuple(float(c) for c in policy.coefficients)
         return KernelPolicy(POLYNOMIAL, (float(policy.threshold), float(low), float(high), *coefficients), False)
-    if type(policy) is Table:
-        return KernelPolicy(TABLE, policy.entropies + policy.inverse_temperatures, False)
+    if type(policy) is Table and _are_numbers(policy.inverse_temperatures):
+        return KernelPolicy(TABLE, policy.entropies + tuple(float(b) for b in policy.inverse_temperatures), False)
     return None
+
+
+def least_beta(policy: Any) -> float:
+    """Return the least beta, 1 at most, that a kernel finds by the policy: polynomials sharpen, tables may soften."""
+    if isinstance(policy, Detached):
+        return least_beta(policy.policy)
+    may_soften = type(policy) is Table and _are_numbers(policy.inverse_temperatures)
+    return min(1.0, policy.inverse_temperatures[0]) if may_soften else 1.0
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, tuple) and all(isinstance(value, int | float) for value in values)
 
 
 @triton.jit

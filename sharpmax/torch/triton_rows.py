@@ -7,6 +7,7 @@ from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
 from sharpmax.torch.lengths import counted
 from sharpmax.torch.request import NO_TANGENTS, Request
+from sharpmax.torch.triton_policy import least_beta
 from sharpmax.torch.triton_tiles import interpreted
 
 WIDEST, MOST_HEADS = 256, 65535
@@ -37,8 +38,8 @@ def kernels_refuse(request: Request) -> str | None:
         return f"heads wider than {WIDEST} do not fit the tiles"
     if request.scale <= 0:
         return "a scale that is not positive turns the running maximum round"
-    if request.scale < LEAST_SCALE:
-        return f"a scale below {LEAST_SCALE:.1e} would bring masked keys back"
+    if request.scale * least_beta(request.policy) < LEAST_SCALE:
+        return f"a scale below {LEAST_SCALE:.1e}, or one that beta takes there, would bring masked keys back"
     if "minimum" in request.extra:
         return "minimum is not computed by the kernels"
     return None

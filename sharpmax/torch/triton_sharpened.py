@@ -111,8 +111,8 @@ def _looked_at(
     rows, (sample, others) = query.shape[:3], _shares(query)
     out, beta = query.new_empty(query.shape), query.new_empty(rows, dtype=torch.float32)
     # Zeros for all to count with and a mark for each tile, in one launch; each aligned as the kernels expect.
-    zeros = torch.zeros(32 + tickets(query, ROWS), dtype=torch.int32, device=query.device)
-    counts, marks, counters, settled = zeros[:4], zeros[32:], iter(zeros[4:32].view(7, 4)), None
+    zeros = torch.zeros(24 + tickets(query, ROWS), dtype=torch.int32, device=query.device)
+    counts, marks, counters, settled = zeros[:4], zeros[24:], iter(zeros[4:24].view(5, 4)), None
     listed = torch.empty(tickets(query, WALKED), dtype=torch.int32, device=query.device)
     if query.numel() * key.shape[2] >= WORTH_LEADERS and query.numel() * query.element_size() <= LARGE:
         settled = Settled(torch.empty(rows, dtype=torch.int32, device=query.device), marks)

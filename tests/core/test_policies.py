@@ -269,3 +269,64 @@ def test_freeze_turns_arrays_into_numbers():
     assert policy.a == ((0.25,), (0.5,))
     assert policy.b == 2.0
     sharpmax.softmax(np.zeros((1, 2, 3, 4)), policy)
+
+
+WITH_ARRAYS = {
+    "Constant": Constant,
+    "EntropyTarget": EntropyTarget,
+    "LengthScaled": LengthScaled.ssmax,
+    "LogLinear": lambda a: LogLinear(a=a),
+    "Polynomial": lambda a: Polynomial((a, a)),
+    "Polynomial, stacked": lambda a: Polynomial(a),
+    "Table": lambda a: Table((1.0, 2.0), (a, a)),
+    "PerHead": lambda a: PerHead((PLAIN, Constant(a))),
+    "PerLayer": lambda a: PerLayer((PLAIN, Constant(a))),
+    "Detached": lambda a: detach(Constant(a)),
+}
+
+
+@pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray, torch.tensor], ids=["numpy", "jax", "torch"])
+@pytest.mark.parametrize("make", WITH_ARRAYS.values(), ids=WITH_ARRAYS)
+def test_policies_with_arrays_are_equal_by_their_numbers_and_have_no_hash(make, asarray):
+    column = [[0.5], [0.25]]  # as exact in half the bits
+    policy = make(asarray(column))
+    assert policy == make(asarray(column))
+    assert policy == make(np.asarray(column, np.float32)) == policy.freeze()
+    assert policy != make(asarray([[0.5], [0.75]]))
+    assert policy != make(asarray([[0.5], [0.25], [0.25]]))
+    assert policy != make(asarray([0.5, 0.25]))
+    assert policy != PAPER
+    with pytest.raises(TypeError, match=r"holds arrays, which may change: freeze\(\) it before it is hashed"):
+        hash(policy)
+    assert hash(policy.freeze()) == hash(make(asarray(column)).freeze())
+
+
+def test_a_table_that_falls_while_it_learns_can_be_compared():
+    falling, flat = (PerLayer((Table((1.0, 2.0), torch.tensor([2.0, end])),)) for end in (1.0, 2.0))
+    with pytest.raises(ValueError, match="must not decrease"):
+        falling.freeze()
+    assert falling == falling != flat
+
+
+def test_policies_of_numbers_are_equal_and_hashed_by_them():
+    assert len({PAPER, Polynomial(PAPER.coefficients), Constant(2.0), Constant(np.float64(2)), Constant(2)}) == 2
+    assert Constant(2.0) != Constant(3.0)
+    assert Constant(torch.tensor(2.0)) == Constant(2.0) != 2.0
+    assert all(kind.__eq__ is sharpmax.Policy.__eq__ for kind in sharpmax.Policy.known.values())
+
+
+def test_a_policy_of_a_users_own_is_equal_to_itself_or_as_it_says(monkeypatch):
+    monkeypatch.setattr(sharpmax.Policy, "known", dict(sharpmax.Policy.known))  # which every class enters
+
+    class Own(sharpmax.Policy):
+        def __call__(self, stats, stats_at=None):
+            return np.ones(())
+
+    @dataclass(frozen=True)
+    class Numbered(Own):
+        number: float
+
+    own = Own()
+    assert own == own != Own()
+    assert len({own, own, Own()}) == 2
+    assert Numbered(1.0) == Numbered(1.0) != Numbered(2.0)

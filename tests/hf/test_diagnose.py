@@ -1,5 +1,7 @@
 """Diagnosis against the dense weights of the model's own attention, family by family."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -131,8 +133,6 @@ def test_a_model_that_reads_no_text_is_refused_by_name(family, given):
 
 
 def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
-    import json
-
     from sharpmax.cli import main
 
     (tmp_path / "text.txt").write_text("CC(=O)Cl.OCC>>CCOC(C)=O" * 40)
@@ -148,6 +148,32 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     assert "OCC&gt;&gt;CCOC" in (folder / "diagnosis.html").read_text()
     assert main(["certify", *arguments[:3], "--length", "64", "--out", str(tmp_path / "runs")]) == 0
     assert "no token holds 50% beyond" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("source", ["--text text.txt", "--task maximum"])
+def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_path, capsys, monkeypatch):
+    from sharpmax.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("CC(=O)Cl.OCC>>CCOC(C)=O" * 40)
+
+    def run(lengths, *others, out="runs"):
+        status = main(["diagnose", "rxnmapper", *source.split(), "--lengths", *lengths.split(), "--out", out, *others])
+        return status, capsys.readouterr().err
+
+    def dispersion(out):
+        (file,) = (tmp_path / out).glob("diagnose/*/metrics.json")
+        metrics = json.loads(file.read_text())
+        assert metrics["config"]["lengths"] == metrics["dispersion"]["lengths"]
+        return metrics["dispersion"]
+
+    assert run("8 32") == run("64 16") == run("32") == run("8 16 32 64", out="at once") == (0, "")
+    assert dispersion("runs")["lengths"] == [8, 16, 32, 64]
+    assert dispersion("runs") == dispersion("at once")
+    status, said = run("8", "--rows", "3", "--seed", "1")
+    assert status == 2
+    assert "(rows: 64 there, 3 here; seed: 0 there, 1 here); choose another --out, or delete that folder" in said
+    assert dispersion("runs")["lengths"] == [8, 16, 32, 64]
 
 
 def test_the_page_of_models_says_what_is_found(tmp_path, capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import warnings
 
 import pytest
@@ -10,8 +11,11 @@ from torch import nn
 from transformers import AlbertForMaskedLM
 
 import sharpmax
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import model_folder
 from sharpmax.hf import (
     Attention,
+    OtherModelWarning,
     SecondTemperatureWarning,
     attention_layers,
     from_card,
@@ -20,6 +24,7 @@ from sharpmax.hf import (
     unsharpen,
 )
 from sharpmax.hf.attend import interface_attention, split_mask
+from sharpmax.hf.sidecar import name_of
 from tests.hf.families import build, inputs, output, tokens
 
 SHARP = sharpmax.Constant(2.0)
@@ -288,6 +293,37 @@ def test_the_card_travels_beside_the_model(tmp_path):
     again = LlamaForCausalLM.from_pretrained(tmp_path)
     with sharpen(model, policy), from_card(again, tmp_path), sharpen(again, tmp_path / "sharpmax.json"):
         assert torch.equal(output(again, input_ids=ids), output(model, input_ids=ids))
+
+
+@pytest.mark.parametrize("switch_on", [sharpen, from_card])
+def test_a_card_of_another_model_is_warned_of_and_used(switch_on, tmp_path):
+    from transformers import LlamaForCausalLM
+
+    nameless, folder = build("llama"), tmp_path / "tuned"
+    save_pretrained(nameless, sharpmax.Card(SHARP, model="its-base"), folder)
+    card = tmp_path / "card.json"
+    card.write_bytes((folder / "sharpmax.json").read_bytes())
+    for known, its_card in ((False, card), (True, folder)):  # nobody knows its name; or the card lies beside it
+        model = LlamaForCausalLM.from_pretrained(folder) if known else nameless
+        switch_on(model, its_card).restore()
+    switch_on(nn.MultiheadAttention(16, 4), card).restore()
+    said = re.escape(f"this card was fitted on its-base, and is used on {folder}")
+    with pytest.warns(OtherModelWarning, match=f"^{said}$") as warned:
+        sharpened = switch_on(model, card)
+    assert warned[0].filename == __file__
+    assert sharpened.policy == SHARP
+    sharpened.restore()
+    SHARP.save(card, model="elsewhere/tuned")
+    switch_on(model, card).restore()
+
+
+def test_a_built_in_model_is_known_by_its_name_and_not_by_where_it_is_kept():
+    model = build("llama")
+    model.name_or_path = str(model_folder(BUILTIN["smollm2"]))
+    assert name_of(model) == "smollm2"
+    model.name_or_path = "google/gemma-2b"
+    assert name_of(model) == "google/gemma-2b"
+    assert name_of(nn.Linear(2, 2)) == ""
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -3,6 +3,7 @@
 import os
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,6 +18,7 @@ from sharpmax import (
     Polynomial,
     SilentPolicyWarning,
     Table,
+    detach,
     reference_attention,
 )
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
@@ -242,18 +244,28 @@ def test_results_do_not_depend_on_the_size_of_a_chunk(monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), (q, k, v)), expected)
 
 
+FAINT = Table((0.0, 9.0), (1e-12, 1.0))
+
+
 @pytest.mark.parametrize(
-    ("scale", "reason"), [(-0.5, "not positive"), (0.0, "not positive"), (1e-20, "masked keys back")]
+    ("scale", "policy", "reason"),
+    [
+        (-0.5, PAPER, "not positive"),
+        (0.0, PAPER, "not positive"),
+        (1e-20, PAPER, "masked keys back"),
+        (1e-6, FAINT, "masked keys back"),
+        (1e-6, detach(FAINT), "masked keys back"),
+    ],
 )
-def test_scales_that_kernels_refuse_are_served_by_others(scale, reason):
+def test_scales_that_kernels_refuse_are_served_by_others(scale, policy, reason):
     q, k, v = (x.half() for x in qkv())
     for implementation in KERNELS:
         there = [x.to(device_of(implementation)) for x in (q, k, v)]
         with pytest.raises(NotImplementedError, match=reason):
-            attention(*there, is_causal=True, scale=scale, implementation=implementation)
-    exact = reference_attention(*(x.double() for x in (q, k, v)), is_causal=True, scale=scale)
+            attention(*there, policy=policy, is_causal=True, scale=scale, implementation=implementation)
+    exact = reference_attention(*(x.double() for x in (q, k, v)), policy=policy, is_causal=True, scale=scale)
     for implementation in ("chunked", "eager", None):
-        got = attention(q, k, v, is_causal=True, scale=scale, implementation=implementation)
+        got = attention(q, k, v, policy=policy, is_causal=True, scale=scale, implementation=implementation)
         torch.testing.assert_close(got.double(), exact, rtol=4e-3, atol=4e-3)
 
 
@@ -286,6 +298,40 @@ def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation, length):
         assert got[0, 1, 3].isnan().all()
         got[0, 1, 3] = clean[0, 1, 3]
         torch.testing.assert_close(got, clean)
+
+
+@pytest.mark.parametrize(
+    "betas",
+    [
+        torch.tensor([1.0, 3.0]),
+        np.asarray([1.0, 3.0]),
+        (torch.tensor(1.0), torch.tensor(3.0)),
+        (1, 3),
+        torch.tensor([[[1.0], [1.0], [1.2], [1.5]], [[3.0], [2.0], [1.2], [1.5]]]),
+        (((1.0,), (1.0,), (1.2,), (1.5,)), ((3.0,), (2.0,), (1.2,), (1.5,))),
+    ],
+    ids=["tensor", "numpy", "tensors", "integers", "a value a head", "a value a head, in tuples"],
+)
+@pytest.mark.parametrize("implementation", KERNELS)
+def test_kernels_take_a_table_whatever_holds_its_numbers(implementation, betas):
+    q, k, v = (x.to(device_of(implementation)) for x in qkv(dtype=PRECISE[implementation]))
+    policy = Table((0.5, 3.0), betas)
+    got, wanted = (
+        attention(q, k, v, policy=policy, is_causal=True, implementation=i) for i in (implementation, "eager")
+    )
+    torch.testing.assert_close(got, wanted, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("implementation", KERNELS)
+def test_a_table_learns_in_kernels(implementation):
+    q, k, v = (x.to(device_of(implementation)) for x in qkv(dtype=PRECISE[implementation]))
+    betas = torch.tensor([1.0, 3.0], device=q.device, requires_grad=True)
+    found = [
+        torch.autograd.grad(attention(q, k, v, policy=Table((0.5, 3.0), betas), implementation=i).float().sum(), betas)
+        for i in (implementation, "eager")
+    ]
+    torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)
+    assert found[0][0].abs().min() > 0.1
 
 
 @NUMPY_WARNS

@@ -70,7 +70,8 @@ def follow(monkeypatch):
         first, others = (query.shape[0] * query.shape[1] * share.tiles for share in triton_sharpened._shares(query))
         walked, again = triton_tickets.tickets(query, 192), int(foretold.counts[2])
         # Statistics of the first share and of the others, the judged walk, statistics with notes, the walk with beta.
-        drawn = foretold.counts.as_strided((5,), (4,), 4).tolist()
+        zeros = foretold.counts.untyped_storage().nbytes() // 4 - triton_tickets.tickets(query, 64)  # beside the marks
+        drawn = foretold.counts.as_strided((zeros // 4 - 1,), (4,), 4).tolist()
         if not foretold.beside:  # no notes are taken
             drawn.insert(3, drawn.pop())
         roads = {

@@ -1,7 +1,8 @@
 """A policy chooses each row's inverse temperature from its statistics: `RowStats -> beta`.
 
 A policy is data: a frozen dataclass whose fields are its configuration, its repr and its JSON. Numeric fields may be
-arrays that broadcast against the rows, (heads, 1) for one value a head, and then they learn by gradient.
+arrays that broadcast against the rows, (heads, 1) for one value a head, and then they learn by gradient. Equality is
+`Policy`'s own (`eq=False`): that of a dataclass asks an array for its truth.
 """
 
 import dataclasses
@@ -47,6 +48,16 @@ class Policy(ABC):
                 f"sharpmax has a policy named {cls.__name__}, which cards know by that name; choose another"
             )
         cls.known[cls.__name__] = cls
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether they are of one kind and hold the same numbers, in the same shapes, whatever holds those."""
+        return type(self) is type(other) and _same(_held(self), _held(other))
+
+    def __hash__(self) -> int:
+        """Hash what it holds; a policy with arrays has no hash, because they may change under it."""
+        if _holds_array(_held(self)):
+            raise TypeError(f"{type(self).__name__} holds arrays, which may change: freeze() it before it is hashed")
+        return hash((type(self), _held(self)))
 
     @abstractmethod
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
@@ -219,6 +230,26 @@ def _fits(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
 
 def _is_ours(kind: type) -> bool:
     return kind.__module__.startswith("sharpmax.")
+
+
+def _held(policy: Any) -> tuple[Any, ...]:
+    """Return what tells a policy from others of its kind: its fields, or, where a user's own has none, which it is."""
+    if not dataclasses.is_dataclass(policy):
+        return (id(policy),)
+    return tuple(getattr(policy, f.name) for f in dataclasses.fields(policy))
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    ours, theirs = (to_numpy(value).tolist() if is_array(value) else value for value in (ours, theirs))
+    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    return bool(ours == theirs)
+
+
+def _holds_array(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(_holds_array(item) for item in value)
+    return is_array(value) and not isinstance(value, np.generic)
 
 
 def _frozen(value: Any) -> Any:

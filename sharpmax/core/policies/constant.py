@@ -8,7 +8,7 @@ from sharpmax.core.policies.base import LARGEST, Policy, check_number
 from sharpmax.core.stats import RowStats, StatsAt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Constant(Policy):
     """beta = inverse_temperature. `Constant(1.0)` is plain softmax."""
 

@@ -35,7 +35,7 @@ class _Search(NamedTuple):
     settled: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EntropyTarget(Policy):
     """The smallest beta in [1, maximum] with H(beta) <= target nats (to 1e-3).
 

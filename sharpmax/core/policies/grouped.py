@@ -9,7 +9,7 @@ from sharpmax.core.policies.base import Policy, checked_policies
 from sharpmax.core.stats import RowStats, StatsAt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PerHead(Policy):
     """One policy for each query head; rows are (…, head, query).
 
@@ -84,7 +84,7 @@ def _of_head(stats: RowStats, head: int) -> RowStats:
     return RowStats(*(None if field is None else field[..., head, :] for field in stats))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PerLayer(Policy):
     """One policy for each layer of a model; `for_layer(i)` picks one, and only then can it be called."""
 
@@ -121,7 +121,7 @@ class PerLayer(Policy):
         raise ValueError("PerLayer must be resolved first: call policy.for_layer(i) with the layer's index")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Detached(Policy):
     """The same beta, held constant to the gradient; made by `detach`."""
 

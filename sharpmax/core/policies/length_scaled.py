@@ -18,7 +18,7 @@ from sharpmax.core.stats import RowStats, StatsAt
 MEASURES = ("count", "length", "position")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LengthScaled(Policy):
     """beta from the length alone; the named constructors give the published forms."""
 

@@ -13,7 +13,7 @@ from sharpmax.core.policies.base import Policy, check_number
 from sharpmax.core.stats import RowStats, StatsAt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LogLinear(Policy):
     """log beta linear in log n and H, clipped; the identity at a = b = c = 0. Arrays (heads, 1) fit each head."""
 

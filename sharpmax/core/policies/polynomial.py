@@ -17,7 +17,7 @@ from sharpmax.core.policies.base import Policy, check_number, short
 from sharpmax.core.stats import RowStats, StatsAt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Polynomial(Policy):
     """beta(H) by coefficients, highest power first, at least 1, and exactly 1 up to `threshold` nats.
 

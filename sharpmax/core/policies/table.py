@@ -17,7 +17,7 @@ from sharpmax.core.policies.base import SMALLEST, Policy, check_number, short
 from sharpmax.core.stats import RowStats, StatsAt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table(Policy):
     """beta at each knot of the entropy, non-decreasing, linear between knots and flat outside them.
 

@@ -1,7 +1,7 @@
 """The list of built-in models, for people."""
 
-from sharpmax.hf.builtin import BUILTIN
-from sharpmax.hf.fetch import is_cached
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import is_cached
 from sharpmax.wheels import cache_folder
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from sharpmax.hf.builtin import Builtin
+from sharpmax.builtin import Builtin
 from sharpmax.wheels import Wheel, cache_folder, unpacked
 
 
