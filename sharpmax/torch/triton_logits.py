@@ -3,8 +3,8 @@
     e = c·tanh(scale·q·k / c)       -1e18 where the mask hides       one more item in the row, whose value is 0
 
 **Mask.** Each block of it would be a load an element, in every head. But people mask padding, windows, and what comes
-later: most blocks are hidden whole or shown whole. So before the launch a small kernel walks the mask once, and notes
-for every tile of rows
+later: most blocks are hidden whole or shown whole. So before the launch two small kernels look at the mask once, and
+note for every tile of rows
 
     low <= full_low <= full_high <= high      columns of which some are seen, and between which all are
 
@@ -65,44 +65,54 @@ def noted_bounds(seen, tile):
     return tl.load(p_bounds), tl.load(p_bounds + 1), tl.load(p_bounds + 2), tl.load(p_bounds + 3)
 
 
-@triton.jit(do_not_specialize=[*LENGTHS, "heads", "tiles"])
-def bounds_kernel(
-    mask, bounds, sm_b, sm_h, sm_q, sm_k, heads, tiles, LQ, LK, left, right,
+@triton.jit(do_not_specialize=[*LENGTHS, "heads"])
+def looks_kernel(
+    mask, looks, sm_b, sm_h, sm_q, sm_k, heads, LQ, LK, left, right,
     BM: tl.constexpr, BN: tl.constexpr, BY_KEY: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+    ALIKE: tl.constexpr,
 ):  # fmt: skip
-    """Note the bounds of one tile of BM rows, queries or keys, in blocks of BN columns, keys or queries."""
-    i_t, i_bh = tl.program_id(0), tl.program_id(1)
+    """Write whether none (0), some (1) or all (2) of one block is seen: BM rows, queries or keys, and BN columns."""
+    i_c, i_t, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     mask += (i_bh // heads).to(tl.int64) * sm_b + (i_bh % heads).to(tl.int64) * sm_h
-    rows = LK if BY_KEY else LQ
-    columns = LQ if BY_KEY else LK
     o_row = (i_t * BM + tl.arange(0, BM))[:, None]
-    low, high, full_low, full_high = (columns, 0, -1, -1)
-    for start in tl.range(0, columns, BN):
-        o_column = (start + tl.arange(0, BN))[None, :]
-        o_m = o_column if BY_KEY else o_row
-        o_j = o_row if BY_KEY else o_column
-        m_in = (o_row < rows) & (o_column < columns)
-        b_mask = tl.load(mask + o_m.to(tl.int64) * sm_q + o_j.to(tl.int64) * sm_k, mask=m_in, other=0)
-        m_shown = m_in & (b_mask != 0)
-        behind = o_m + (LK - LQ) - o_j
-        if HAS_LEFT:
-            m_shown = m_shown & (behind <= left)
-        if HAS_RIGHT:
-            m_shown = m_shown & (behind >= -right)
-        some = tl.max(tl.max(m_shown.to(tl.int32), 1), 0) == 1
-        # Rows past the last are nobody's; columns past the last must not be read unmasked.
-        every = tl.min(tl.min((m_shown | ((o_row >= rows) & (o_column < columns))).to(tl.int32), 1), 0) == 1
-        low = tl.where(some, tl.minimum(low, start), low)
-        high = tl.where(some, start + BN, high)
-        is_first, goes_on = every & (full_low < 0), every & (full_high == start)
-        full_low = tl.where(is_first, start, full_low)
-        full_high = tl.where(is_first | goes_on, start + BN, full_high)
-    low = tl.minimum(low, high)  # nothing is seen
-    p_bounds = bounds + (i_bh * tiles + i_t).to(tl.int64) * 4
-    tl.store(p_bounds, low)
-    tl.store(p_bounds + 1, tl.where(full_low < 0, low, full_low))
-    tl.store(p_bounds + 2, tl.where(full_low < 0, low, full_high))
-    tl.store(p_bounds + 3, tl.minimum(high, columns))
+    o_column = (i_c * BN + tl.arange(0, BN))[None, :]
+    o_m, o_j = (o_column, o_row) if BY_KEY else (o_row, o_column)
+    m_row = o_row < (LK if BY_KEY else LQ)
+    m_column = o_column < (LQ if BY_KEY else LK)
+    if ALIKE:  # one row is every row
+        b_mask = tl.load(mask + o_column.to(tl.int64) * (sm_q if BY_KEY else sm_k), mask=m_column, other=0)
+    else:
+        p_mask = mask + o_m.to(tl.int64) * sm_q + o_j.to(tl.int64) * sm_k
+        b_mask = tl.load(p_mask, mask=m_row & m_column, other=0)
+    m_shown = m_row & m_column & (b_mask != 0)
+    behind = o_m + (LK - LQ) - o_j
+    if HAS_LEFT:
+        m_shown = m_shown & (behind <= left)
+    if HAS_RIGHT:
+        m_shown = m_shown & (behind >= -right)
+    some = tl.max(tl.max(m_shown.to(tl.int32), 1), 0)
+    # Rows past the last are nobody's; columns past the last must not be read unmasked.
+    every = tl.min(tl.min((m_shown | (m_column & (o_row >= (LK if BY_KEY else LQ)))).to(tl.int32), 1), 0)
+    place = (i_bh.to(tl.int64) * tl.num_programs(1) + i_t) * tl.num_programs(0) + i_c
+    tl.store(looks + place, (some + some * every).to(tl.int8))
+
+
+@triton.jit(do_not_specialize=["columns", "count"])
+def bounds_kernel(looks, bounds, columns, count, BN: tl.constexpr, BLOCKS: tl.constexpr):
+    """Note the bounds of one tile of rows from its blocks: of those seen whole, the first that follow one another."""
+    i_t = tl.program_id(0).to(tl.int64)
+    o_c = tl.arange(0, BLOCKS)
+    b_look = tl.load(looks + i_t * count + o_c, mask=o_c < count, other=0)
+    high = tl.max(tl.where(b_look > 0, o_c + 1, 0), 0)
+    low = tl.minimum(tl.min(tl.where(b_look > 0, o_c, BLOCKS), 0), high)  # nothing is seen: both 0
+    full_low = tl.min(tl.where(b_look == 2, o_c, BLOCKS), 0)
+    full_high = tl.min(tl.where((b_look != 2) & (o_c > full_low), o_c, BLOCKS), 0)
+    full_high = tl.minimum(full_high, count)
+    m_none = full_low == BLOCKS
+    tl.store(bounds + i_t * 4, low * BN)
+    tl.store(bounds + i_t * 4 + 1, tl.where(m_none, low, full_low) * BN)
+    tl.store(bounds + i_t * 4 + 2, tl.where(m_none, low, full_high) * BN)
+    tl.store(bounds + i_t * 4 + 3, tl.minimum(high * BN, columns))
 
 
 def seen_by(mask: Tensor | None, *, left: int | None, right: int | None, BM: int, BN: int, by_key: bool) -> Seen | None:
@@ -112,13 +122,19 @@ def seen_by(mask: Tensor | None, *, left: int | None, right: int | None, BM: int
     batch, heads, queries, keys = mask.shape
     sm_b, sm_h, sm_q, sm_k = mask.stride()
     of_batch, of_heads = batch if sm_b else 1, heads if sm_h else 1
-    tiles = blocks(keys if by_key else queries, BM)
+    rows, columns = (keys, queries) if by_key else (queries, keys)
+    tiles, count = blocks(rows, BM), blocks(columns, BN)
+    looks = torch.empty((of_batch, of_heads, tiles, count), dtype=torch.int8, device=mask.device)
     bounds = torch.empty((of_batch, of_heads, tiles, 4), dtype=torch.int32, device=mask.device)
     data = mask.view(torch.uint8)
-    bounds_kernel[(tiles, of_batch * of_heads)](
-        data, bounds, sm_b, sm_h, sm_q, sm_k, of_heads, tiles, queries, keys, left or 0, right or 0,
+    looks_kernel[(count, tiles, of_batch * of_heads)](
+        data, looks, sm_b, sm_h, sm_q, sm_k, of_heads, queries, keys, left or 0, right or 0,
         BM=BM, BN=BN, BY_KEY=by_key, HAS_LEFT=left is not None, HAS_RIGHT=right is not None,
+        ALIKE=(sm_k if by_key else sm_q) == 0,
     )  # fmt: skip
+    bounds_kernel[(of_batch * of_heads * tiles,)](
+        looks, bounds, columns, count, BN=BN, BLOCKS=max(16, triton.next_power_of_2(count))
+    )
     sb_b, sb_h = bounds.stride()[:2]
     return Seen(data, bounds, sm_b, sm_h, sm_q, sm_k, sb_b if sm_b else 0, sb_h if sm_h else 0)
 

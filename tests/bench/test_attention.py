@@ -221,6 +221,29 @@ def test_the_page_gives_the_committed_profile():
                     assert abs(sum(of_it) - float(number)) < 0.51, (name, length, kernel)
 
 
+MASKED = ("padding mask", "window mask", "sinks", "softcap", "a stretch of a prompt")
+
+
+def masked_cells(name):
+    """Return a row of the page's table of masks: the ratios of ours and of `chunked`, forward and with gradients."""
+    rows = json.loads((RESULTS / "h200" / "masks.json").read_text())["results"]
+    ratios = {(r["case"], r["width"], r["implementation"] == "chunked"): r["ratio"] for r in rows if "ratio" in r}
+    return [
+        " / ".join(f"{ratios[f'{which}, {name}', width, is_chunked]:.2f}" for width in WIDTHS)
+        for which in ("forward", "forward + backward")
+        for is_chunked in (False, True)
+    ]
+
+
+def test_the_page_gives_the_committed_masks():
+    for name in MASKED:
+        assert _cells(f"{name} |")[1:] == masked_cells(name)
+    figures = json.loads((RESULTS / "h200" / "masks.json").read_text())
+    taken = {r["implementation"] for r in figures["results"] if r["case"].startswith(("forward", "decode"))}
+    assert taken == {"triton", "chunked"}
+    assert not benchmark.wrong(figures)
+
+
 def _cells(name):
     """Return the cells of the page's one row of a table that begins with this name."""
     (row,) = (line for line in (ROOT / "docs" / "kernels.md").read_text().splitlines() if line.startswith(f"| {name}"))
