@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from sharpmax.core.policies.base import needed
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
 from sharpmax.torch.lengths import counted
@@ -65,4 +66,6 @@ def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozens
         request.right, request.softcap, "variance" in extra,
     )  # fmt: skip
     spread = variance if "variance" in extra else None
-    return RowStats(entropy, logsumexp, maximum, counted(request), variance=spread)
+    # To count what a mask shows takes O(Lq·Lk), and at each of a search's steps it is the same.
+    wanted = request.wanted if row_scale is None else needed(request.policy)
+    return RowStats(entropy, logsumexp, maximum, counted(request) if "count" in wanted else None, variance=spread)
