@@ -52,9 +52,8 @@ def document_bounds(request: Request) -> tuple[Tensor | None, Tensor | None]:
 
 
 def mask_and_sinks(request: Request) -> tuple[Tensor | None, Tensor | None]:
-    """Return the mask (B, H, Lq, Lk), of stride 0 where it is one for all, and the sinks; or nothing."""
-    mask = None if request.mask is None else request.mask.expand(*request.rows, request.key.shape[2])
-    return mask, None if request.sinks is None else request.sinks.contiguous()
+    """Return the mask, as it came: who keeps it for a gradient may copy it; and the sinks. Or nothing."""
+    return request.mask, None if request.sinks is None else request.sinks.contiguous()
 
 
 def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:

@@ -129,6 +129,18 @@ def test_one_query_reads_a_mask_whose_keys_lie_far_apart():
     torch.testing.assert_close(got, expected)
 
 
+def test_a_mask_is_kept_for_the_gradient_as_small_as_it_came():
+    """Hooks that move or copy what autograd keeps would fill in its strides of 0."""
+    (q, k, v, sinks), mask = changed(37)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x.clone(), lambda x: x):
+        output = attention(q, k, v, mask=mask, sinks=sinks, implementation="triton")
+    assert max(x.numel() for x in kept if x.dtype == torch.bool and x.ndim == 4) == mask.numel()
+    copied = torch.autograd.grad(output.square().sum(), q)
+    output = attention(q, k, v, mask=mask, sinks=sinks, implementation="triton")
+    torch.testing.assert_close(copied, torch.autograd.grad(output.square().sum(), q))
+
+
 def test_what_a_mask_shows_is_counted_only_where_somebody_asks(monkeypatch):
     (q, k, v, _), mask = changed(37)
     counts = []
