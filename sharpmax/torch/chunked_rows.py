@@ -151,7 +151,8 @@ def rows_of(request: Request, chunk: Chunk, scratch: Scratch, *, slope: bool = F
         sink = torch.where((logits != -torch.inf).any(-1), sink, -torch.inf)
         logits = torch.cat([logits, sink[..., None]], dim=-1)
     anywhere = request.mask is not None or request.bias is not None or not request.is_finite
-    masked = (slice(None),) if anywhere else edges
+    sink_too = (slice(k.shape[1], None),) if request.sinks is not None else ()  # one of -inf is none
+    masked = (slice(None),) if anywhere else (*edges, *sink_too)
     return Rows(logits, q, k, kept, request.sinks is not None, masked, is_counted=not anywhere)
 
 

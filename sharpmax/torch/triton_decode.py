@@ -60,7 +60,8 @@ def scores_kernel(
         m_x = m_j
         if seen is not None:
             p_mask = seen[0] + i_b.to(tl.int64) * seen[1] + (i_hk * GROUPS + o_r)[:, None].to(tl.int64) * seen[2]
-            m_x = tl.load(p_mask + o_j[None, :] * seen[3], mask=m_j & (o_r < GROUPS)[:, None], other=0) != 0
+            p_mask += o_j[None, :].to(tl.int64) * seen[3]
+            m_x = tl.load(p_mask, mask=m_j & (o_r < GROUPS)[:, None], other=0) != 0
         b_m, b_z, b_s, _ = statistics_step(tl.where(m_x, b_x, -1e18), b_m, b_z, b_s, b_s, False)
         b_x = tl.maximum(b_x - b_m[:, None], -6e4)  # float16 ends at 65,504
         if seen is not None:

@@ -169,8 +169,9 @@ def load_sink(sinks, i_h):
 def with_sink(b_x, b_m, b_z, b_s, b_t):
     """Merge one more item of score x into a row's maximum and sums."""
     b_m_new = tl.maximum(b_m, b_x)
-    b_d = b_m - b_m_new
-    b_u = b_x - b_m_new
+    # What lies so far below weighs nothing, and its square must not be inf: inf·0 is NaN.
+    b_d = tl.maximum(b_m - b_m_new, -1e9)
+    b_u = tl.maximum(b_x - b_m_new, -1e9)
     b_c, b_p = (tl.exp2(b_d), tl.exp2(b_u))
     b_t = b_c * (b_t + 2 * b_d * b_s + b_d * b_d * b_z) + b_u * b_u * b_p
     b_s = b_c * (b_s + b_d * b_z) + b_u * b_p

@@ -42,11 +42,12 @@ def row_statistics(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Entropy, logsumexp, log2 Σ 2^x, maximum and variance of every row of scaled logits.
 
-    As in every operator below: `starts` and `ends` are of packed documents, both or neither; a mask is (B, H, Lq, Lk).
+    As in every operator below: `starts` and `ends` are of packed documents, both or neither; a mask's axes are each 1
+    or the logits', and what is kept for the gradient is no larger.
     """
     found = launch_statistics(
         query, key, scale=scale, left=left, right=right, row_scale=row_scale, variance=variance, kind=0, numbers=(),
-        sharpened=False, starts=starts, mask=mask, softcap=softcap, sinks=sinks,
+        sharpened=False, starts=starts, mask=_expanded(mask, query, key), softcap=softcap, sinks=sinks,
     )  # fmt: skip
     return found[:5]
 
@@ -88,7 +89,8 @@ def row_statistics_gradient(
     a2 = None if d_variance is None else d_variance.float().contiguous()
     how: dict[str, Any] = {
         "log2_sum": log2_sum, "entropy": entropy, "coefficients": (a0.contiguous(), a1.contiguous(), a2),
-        "scale": scale, "left": left, "right": right, "documents": _documents(starts, ends), "mask": mask,
+        "scale": scale, "left": left, "right": right, "documents": _documents(starts, ends),
+        "mask": _expanded(mask, query, key),
     }  # fmt: skip
     d_sinks = entropy.new_empty(0)
     if sinks is not None:
@@ -221,6 +223,11 @@ def _like_sinks(sinks: Tensor | None, rows: Tensor) -> Tensor:
     return rows.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)
 
 
+def _expanded(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """Return a mask (B, H, Lq, Lk), of stride 0 where it is one for all."""
+    return None if mask is None else mask.expand(*query.shape[:3], key.shape[2])
+
+
 def _documents(starts: Tensor | None, ends: Tensor | None) -> tuple[Tensor, Tensor] | None:
     return None if starts is None or ends is None else (starts, ends)
 
@@ -306,8 +313,8 @@ def weighted(
 ) -> tuple[Tensor, Tensor]:
     """softmax(beta·e)·v, and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
     return launch_weighted(
-        query, key, value, beta.contiguous(), scale=scale, left=left, right=right, mask=mask, softcap=softcap,
-        sinks=sinks,
+        query, key, value, beta.contiguous(), scale=scale, left=left, right=right, mask=_expanded(mask, query, key),
+        softcap=softcap, sinks=sinks,
     )  # fmt: skip
 
 
@@ -335,7 +342,7 @@ def weighted_gradient(
     """Gradient of `weighted`: dq, dk, dv, dbeta, and dsinks, which is empty where there are none."""
     dq, dk, dv, d_beta, d_sinks = launch_output_gradient(
         query, key, value, beta=beta.contiguous(), log2_sum=log2_sum, output=output, d_output=d_output,
-        scale=scale, left=left, right=right, mask=mask, softcap=softcap, sinks=sinks,
+        scale=scale, left=left, right=right, mask=_expanded(mask, query, key), softcap=softcap, sinks=sinks,
     )  # fmt: skip
     return dq, dk, dv, d_beta, beta.new_empty(0) if d_sinks is None else d_sinks
 
@@ -384,8 +391,8 @@ def fused(
     A lone query that sees all decodes; what `hybrid` leaves of long rows, as of more keys than queries, walks.
     """
     how: dict[str, Any] = {
-        "scale": scale, "kind": kind, "numbers": tuple(numbers), "store": store, "mask": mask, "softcap": softcap,
-        "sinks": sinks,
+        "scale": scale, "kind": kind, "numbers": tuple(numbers), "store": store, "softcap": softcap,
+        "mask": _expanded(mask, query, key), "sinks": sinks,
     }  # fmt: skip
     if query.shape[2] == 1 and left is None and (right is None or right >= 0):
         return launch_decode(query, key, value, **how)

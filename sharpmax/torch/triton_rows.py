@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from sharpmax.core.policies.base import needed
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
 from sharpmax.torch.lengths import counted
@@ -51,9 +52,8 @@ def document_bounds(request: Request) -> tuple[Tensor | None, Tensor | None]:
 
 
 def mask_and_sinks(request: Request) -> tuple[Tensor | None, Tensor | None]:
-    """Return the mask (B, H, Lq, Lk), of stride 0 where it is one for all, and the sinks; or nothing."""
-    mask = None if request.mask is None else request.mask.expand(*request.rows, request.key.shape[2])
-    return mask, None if request.sinks is None else request.sinks.contiguous()
+    """Return the mask, as it came: who keeps it for a gradient may copy it; and the sinks. Or nothing."""
+    return request.mask, None if request.sinks is None else request.sinks.contiguous()
 
 
 def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
@@ -65,4 +65,6 @@ def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozens
         request.right, request.softcap, "variance" in extra,
     )  # fmt: skip
     spread = variance if "variance" in extra else None
-    return RowStats(entropy, logsumexp, maximum, counted(request), variance=spread)
+    # To count what a mask shows takes O(Lq·Lk), and at each of a search's steps it is the same.
+    wanted = request.wanted if row_scale is None else needed(request.policy)
+    return RowStats(entropy, logsumexp, maximum, counted(request) if "count" in wanted else None, variance=spread)

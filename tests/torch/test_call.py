@@ -490,3 +490,16 @@ def test_a_saved_policy_a_head_is_not_taken_for_one_number():
     per_head = LogLinear(a=((0.5,), (-0.5,)))
     expected = attention(q, q, q, policy=per_head, implementation="eager")
     torch.testing.assert_close(attention(q, q, q, policy=per_head, implementation="chunked"), expected)
+
+
+@pytest.mark.parametrize("policy", [PAPER, EntropyTarget(1.0)])
+@pytest.mark.parametrize("implementation", ["chunked", "eager"])
+def test_a_sink_of_minus_infinity_is_none(implementation, policy):
+    q, k, v = qkv()
+    q.requires_grad_()
+    found = []
+    for sinks in (None, torch.full((4,), -torch.inf, dtype=q.dtype)):
+        options = {"policy": policy, "sinks": sinks, "implementation": implementation, "return_stats": True}
+        output, stats = attention(q, k, v, **options)
+        found.append([output, stats.entropy, stats.inverse_temperature, *torch.autograd.grad(output.square().sum(), q)])
+    torch.testing.assert_close(*found)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sharpmax import PAPER, reference_attention
+from sharpmax import PAPER, EntropyTarget, reference_attention
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
 
 if "triton" not in IMPLEMENTATIONS:
@@ -12,7 +12,8 @@ if "triton" not in IMPLEMENTATIONS:
 import triton
 import triton.language as tl
 
-from sharpmax.torch import triton_logits
+from sharpmax.torch import triton_logits, triton_rows
+from sharpmax.torch.lengths import counted
 from sharpmax.torch.triton_policy import kernel_policy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -92,6 +93,63 @@ def test_a_sink_of_minus_infinity_is_none():
         torch.testing.assert_close(
             attention(queries, k, v, sinks=nothing, **options), attention(queries, k, v, **options)
         )
+
+
+def test_a_search_goes_through_a_sink_of_minus_infinity():
+    """At a beta beyond 18 the square of its distance from the maximum is inf, and weighs nothing."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, length, 16, generator=g).to(DEVICE) for length in (4, 30, 30))
+    q = (0.03 * q).requires_grad_()
+    found = []
+    for sinks in (None, torch.full((1,), -torch.inf, device=DEVICE)):
+        output, stats = attention(
+            q, k, v, sinks=sinks, policy=EntropyTarget(1.0), implementation="triton", return_stats=True
+        )
+        found.append([stats.inverse_temperature, *torch.autograd.grad(output.square().sum(), q)])
+    assert found[0][0].min() > 18
+    torch.testing.assert_close(*found)
+
+
+def test_a_far_sink_leaves_the_variance_a_number():
+    q, k = (torch.zeros(1, 1, length, 16, device=DEVICE) for length in (3, 20))
+    for sink in (-1e30, 1e30):
+        sinks = torch.full((1,), sink, device=DEVICE)
+        stats = row_stats(q, k, sinks=sinks, implementation="triton", extra=frozenset({"variance"}))
+        assert (stats.variance == 0).all()
+
+
+def test_one_query_reads_a_mask_whose_keys_lie_far_apart():
+    """Each key's place times its stride goes beyond 32 bits, as in a transposed mask of 50,000 tokens."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, length, 16, generator=g).to(DEVICE) for length in (1, 18, 18))
+    near = (torch.rand(1, 1, 1, 18, generator=g) < 0.5).to(DEVICE)
+    far = torch.empty(17 * 2**27 + 1, dtype=torch.bool, device=DEVICE).as_strided((1, 1, 1, 18), (1, 1, 1, 2**27))
+    far.copy_(near)
+    expected, got = (attention(q, k, v, mask=mask, implementation="triton") for mask in (near, far))
+    torch.testing.assert_close(got, expected)
+
+
+def test_a_mask_is_kept_for_the_gradient_as_small_as_it_came():
+    """Hooks that move or copy what autograd keeps would fill in its strides of 0."""
+    (q, k, v, sinks), mask = changed(37)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x.clone(), lambda x: x):
+        output = attention(q, k, v, mask=mask, sinks=sinks, implementation="triton")
+    assert max(x.numel() for x in kept if x.dtype == torch.bool and x.ndim == 4) == mask.numel()
+    copied = torch.autograd.grad(output.square().sum(), q)
+    output = attention(q, k, v, mask=mask, sinks=sinks, implementation="triton")
+    torch.testing.assert_close(copied, torch.autograd.grad(output.square().sum(), q))
+
+
+def test_what_a_mask_shows_is_counted_only_where_somebody_asks(monkeypatch):
+    (q, k, v, _), mask = changed(37)
+    counts = []
+    monkeypatch.setattr(triton_rows, "counted", lambda request: counts.append(request) or counted(request))
+    attention(q, k, v, mask=mask, implementation="triton")
+    attention(q.detach(), k.detach(), v.detach(), mask=mask, policy=EntropyTarget(1.0), implementation="triton")
+    assert not counts
+    attention(q, k, v, mask=mask, policy=EntropyTarget(1.0), implementation="triton", return_stats=True)
+    assert len(counts) == 1
 
 
 def changed(queries, keys=37):
