@@ -23,8 +23,11 @@ def kernels_refuse(request: Request) -> str | None:
         return "Triton's interpreter multiplies bfloat16 as integers"
     if request.bias is not None:
         return "bias is not honoured by the kernels"
-    if request.softcap is not None and request.needs_gradient and getattr(request.policy, "iterative", False):
-        return "the gradient of a beta that is solved for does not go through the kernels' softcap"
+    if request.needs_gradient and getattr(request.policy, "iterative", False):
+        if request.query.dtype == torch.float32:
+            return "the float32 gradient through a solved beta is over its error budget; 'chunked' keeps it"
+        if request.softcap is not None:
+            return "the gradient of a beta that is solved for does not go through the kernels' softcap"
     if request.dropout:
         return "dropout is drawn by 'eager' only"
     if request.has_tangent:

@@ -39,7 +39,8 @@ HALF = {
     "decode": {64: (16, 128, 4, 3), 128: (16, 128, 4, 3), 256: (16, 64, 4, 3)},
 }
 SHORT_ROWS = 4096  # keys up to which the diagonal's blocks, which need masks, decide: smaller ones waste less
-SINGLE = (32, 32, 8, 1)  # float32 products are unrolled: by fewer warps, each one's code outgrows the cache
+# Products of float32 are unrolled: of wide heads, four warps' code outgrows the cache (docs/kernels.md).
+SINGLE = {64: (32, 32, 4, 1), 128: (32, 32, 8, 1), 256: (32, 32, 8, 1)}
 INTERPRETED = (16, 16, 4, 1)  # small, so that small cases reach several blocks
 
 
@@ -54,8 +55,9 @@ def _tile_shape(kernel: str, width: int, dtype: torch.dtype, is_interpreted: boo
     if is_interpreted:
         return TileShape(*INTERPRETED[:2], BD, *INTERPRETED[2:], "ieee")
     if dtype == torch.float32:
-        return TileShape(*SINGLE[:2], BD, *SINGLE[2:], "ieee")
-    BM, BN, warps, stages = HALF[kernel][max(64, BD)]
+        BM, BN, warps, stages = SINGLE[max(64, BD)]
+    else:
+        BM, BN, warps, stages = HALF[kernel][max(64, BD)]
     return TileShape(BM, BN, BD, warps, stages, "ieee")
 
 

@@ -122,11 +122,6 @@ def test_the_committed_figures_can_be_drawn():
         assert display(json.loads(file.read_text())).panels["forward"]
 
 
-BETWEEN_KERNELS = 25e-3  # milliseconds: a few a kernel, of plain attention as of ours
-# Calls of a profile follow one another without the pause that timed calls have: that shows at the limit of power.
-HOT, SLOWER_IN_THE_PROFILE = (16384, 128), 0.07
-
-
 def test_the_committed_profile_explains_the_committed_times():
     """The kernels of a call take no longer than the call, and nearly as long: nobody waits for the host."""
     measured, profiled = (
@@ -141,8 +136,7 @@ def test_the_committed_profile_explains_the_committed_times():
     for row in profiled["results"]:
         case = row["case"], row["length"], row["width"]
         kernels = sum(row["microseconds"].values()) / 1e3
-        assert best[case] - kernels < BETWEEN_KERNELS, row
-        assert kernels / best[case] - 1 < (SLOWER_IN_THE_PROFILE if case[1:] == HOT else 0.05), row
+        assert 0.95 < kernels / best[case] < 1.01, row
 
 
 ASKED = {
@@ -172,6 +166,7 @@ ON_THE_PAGE = {
     "forward, rows sharpened |": "forward, rows sharpened",
     "forward, no row sharpened |": "forward, no row sharpened",
     "forward, retrieval |": "forward, retrieval",
+    "forward, one stretch in ten sharpened |": "forward, one stretch in ten sharpened",
     "forward, sharpened from the middle on |": "forward, sharpened from the middle on",
     "forward + backward through beta |": "forward + backward",
     "forward + backward, detached |": "forward + backward, detached",
@@ -200,6 +195,7 @@ IN_THE_PROFILE = {
     "`row_stats`: statistics": ("row_stats", ["statistics"]),
     "rows sharpened:": ("forward, rows sharpened", ["statistics", "once", ""]),
     "no row sharpened:": ("forward, no row sharpened", ["statistics", "once", ""]),
+    "one stretch in ten sharpened:": ("forward, one stretch in ten sharpened", ["statistics", "once", ""]),
     "sharpened from the middle on:": ("forward, sharpened from the middle on", ["statistics", "once", ""]),
     "retrieval:": ("forward, retrieval", ["statistics", "once", "leaders", ""]),
 }
