@@ -217,6 +217,35 @@ def test_the_page_gives_the_committed_profile():
                     assert abs(sum(of_it) - float(number)) < 0.51, (name, length, kernel)
 
 
+def test_the_page_gives_the_committed_walks():
+    """docs/kernels.md, one walk: with beta and with entropies, over cuDNN; less the launch that ends at once."""
+    results = json.loads((RESULTS / "h200" / "profile.json").read_text())["results"]
+    profiled = {(r["case"], r["length"], r["width"]): r["microseconds"] for r in results}
+
+    def over_plain(case):
+        ratios = [
+            " / ".join(
+                f"{(profiled[case, n, d]['once_kernel'] - 3) / max(profiled['plain', n, d].values()):.2f}"
+                for d in WIDTHS
+            )
+            for n in LENGTHS
+        ]
+        return f"{', '.join(ratios[:-1])} and {ratios[-1]}"
+
+    beta, entropies = over_plain("forward, rows sharpened"), over_plain("forward, no row sharpened")
+    assert f"{beta} with beta and {entropies} with entropies" in (ROOT / "docs" / "kernels.md").read_text()
+
+
+def test_the_page_gives_the_committed_milliseconds_of_training():
+    rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
+    through, detached, plain = (
+        min(r["milliseconds"] for r in rows if r["case"] == case and (r["length"], r["width"]) == (16384, 128))
+        for case in ("forward + backward", "forward + backward, detached", "plain, forward + backward")
+    )
+    sentence = f"take {through:.2f} ms, detached {detached:.2f}, plain {plain:.2f} (metrics.json)"
+    assert sentence in (ROOT / "docs" / "kernels.md").read_text()
+
+
 MASKED = ("padding mask", "window mask", "sinks", "softcap", "a stretch of a prompt")
 
 
