@@ -23,6 +23,8 @@ from sharpmax.bench.attention_timing import attempt, timed
 from sharpmax.extras import extra
 
 PARTS = ("ours", "float16", "float32", "masks", *OTHERS, "decode", "memory", "profile")
+ON_A_GPU = frozenset({"float16", "float32", "masks", "decode"})
+"""Parts that measure nothing on a CPU."""
 TOKENS, FEATURES = 16384, 2048
 CPU_FEATURES = 512
 FLOAT16_LENGTH = FLOAT32_LENGTH = MASKED_LENGTH = 4096
@@ -55,13 +57,14 @@ def measure(
         lengths: tokens in a sequence; none named: 2048, 4096, 8192, 16384 on a GPU, 4096 on a CPU.
         widths: of a head; the features stay the same, so a narrower head means more of them. Others take the first.
         repeats: timed calls of each contestant, in turns; fewer of one that takes long.
-        only: which of `PARTS` (of jax: ours, memory); none named: all.
+        only: which of `PARTS` (of jax: ours, memory); none named: all that this machine can measure.
         threads: of PyTorch, where there is no GPU.
         seed: of the inputs.
         framework: torch, or jax (`attention_jax`).
 
     Raises:
-        ValueError: for a size or number below 1, an unknown part, or another framework.
+        ValueError: for a size or number below 1, an unknown part, one that needs a GPU where there is none, or another
+            framework.
     """
     if min([1, *lengths, *widths, repeats, threads]) < 1:
         raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}, {threads}")
@@ -74,6 +77,8 @@ def measure(
     with extra("torch"):
         import torch
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu" and (missing := sorted(set(only) & ON_A_GPU)):
+        raise ValueError(f"{', '.join(missing)}: measured on a GPU alone, and this machine has none")
     threads_before = torch.get_num_threads()
     try:
         if device == "cpu":

@@ -23,9 +23,8 @@ def entmax15(logits: Any) -> Any:
 
     x = logits / 2
     x = x - x.amax(-1, keepdim=True)
-    ordered = x.sort(-1, descending=True).values.clamp(
-        min=-2
-    )  # tau is at least -1: what lies lower is never in support
+    # tau is at least -1: what lies lower is never in the support.
+    ordered = x.sort(-1, descending=True).values.clamp(min=-2)
     k = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
     mean = ordered.cumsum(-1) / k
     deviations = (ordered * ordered).cumsum(-1) - k * mean * mean

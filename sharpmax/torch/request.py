@@ -157,7 +157,7 @@ def validated(
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
             raise TypeError(f"mask must be a boolean tensor (True = visible), got {got}; for an additive one use bias")
-        mask = _four_axes("mask", mask, logits)
+        mask = _four_axes("mask", _check_layout("mask", mask), logits)
     if bias is not None:
         bias = _four_axes("bias", _check_tensor("bias", bias), logits)
     if sinks is not None and tuple(_check_tensor("sinks", sinks).shape) != (query.shape[1],):
@@ -200,6 +200,10 @@ def _check_tensor(name: str, tensor: Any) -> Tensor:
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise TypeError(f"{name} must have a floating dtype of {known}, got {tensor.dtype}; cast it first")
+    return _check_layout(name, tensor)
+
+
+def _check_layout(name: str, tensor: Tensor) -> Tensor:
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got one of layout {tensor.layout}")
     return tensor

@@ -94,8 +94,8 @@ def row_statistics_gradient(
     }  # fmt: skip
     d_sinks = entropy.new_empty(0)
     if sinks is not None:
-        bent = (a0, a1) if a2 is None else (a0, a1, a2)
-        d_sinks = statistics_gradient_of_sinks(sinks, entropy, log2_sum, row_scale, bent).to(sinks.dtype)
+        given = (a0, a1) if a2 is None else (a0, a1, a2)
+        d_sinks = statistics_gradient_of_sinks(sinks, entropy, log2_sum, row_scale, given).to(sinks.dtype)
     if row_scale is None:
         return *launch_statistics_gradient(query, key, softcap=softcap, **how), d_sinks
     # softmax(r·e) of the query r·q: the chain rule through r is one more factor on each row of dq.
@@ -362,7 +362,7 @@ def _keep_weighted(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.save_for_backward(query, key, value, beta, *output, mask, sinks)
 
 
-def _weighted_backward(ctx: Any, d_output: Tensor, d_logsumexp: Any) -> Any:
+def _weighted_backward(ctx: Any, d_output: Tensor, d_log2_sum: Any) -> Any:
     *saved, mask, sinks = ctx.saved_tensors
     *gradients, d_sinks = weighted_gradient(*saved, d_output, mask, sinks, ctx.scale, ctx.left, ctx.right, ctx.softcap)
     return *gradients, None, d_sinks if d_sinks.numel() else None, *(None,) * 4

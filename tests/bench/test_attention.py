@@ -2,15 +2,16 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import entmax
 import pytest
 import torch
 
+from sharpmax.bench import BENCHMARKS, bench
 from sharpmax.bench import attention as benchmark
 from sharpmax.bench import attention_contestants as contestants
-from sharpmax.bench import bench
 from sharpmax.bench.attention_figure import display
 from sharpmax.bench.attention_inputs import KINDS, draw
 from sharpmax.bench.attention_judging import COMPUTED, entmax15, error_of
@@ -329,6 +330,19 @@ def test_memory_of_chunked_is_linear():
 def test_options_out_of_range_are_refused(options, match):
     with pytest.raises(ValueError, match=match):
         benchmark.measure(**options)
+
+
+@on_cpu
+@pytest.mark.parametrize("part", sorted(benchmark.ON_A_GPU))
+def test_what_needs_a_gpu_says_so(part):
+    with pytest.raises(ValueError, match=f"^{part}: measured on a GPU alone"):
+        benchmark.measure(only=["ours", part])
+
+
+def test_the_help_names_every_part():
+    (of_attention,) = (b for b in BENCHMARKS if b.name == "attention")
+    named = re.findall(r"[\w-]+", of_attention.options["--only"]["help"])
+    assert set(benchmark.PARTS) <= set(named)
 
 
 def test_a_slow_contestant_takes_fewer_turns(monkeypatch):

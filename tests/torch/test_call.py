@@ -153,6 +153,7 @@ def test_a_named_implementation_serves_or_says_why_not(implementation, options):
         (ValueError, "must share", {"query": draw(1, 4, 24, 16)}),
         (TypeError, "mask must be a boolean tensor", {"mask": torch.zeros(24)}),
         (TypeError, "mask must be a boolean tensor.*got list", {"mask": [True]}),
+        (TypeError, "mask must be a dense tensor", {"mask": torch.ones(24, 24, dtype=torch.bool).to_sparse()}),
         (ValueError, "mask of shape .* does not broadcast", {"mask": torch.ones(23, dtype=torch.bool)}),
         (ValueError, "mask of shape .* does not broadcast", {"mask": torch.ones(1, 1, 1, 1, 24, dtype=torch.bool)}),
         (ValueError, "bias of shape .* does not broadcast", {"bias": torch.zeros(5, 24, 24)}),
