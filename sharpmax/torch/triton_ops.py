@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sharpmax.torch.maximum_gradient import gradient_of_maximum
 from sharpmax.torch.triton_decode import launch_decode
 from sharpmax.torch.triton_forward import launch_fused, launch_weighted
 from sharpmax.torch.triton_gradient import launch_output_gradient, launch_statistics_gradient
@@ -19,9 +20,8 @@ from sharpmax.torch.triton_sharpened import attend_sharpened, attend_walking, wa
 from sharpmax.torch.triton_statistics import launch_statistics
 from sharpmax.torch.untraced import untraced
 
-NO_GRADIENT_OF_MAXIMUM = (
-    "our kernels do not differentiate RowStats.maximum (its gradient lies on the leading keys alone); "
-    "take implementation='chunked' for that"
+NO_MAXIMUM_OF_DOCUMENTS = (
+    "RowStats.maximum of packed documents is not differentiated; attend to each by itself for that"
 )
 
 
@@ -125,12 +125,14 @@ def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ..
 def _statistics_backward(
     ctx: Any, d_entropy: Any, d_logsumexp: Any, d_log2_sum: Any, d_maximum: Any, d_variance: Any
 ) -> Any:
-    if d_maximum is not None:
-        raise NotImplementedError(NO_GRADIENT_OF_MAXIMUM)
     dq, dk, d_sinks = row_statistics_gradient(
         *ctx.saved_tensors, d_entropy, d_logsumexp, d_variance if ctx.with_variance else None, ctx.scale, ctx.left,
         ctx.right, ctx.softcap,
     )  # fmt: skip
+    if d_maximum is not None:
+        query, key, _, _, _, row_scale, starts, _, mask, sinks = ctx.saved_tensors
+        found = _of_maximum(ctx, query, key, mask, sinks, row_scale, starts, d_maximum, ctx.softcap)
+        dq, dk, d_sinks = (one + more for one, more in zip((dq, dk, d_sinks), found, strict=True))
     return dq, dk, *(None,) * 4, d_sinks if d_sinks.numel() else None, *(None,) * 5
 
 
@@ -254,13 +256,33 @@ def _keep_sharpened(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
     ctx.save_for_backward(query, key, entropy, log2_sum, beta, slope, starts, ends)
 
 
+def _of_maximum(
+    ctx: Any,
+    query: Tensor,
+    key: Tensor,
+    mask: Any,
+    sinks: Any,
+    row_scale: Any,
+    starts: Any,
+    d_maximum: Tensor,
+    cap: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if starts is not None:
+        raise NotImplementedError(NO_MAXIMUM_OF_DOCUMENTS)
+    return gradient_of_maximum(
+        query, key, mask, sinks, row_scale, d_maximum, left=ctx.left, right=ctx.right, scale=ctx.scale, softcap=cap
+    )
+
+
 def _sharpened_backward(
     ctx: Any, d_sharp: Any, d_entropy: Any, d_logsumexp: Any, d_maximum: Any, d_beta: Any, *of_the_rest: Any
 ) -> Any:
-    if d_maximum is not None:
-        raise NotImplementedError(NO_GRADIENT_OF_MAXIMUM)
     query, key, entropy, log2_sum, beta, slope, starts, ends = ctx.saved_tensors
     nothing = (None,) * 9
+    if d_maximum is not None:
+        of_maximum = _of_maximum(ctx, query, key, None, None, None, starts, d_maximum, None)
+        dq, dk, *_ = _sharpened_backward(ctx, d_sharp, d_entropy, d_logsumexp, None, d_beta)
+        return of_maximum[0] + (0 if dq is None else dq), of_maximum[1] + (0 if dk is None else dk), *nothing
     if ctx.detached:
         dq = None if d_sharp is None else scaled_rows(d_sharp, beta)
         if d_entropy is None and d_logsumexp is None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sharpmax import PAPER, Table, detach
-from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
+from sharpmax.torch import IMPLEMENTATIONS, attention
 
 pytestmark = pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,14 +42,27 @@ def test_compiles_as_one_graph(implementation, dtype, policy):
 
 
 @pytest.mark.parametrize(("implementation", "dtype"), [("hybrid", torch.float16), ("triton", torch.float32)])
-def test_kernels_refuse_the_gradient_of_the_maximum(implementation, dtype):
+@pytest.mark.parametrize("policy", [PAPER, detach(PAPER)], ids=["paper", "detached"])
+def test_the_gradient_of_the_maximum_alone_and_compiled(implementation, dtype, policy):
+    """No kernel has it: the leaders are found again."""
+    torch._dynamo.reset()
     q, k, v = qkv(dtype)
-    _, stats = attention(q, k, v, implementation=implementation, return_stats=True)
-    with pytest.raises(NotImplementedError, match="chunked"):
-        stats.maximum.sum().backward()
-    alone = row_stats(q, k, implementation="triton")
-    alone.entropy.sum().backward()
-    assert q.grad.abs().sum() > 0
+
+    def call(q, k, v):
+        return attention(q, k, v, policy=policy, is_causal=True, implementation=implementation, return_stats=True)
+
+    found = []
+    for function in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+        output, stats = function(q, k, v)
+        loss = stats.maximum.square().sum()
+        found += [torch.autograd.grad(x, (q, k), retain_graph=True) for x in (loss, loss + output.float().sum())]
+    torch.testing.assert_close(*found[::2])
+    torch.testing.assert_close(*found[1::2])
+    logits = (q.double() @ k.double().mT / 4).masked_fill(torch.ones(20, 20, device=DEVICE).triu(1) > 0, -torch.inf)
+    exact = torch.autograd.grad(logits.amax(-1).square().sum(), (q, k))
+    for got, wanted in zip(found[0], exact, strict=True):
+        assert (got - wanted).norm() <= ROUNDING[dtype] * wanted.norm()
+    assert not torch.equal(found[0][0], found[1][0])
 
 
 @pytest.mark.parametrize("width", [8, 17, 40, 80, 96, 128, 136, 256])
