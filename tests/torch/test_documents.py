@@ -270,6 +270,13 @@ def test_the_operators_hold_their_contract(store, detached):
         torch.library.opcheck(torch.ops.sharpmax.row_statistics.default, arguments, test_utils=checks)
 
 
+def test_the_maximum_of_documents_has_no_gradient_and_says_so():
+    q, k, _ = packed([3, 17], torch.float32, heads=2, by_item=True)
+    maximum = triton_ops.sharpened_query(q, k, *bounds([3, 17]), 0.25, None, 0, *NUMBERS, True)[3]
+    with pytest.raises(NotImplementedError, match="packed documents"):
+        maximum.sum().backward()
+
+
 def test_sizes_as_bounds():
     documents = documents_of([2, 0, 3])
     assert documents.cumulative.tolist() == [0, 2, 5]
