@@ -108,7 +108,7 @@ MASKS = (
     replace(PLAIN, name="random mask", mask="random"),
     replace(PLAIN, name="dead rows", mask="dead"),
     replace(CAUSAL, name="dead causal rows", mask="dead", window=6),
-    replace(CAUSAL, name="padding of long rows", mask="padding", batch=2, heads=4, queries=70, keys=90),
+    replace(CAUSAL, name="padding of long rows", mask="padding", batch=2, heads=4, queries=36, keys=52),
     replace(CAUSAL, name="a mask a head", mask="random", heads=4, window=20),
     replace(PLAIN, name="padding of one query", mask="padding", batch=2, heads=4, queries=1, keys=67),
 )
