@@ -1,7 +1,7 @@
 """Implementation 'triton': both passes by our own kernels, beta kept in float32 throughout.
 
-Without a gradient and with a policy that is numbers, one fused kernel; else statistics, policy, output, each with its
-gradient. See docs/kernels.md.
+Without a gradient and with a policy that is numbers, one fused kernel, or on Hopper the walks of `triton_sharpened`;
+else statistics, policy, output, each with its gradient. See docs/kernels.md.
 """
 
 from torch import Tensor

@@ -117,7 +117,7 @@ def test_operators_of_chunked_keep_pytorchs_rules():
 @pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, None])
 def test_every_width_and_dtype(implementation, width, dtype):
     if implementation == "stock" and dtype in (torch.float16, torch.bfloat16):
-        pytest.skip("stock refuses half precision: see test_call")
+        pytest.skip("stock refuses half precision: see test_ladder")
     q, k, v = qkv(heads=4, width=width, dtype=dtype)
     got = attention(q, k, v, is_causal=True, implementation=implementation)
     gradients = torch.autograd.grad(got.sum(), (q, k, v))
@@ -133,7 +133,7 @@ def test_every_width_and_dtype(implementation, width, dtype):
 def test_every_length_from_1(implementation, queries, keys):
     q, k, v = qkv(queries=queries, keys=keys, dtype=torch.float64)
     if implementation == "stock" and queries == 3:
-        pytest.skip("stock refuses a causal mask of more than one query unlike the keys: see test_call")
+        pytest.skip("stock refuses a causal mask of more than one query unlike the keys: see test_ladder")
     got = attention(q, k, v, is_causal=True, implementation=implementation)
     expected = attention(q, k, v, is_causal=True, implementation="eager")
     torch.testing.assert_close(got, expected)
