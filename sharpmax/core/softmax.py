@@ -97,7 +97,7 @@ def sharpened_rows(
         stats = StreamState.of_shifted(shifted, maximum, variance="variance" in wanted, **known).stats()
     else:
         stats = RowStats(maximum=maximum, **known)
-    stats = stats._replace(position=position)
+    stats = stats.amended(position=position)
 
     def stats_at(beta: Array) -> RowStats:
         return StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
@@ -106,7 +106,7 @@ def sharpened_rows(
     weight = xp.exp(clamp(beta, SMALLEST)[..., None] * shifted)
     total = xp.sum(weight, axis=-1)
     weights = weight / xp.where(total == 0, xp.ones_like(total), total)[..., None]
-    return weights, stats._replace(inverse_temperature=beta)
+    return weights, stats.amended(inverse_temperature=beta)
 
 
 def say_if_silent(policy: Any, stats: RowStats) -> None:

@@ -51,6 +51,10 @@ class RowStats(NamedTuple):
     inverse_temperature: Array = None
     """beta, after a policy has chosen it."""
 
+    def amended(self, **fields: Array) -> "RowStats":
+        """Return the statistics with some fields changed: as `_replace`, which PyTorch before 2.13 cannot compile."""
+        return RowStats(**{**self._asdict(), **fields})
+
 
 StatsAt = Callable[[Array], RowStats]
 """The statistics pass again, of the rows scaled by the given beta: what an iterative policy is handed."""

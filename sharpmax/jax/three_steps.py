@@ -41,7 +41,7 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
     if stats is None:
         stats = statistics(logits, row_scale=None, extra=request.extra)
     if "position" in request.wanted:
-        stats = stats._replace(position=logits.position)
+        stats = stats.amended(position=logits.position)
 
     def stats_at(beta: Array) -> RowStats:
         return statistics(logits, row_scale=beta, extra=frozenset({"variance"}))
@@ -49,4 +49,4 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
     # A policy's own arrays may be wider than the rows.
     beta = choose(request.policy, stats, stats_at).astype(logits.wide)
     # A beta of 0 must not bring masked keys back: see `SMALLEST`.
-    return weighted(logits, request.value, jnp.maximum(beta, SMALLEST)), stats._replace(inverse_temperature=beta)
+    return weighted(logits, request.value, jnp.maximum(beta, SMALLEST)), stats.amended(inverse_temperature=beta)

@@ -39,7 +39,7 @@ def attend(request: Request) -> tuple[Array, RowStats]:
 def statistics(request: Request) -> RowStats:
     """Return the statistics alone."""
     rows, count = _rows(request.logits)
-    return StreamState.of(rows, extra=request.extra).stats()._replace(count=count)
+    return StreamState.of(rows, extra=request.extra).stats().amended(count=count)
 
 
 def _rows(logits: Logits) -> tuple[Array, Array]:

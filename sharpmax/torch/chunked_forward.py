@@ -43,9 +43,9 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
         minimum = smallest(rows.logits) if "minimum" in request.extra else None
         shifted, maximum = shift_(rows.logits, rows.masked)
         stats = statistics_of_shifted(shifted, maximum, scratch, variance="variance" in request.extra)
-        stats = stats._replace(count=count, minimum=minimum)
+        stats = stats.amended(count=count, minimum=minimum)
         if position is not None:
-            stats = stats._replace(position=chunk.rows_of(position, request.groups))
+            stats = stats.amended(position=chunk.rows_of(position, request.groups))
 
         def stats_at(beta: Tensor, shifted: Tensor = shifted, maximum: Tensor = maximum) -> RowStats:
             return StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
@@ -54,7 +54,7 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
         weights = weights_of_shifted_(shifted, beta.clamp(min=SMALLEST), maximum, scratch)
         value = chunk.keys_of(request.value).to(request.wide)
         chunk.rows_of(output, request.groups).copy_(product(chunk, weights[..., : value.shape[1]], value))
-        for name, field in stats._replace(inverse_temperature=beta)._asdict().items():
+        for name, field in stats.amended(inverse_temperature=beta)._asdict().items():
             if field is not None:
                 if name not in kept:
                     kept[name] = torch.empty(request.rows, dtype=request.wide, device=output.device)

@@ -60,7 +60,7 @@ def chunked_statistics(
         least = smallest(logits) if minimum else None
         shifted, maximum = shift_(logits, rows.masked)
         stats = statistics_of_shifted(shifted, maximum, scratch, variance=variance)
-        found = stats._replace(count=count, minimum=least)._asdict()
+        found = stats.amended(count=count, minimum=least)._asdict()
         for name, field in fields.items():
             if asked[name]:
                 chunk.rows_of(field, request.groups).copy_(found[name])

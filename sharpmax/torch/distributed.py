@@ -97,12 +97,12 @@ def _attend(request: Request, rows: Rows, ring: Ring, bias: Tensor | None, sinks
     else:
         stats = RowStats(maximum=torch.zeros(request.rows, dtype=rows.wide, device=rows.query.device))
     position = rows.places.to(rows.wide).expand(request.rows)
-    beta = choose(request.policy, stats._replace(position=position))
+    beta = choose(request.policy, stats.amended(position=position))
     values = (request.query, request.key, request.value, bias, sinks)
     output = Weighted.apply(rows, ring, beta.clamp(min=SMALLEST), *values)  # type: ignore[no-untyped-call]
     if not request.return_stats:
         return output
-    stats = stats._replace(inverse_temperature=beta)
+    stats = stats.amended(inverse_temperature=beta)
     say_if_silent(request.policy, stats)
     return output, stats
 

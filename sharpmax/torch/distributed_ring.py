@@ -89,7 +89,7 @@ class Statistics(torch.autograd.Function):
         count = seen.state.count
         if sinks is not None:
             seen = seen.merge(Seen.of(_sink_column(sinks, count, rows.wide), extra))
-        stats = seen.state.stats()._replace(count=count)
+        stats = seen.state.stats().amended(count=count)
         ctx.rows, ctx.ring = rows, ring
         ctx.save_for_backward(*inputs, *seen[1:], *stats[:6])
         ctx.mark_non_differentiable(count)

@@ -36,7 +36,7 @@ def statistics(request: Request) -> RowStats:
     rows, count = _rows(request)
     minimum = visible_minimum(rows) if "minimum" in request.extra else None
     stats = StreamState.of(rows, extra=request.extra).stats()
-    return stats._replace(count=count, minimum=minimum)
+    return stats.amended(count=count, minimum=minimum)
 
 
 def _rows(request: Request) -> tuple[Tensor, Tensor]:

@@ -38,11 +38,11 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
     if stats is None:
         stats = statistics(request, row_scale=None, extra=request.extra)
         if "position" in request.wanted:
-            stats = stats._replace(position=positions(request))
+            stats = stats.amended(position=positions(request))
 
     def stats_at(beta: Tensor) -> RowStats:
         return statistics(request, row_scale=beta, extra=frozenset({"variance"}))
 
     beta = choose(request.policy, stats, stats_at)
     # A beta of 0 must not bring masked keys back: see `SMALLEST`.
-    return weighted(request, beta.clamp(min=SMALLEST), stats), stats._replace(inverse_temperature=beta)
+    return weighted(request, beta.clamp(min=SMALLEST), stats), stats.amended(inverse_temperature=beta)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sharpmax import PAPER, EntropyTarget, LogLinear, detach
+from sharpmax import PAPER, EntropyTarget, LengthScaled, LogLinear, RowStats, detach
 from sharpmax.torch import attention, row_stats
 from sharpmax.torch.chunked_ops import chunked_output, chunked_statistics
 
@@ -98,6 +98,24 @@ def test_statistics_compile_whole():
         return stats.entropy + stats.variance
 
     assert_compiles(call, [q, k], "aot_eager")
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "eager"])
+@pytest.mark.parametrize("policy", [PAPER, LengthScaled(0.3, of="position")], ids=["paper", "length"])
+def test_a_compiled_call_returns_every_statistic(implementation, policy):
+    torch._dynamo.reset()
+
+    def call(q, k, v):
+        return attention(q, k, v, policy=policy, is_causal=True, implementation=implementation, return_stats=True)
+
+    tensors = qkv()
+    _, got = torch.compile(call, fullgraph=True, backend="aot_eager")(*tensors)
+    _, expected = call(*tensors)
+    assert type(got) is RowStats
+    for a, b in zip(got, expected, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b)
 
 
 def test_operators_of_chunked_keep_pytorchs_rules():
