@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton_logits import bent, load_sink, scales, with_sink
+from sharpmax.torch.triton_logits import load_sink, raw_scores, scales, with_sink
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import statistics_step
 from sharpmax.torch.triton_tiles import interpreted, load_once, load_tile, poisoned_maximum, tile_shape
@@ -34,7 +34,7 @@ def scores_kernel(
     q, k, seen, scores, highest, part_m, part_z, part_s,
     scale_log2, bend, sq_b, sq_h, sk_b, sk_h, sk_l, H, LK, part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
-    EARLY: tl.constexpr, PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Scores of one part of the keys for the query heads of one key head, and their (m, Z, S)."""
     if EARLY:
@@ -55,7 +55,7 @@ def scores_kernel(
     for start in tl.range(i_p * part, end, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_once(k, sk_l, o_j, o_d, LK, D)
-        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * scale_log2
+        b_x = raw_scores(b_q, b_k, bend) * scale_log2
         m_j = (o_j < LK)[None, :]
         m_x = m_j
         if seen is not None:
@@ -82,7 +82,6 @@ def weigh_kernel(
     sv_b, sv_h, sv_l, H, LK, part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
     PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, EARLY: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Merge the parts, choose beta, and weigh the values of one part."""
     # The other way round than they were written: the last scores are still in the cache.
@@ -144,7 +143,7 @@ def weigh_kernel(
         b_p = tl.exp2(b_beta[:, None] * tl.where(m_x, b_x + b_rise[:, None], -1e18))
         b_v = load_once(v, sv_l, o_j, o_dv, LK, DV)
         b_w += tl.sum(b_p, 1)
-        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision="ieee")
     o_out = (row + o_r) * parts + i_p
     tl.store(part_w + o_out, b_w, mask=m_r)
     tl.store(part_o + o_out[:, None] * DV + o_dv[None, :], b_o, mask=m_r[:, None] & (o_dv < DV)[None, :])
@@ -183,7 +182,7 @@ def launch_decode(
     """Attend with one query (B, H, 1, D) whom position hides no key; returns as `launch_fused`."""
     batch, heads, _, width = query.shape
     key_heads, keys, value_width = value.shape[1:]
-    shape = tile_shape("decode", query)
+    shape = tile_shape("decode", query, value)
     BN = shape.BN
     # Enough programs for every multiprocessor several times over, but parts of a few blocks at least.
     parts = max(1, min(triton.cdiv(keys, 4 * BN), 64, triton.cdiv(2048, batch * key_heads)))
@@ -212,14 +211,14 @@ def launch_decode(
     scores_kernel[grid](
         query, key, seen, scores, highest, part_m, part_z, part_s,
         *scales(scale, softcap), *query.stride()[:2], *key.stride()[:3], heads, keys, part,
-        GROUPS=groups, ROWS=rows, D=width, BD=shape.BD, BN=BN, EARLY=early, PRECISION=shape.precision,
+        GROUPS=groups, ROWS=rows, D=width, BD=shape.BD, BN=BN, EARLY=early,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     weigh_kernel[grid](
         value, sinks, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta,
         numbers, *value.stride()[:3], heads, keys, part,
         GROUPS=groups, ROWS=rows, DV=value_width, BDV=BDV, BN=BN, PARTS=PARTS,
-        KIND=kind, COUNT=len(numbers), STORE=store, EARLY=early, PRECISION=shape.precision,
+        KIND=kind, COUNT=len(numbers), STORE=store, EARLY=early,
         num_warps=shape.num_warps, num_stages=shape.num_stages, **late,
     )  # fmt: skip
     gather_kernel[(batch * heads,)](

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton_logits import bent, load_sink, noted_bounds, of_head, scales, seen_by, with_sink
+from sharpmax.torch.triton_logits import load_sink, noted_bounds, of_head, raw_scores, scales, seen_by, with_sink
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics import masked_scores, scaled_statistics_step, statistics_step
 from sharpmax.torch.triton_tiles import (
@@ -35,18 +35,18 @@ def weigh_block(
     b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_offset, b_z, b_o, LQ, LK, left,
     right, seen, bend, D:
     tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
-    HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
     """Add a block of keys to Z and the output of rows whose maximum is known: exp2(x·scale - offset)."""
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * b_scale[:, None] - b_offset[:, None]
+    b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None] - b_offset[:, None]
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     b_p = tl.exp2(b_x)
     b_z += tl.sum(b_p, 1)
     b_v = load_rows(v_tiles, v, sv_l, i_b, i_hk, start, LK, DV, BDV, BN, MASKED, TILED)
-    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
+    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision="ieee")
     return b_z, b_o
 
 
@@ -55,12 +55,12 @@ def online_block(
     b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK, left, right,
     seen, bend, D:
     tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
-    HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
     """Add a block of keys to rows whose maximum is still running."""
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * b_scale[:, None]
+    b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     b_m_new = tl.maximum(b_m, tl.max(b_x, 1))
@@ -68,7 +68,7 @@ def online_block(
     b_p = tl.exp2(b_x - b_m_new[:, None])
     b_z = b_c * b_z + tl.sum(b_p, 1)
     b_v = load_rows(v_tiles, v, sv_l, i_b, i_hk, start, LK, DV, BDV, BN, MASKED, TILED)
-    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_c[:, None], input_precision=PRECISION)
+    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_c[:, None], input_precision="ieee")
     return b_m_new, b_z, b_o
 
 
@@ -81,7 +81,7 @@ def fused_kernel(
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
     KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr,
-    TILED: tl.constexpr, PRECISION: tl.constexpr,
+    TILED: tl.constexpr,
 ):  # fmt: skip
     """Both walks of one tile of queries of one head."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -106,19 +106,19 @@ def fused_kernel(
         low, full_low, full_high, high = noted_bounds(seen, i_m)
     for start in tl.range(full_low, full_high, BN):
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
-        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend)
+        b_x = raw_scores(b_q, b_k, bend)
         b_m, b_z, b_s, _ = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_s, False)
     if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             o_j = start + tl.arange(0, BN)
             b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-            b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * scale_log2
+            b_x = raw_scores(b_q, b_k, bend) * scale_log2
             b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
             b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
     for start in tl.range(full_high, high, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * scale_log2
+        b_x = raw_scores(b_q, b_k, bend) * scale_log2
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
         b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
 
@@ -149,18 +149,18 @@ def fused_kernel(
     for start in tl.range(full_low, full_high, BN):
         b_zw, b_o = weigh_block(
             b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LQ,
-            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED, PRECISION,
+            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED,
         )  # fmt: skip
     if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             b_zw, b_o = weigh_block(
                 b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o,
-                LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+                LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
             )  # fmt: skip
     for start in tl.range(full_high, high, BN):
         b_zw, b_o = weigh_block(
             b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LQ,
-            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
         )  # fmt: skip
     b_o = b_o / tl.where(m_empty | (b_zw == 0), 1.0, b_zw)[:, None]
     o_dv = tl.arange(0, BDV)
@@ -177,7 +177,6 @@ def weighted_kernel(
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row: one tile of queries of one head."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -204,18 +203,18 @@ def weighted_kernel(
     for start in tl.range(full_low, full_high, BN):
         b_m, b_z, b_o = online_block(
             b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
-            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED, PRECISION,
+            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED,
         )  # fmt: skip
     if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             b_m, b_z, b_o = online_block(
                 b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
-                left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+                left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
             )  # fmt: skip
     for start in tl.range(full_high, high, BN):
         b_m, b_z, b_o = online_block(
             b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
-            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED, PRECISION,
+            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
         )  # fmt: skip
     b_m = poisoned_maximum(b_m, b_z)
     m_empty = b_m <= -1e18
@@ -252,7 +251,7 @@ def launch_fused(
     out = query.new_empty((batch, heads, length, value_width))
     rows = (batch, heads, length) if store else (0,)
     entropy, logsumexp, maximum, beta = (query.new_empty(rows, dtype=torch.float32) for _ in range(4))
-    shape = tile_shape("forward", query)
+    shape = tile_shape("forward" if mask is None else "forward under a mask", query, value)
     k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
     seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     fused_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
@@ -263,7 +262,7 @@ def launch_fused(
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
         BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
         HAS_LEFT=left is not None, HAS_RIGHT=right is not None, KIND=kind, COUNT=len(numbers), STORE=store,
-        TILED=tiled, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+        TILED=tiled, num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return out, entropy, logsumexp, maximum, beta
 
@@ -286,7 +285,7 @@ def launch_weighted(
     value_width = value.shape[3]
     out = query.new_empty((batch, heads, length, value_width))
     log2_sum = torch.empty_like(beta)
-    shape = tile_shape("forward", query)
+    shape = tile_shape("forward" if mask is None else "forward under a mask", query, value)
     k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
     seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     weighted_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
@@ -296,7 +295,7 @@ def launch_weighted(
         heads, length, key.shape[2], left or 0, right or 0,
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
         BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, TILED=tiled, PRECISION=shape.precision,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, TILED=tiled,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return out, log2_sum

@@ -23,7 +23,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton_logits import bent, noted_bounds, of_head, output_gradient_of_sinks, scales, seen_by, shown
+from sharpmax.torch.triton_logits import (
+    noted_bounds,
+    of_head,
+    output_gradient_of_sinks,
+    raw_scores,
+    scales,
+    seen_by,
+    shown,
+)
 from sharpmax.torch.triton_statistics import masked_scores
 from sharpmax.torch.triton_tiles import (
     LENGTHS,
@@ -54,13 +62,12 @@ def query_step(
     b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, scale_log2, b_lse, b_h, b_a0, b_a1,
     b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D: tl.constexpr, BD: tl.constexpr, DV:
     tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS:
-    tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION:
-    tl.constexpr,
+    tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
     """Add one block of keys to dq (unscaled) and to Σ log w·dS of a tile of queries."""
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_t = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend)
+    b_t = raw_scores(b_q, b_k, bend)
     b_x = b_t * scale_log2
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
@@ -71,14 +78,14 @@ def query_step(
     if OUTPUT:
         b_v = load_tile(v, sv_l, o_j, tl.arange(0, BDV), LK, DV, BDV, MASKED)
         b_log_w = b_x * b_beta[:, None] - b_lse_w[:, None]
-        b_g = tl.dot(b_do, tl.trans(b_v), input_precision=PRECISION)
+        b_g = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")
         b_ds = tl.exp2(b_log_w) * (b_g - b_delta[:, None])
         # Σ dS = 0: e may be shifted by any constant of the row, here so that beta·e becomes log w.
         b_dbeta += tl.sum(tl.maximum(b_log_w, -1e9) * b_ds, 1)
         b_de = b_beta[:, None] * b_ds
     if bend is not None:
         b_de *= 1 - b_t * b_t
-    b_dq = tl.dot(b_de.to(b_k.dtype), b_k, b_dq, input_precision=PRECISION)
+    b_dq = tl.dot(b_de.to(b_k.dtype), b_k, b_dq, input_precision="ieee")
     return b_dq, b_dbeta
 
 
@@ -87,14 +94,14 @@ def key_step(
     b_dk, b_dv, b_k, b_v, q_tiles, q, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, sq_l, i_b, i_h, start, o_j,
     scale_log2, LQ, LK, left, right, seen, bend, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, STATISTICS: tl.constexpr, CURVED: tl.constexpr,
-    OUTPUT: tl.constexpr, GIVEN: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+    OUTPUT: tl.constexpr, GIVEN: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
     """Add one block of queries to dk (unscaled) and dv of a tile of keys; pointers stand at the head's first row."""
     o_m = start + tl.arange(0, BM)
     m_m = o_m < LQ
     b_q = load_rows(q_tiles, q, sq_l, i_b, i_h, start, LQ, D, BD, BM, MASKED, TILED)
     # Keys down, queries across: the transpose of the other kernel's tile, so dk and dv need none.
-    b_t = bent(tl.dot(b_k, tl.trans(b_q), input_precision=PRECISION), bend)
+    b_t = raw_scores(b_k, b_q, bend)
     b_x = b_t * scale_log2
     if MASKED:
         # As in `masked_scores`, each query's last key, but each key's last query; a query past the end has none.
@@ -121,12 +128,12 @@ def key_step(
         b_delta = tl.load(delta + o_m, mask=m_m, other=0.0)
         b_do = load_tile(d_out, DV, o_m, tl.arange(0, BDV), LQ, DV, BDV, MASKED)
         b_w = tl.exp2(b_x * b_beta[None, :] - b_lse_w[None, :])
-        b_dv = tl.dot(b_w.to(b_do.dtype), b_do, b_dv, input_precision=PRECISION)
-        b_g = tl.dot(b_v, tl.trans(b_do), input_precision=PRECISION)
+        b_dv = tl.dot(b_w.to(b_do.dtype), b_do, b_dv, input_precision="ieee")
+        b_g = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
         b_de = b_beta[None, :] * b_w * (b_g - b_delta[None, :])
     if bend is not None:
         b_de *= 1 - b_t * b_t
-    b_dk = tl.dot(b_de.to(b_q.dtype), b_q, b_dk, input_precision=PRECISION)
+    b_dk = tl.dot(b_de.to(b_q.dtype), b_q, b_dk, input_precision="ieee")
     return b_dk, b_dv
 
 
@@ -139,7 +146,7 @@ def query_gradient_kernel(
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, FOLD: tl.constexpr, GIVEN: tl.constexpr,
-    TILED: tl.constexpr, PRECISION: tl.constexpr,
+    TILED: tl.constexpr,
 ):  # fmt: skip
     """dq, and dbeta or what flows on through it, of one tile of queries of one head; d_sharp lies as dq does."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -197,7 +204,7 @@ def query_gradient_kernel(
             b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
             b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT,
             HAS_RIGHT,
-            STATISTICS, CURVED, OUTPUT, False, TILED, PRECISION,
+            STATISTICS, CURVED, OUTPUT, False, TILED,
         )  # fmt: skip
     if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
@@ -205,14 +212,14 @@ def query_gradient_kernel(
                 b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse,
                 b_h, b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN,
                 HAS_LEFT,
-                HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
+                HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED,
             )  # fmt: skip
     for start in tl.range(full_high, high, BN):
         b_dq, b_dbeta = query_step(
             b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
             b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT,
             HAS_RIGHT,
-            STATISTICS, CURVED, OUTPUT, True, TILED, PRECISION,
+            STATISTICS, CURVED, OUTPUT, True, TILED,
         )  # fmt: skip
     b_dq *= scale
     if FOLD:
@@ -234,7 +241,6 @@ def key_gradient_kernel(
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, GIVEN: tl.constexpr, TILED: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one tile of keys of one key head, summed over the query heads that share it."""
     i_n = tl.program_id(0)
@@ -273,21 +279,21 @@ def key_gradient_kernel(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
                 row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
                 here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True,
-                TILED, PRECISION,
+                TILED,
             )  # fmt: skip
         for start in tl.range(full_low, full_high, BM):
             b_dk, b_dv = key_step(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
                 row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
                 here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, False,
-                TILED, PRECISION,
+                TILED,
             )  # fmt: skip
         for start in tl.range(full_high, high, BM):
             b_dk, b_dv = key_step(
                 b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
                 row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
                 here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True,
-                TILED, PRECISION,
+                TILED,
             )  # fmt: skip
     o_key = (i_b.to(tl.int64) * HK + i_hk) * LK + o_j
     m_j = (o_j < LK)[:, None]
@@ -333,22 +339,22 @@ def launch_statistics_gradient(
         "HAS_RIGHT": right is not None, "DOCUMENTS": documents is not None, "STATISTICS": True,
         "CURVED": a2 is not None, "OUTPUT": False, "GIVEN": given,
     }  # fmt: skip
-    shape = tile_shape("gradient of queries", query)
+    shape = tile_shape("statistics gradient of queries", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
     seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
         query, key, key, k_tiles, starts, seen, query, log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope,
         a0 if d_beta is None else d_beta, dq, *strides, *dq.stride()[:3], *sizes, BD=shape.BD, BDV=shape.BD,
-        BM=shape.BM, BN=shape.BN, FOLD=fold is not None, TILED=k_tiles is not key, PRECISION=shape.precision,
+        BM=shape.BM, BN=shape.BN, FOLD=fold is not None, TILED=k_tiles is not key,
         num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
     )  # fmt: skip
-    shape = tile_shape("gradient of keys", query)
+    shape = tile_shape("statistics gradient of keys", query)
     q_tiles = tiles(query, shape.BM, shape.BD)
     seen = seen_by(mask, left=left, right=right, BM=shape.BN, BN=shape.BM, by_key=True)
     key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
         query, key, key, q_tiles, ends, seen, query, log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk,
         *strides, *dk.stride()[:3], *sizes, BD=shape.BD, BDV=shape.BD, BM=shape.BM, BN=shape.BN,
-        TILED=q_tiles is not query, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+        TILED=q_tiles is not query, num_warps=shape.num_warps, num_stages=shape.num_stages,
         **kinds,
     )  # fmt: skip
     return dq, dk
@@ -383,23 +389,23 @@ def launch_output_gradient(
         "HAS_RIGHT": right is not None, "DOCUMENTS": False, "STATISTICS": False, "CURVED": False, "OUTPUT": True,
         "GIVEN": False,
     }  # fmt: skip
-    shape = tile_shape("gradient of queries", query)
+    shape = tile_shape("output gradient of queries", query, value)
     k_tiles = tiles(key, shape.BN, shape.BD)
     seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
     query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
         query, key, value, k_tiles, beta, seen, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, query,
         beta,
         d_beta, dq, *strides, *dq.stride()[:3], *sizes, BD=shape.BD, BM=shape.BM, BN=shape.BN, FOLD=False,
-        TILED=k_tiles is not key, PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages,
+        TILED=k_tiles is not key, num_warps=shape.num_warps, num_stages=shape.num_stages,
         **kinds,
     )  # fmt: skip
-    shape = tile_shape("gradient of keys", query)
+    shape = tile_shape("output gradient of keys", query, value)
     q_tiles = tiles(query, shape.BM, shape.BD)
     seen = seen_by(mask, left=left, right=right, BM=shape.BN, BN=shape.BM, by_key=True)
     key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
         query, key, value, q_tiles, beta, seen, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, dk, dv,
         *strides, *dk.stride()[:3], *sizes, BD=shape.BD, BM=shape.BM, BN=shape.BN, TILED=q_tiles is not query,
-        PRECISION=shape.precision, num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
+        num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
     )  # fmt: skip
     if sinks is None:
         return dq, dk, dv, d_beta, None

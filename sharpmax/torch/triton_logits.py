@@ -145,18 +145,33 @@ def scales(scale: float, softcap: float | None) -> tuple[float, float | None]:
 
 
 @triton.jit
-def bent(b_x, bend):
-    """Return tanh(bend·x), or x itself without a softcap."""
+def raw_scores(b_a, b_b, bend):
+    """Return a·bᵀ, exact of float32 (never TF32); with a softcap tanh(bend·a·bᵀ)."""
+    b_x = tl.dot(b_a, tl.trans(b_b), input_precision="ieee")
     if bend is None:
         return b_x
+    elif b_a.dtype == tl.float32:
+        return tanh(bend * b_x)
     else:
-        b_y = b_x * bend
-        b_e = tl.exp2(-2.8853900817779268 * tl.abs(b_y))
-        b_t = (1 - b_e) / (1 + b_e)
-        b_2 = tl.minimum(b_y * b_y, 1.0)
-        # Near 0 that is a difference of equals: there, its series.
-        b_near = b_y * (1 + b_2 * (-0.3333333333 + b_2 * (0.1333333333 - 0.0539682540 * b_2)))
-        return tl.where(b_2 < 0.02, b_near, tl.where(b_y < 0, -b_t, b_t))
+        return quick_tanh(bend * b_x)
+
+
+@triton.jit
+def tanh(b_x):
+    """Return tanh, right to a few of its own last places."""
+    b_e = tl.exp2(-2.8853900817779268 * tl.abs(b_x))
+    b_t = (1 - b_e) / (1 + b_e)
+    b_2 = tl.minimum(b_x * b_x, 1.0)
+    # Near 0 that is a difference of equals: there, its series.
+    b_near = b_x * (1 + b_2 * (-0.3333333333 + b_2 * (0.1333333333 - 0.0539682540 * b_2)))
+    return tl.where(b_2 < 0.02, b_near, tl.where(b_x < 0, -b_t, b_t))
+
+
+@triton.jit
+def quick_tanh(b_x):
+    """Return tanh = 1 - 2/(1 + e^2x), right to 5e-7: five instructions, a fourth of the other's (no division)."""
+    b_r = tl.rsqrt(0.5 + 0.5 * tl.exp2(2.8853900817779268 * b_x))
+    return 1 - b_r * b_r
 
 
 @triton.jit

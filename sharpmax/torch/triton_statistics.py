@@ -17,7 +17,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton_logits import bent, load_sink, noted_bounds, of_head, scales, seen_by, shown, with_sink
+from sharpmax.torch.triton_logits import (
+    load_sink,
+    noted_bounds,
+    of_head,
+    raw_scores,
+    scales,
+    seen_by,
+    shown,
+    with_sink,
+)
 from sharpmax.torch.triton_policy import beta_and_slope
 from sharpmax.torch.triton_statistics_hopper import launch_on_hopper, serves
 from sharpmax.torch.triton_tiles import (
@@ -90,7 +99,7 @@ def statistics_kernel(
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, ROW_SCALE: tl.constexpr,
     VARIANCE: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, SHARPENED: tl.constexpr, STORE: tl.constexpr,
-    KEEP: tl.constexpr, TILED: tl.constexpr, PRECISION: tl.constexpr,
+    KEEP: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
     """The statistics of one tile of queries of one head."""
     # The last queries see the most keys when causal: start them first.
@@ -122,19 +131,19 @@ def statistics_kernel(
         left = o_i - tl.load(starts + o_m, mask=o_m < LQ, other=0)
     for start in tl.range(full_low, full_high, BN):
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
-        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend)
+        b_x = raw_scores(b_q, b_k, bend)
         b_m, b_z, b_s, b_t = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_t, VARIANCE)
     if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             o_j = start + tl.arange(0, BN)
             b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-            b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * b_scale[:, None]
+            b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
             b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
             b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
     for start in tl.range(full_high, high, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-        b_x = bent(tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION), bend) * b_scale[:, None]
+        b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
         b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
 
@@ -232,7 +241,8 @@ def launch_statistics(
             sharpened=scaled,
         )  # fmt: skip
         return entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled
-    is_short = starts is not None or key.shape[2] <= SHORT_ROWS  # documents: most are
+    # Documents mostly are, and a mask is loaded by the block.
+    is_short = starts is not None or mask is not None or key.shape[2] <= SHORT_ROWS
     shape = tile_shape("statistics of short rows" if is_short else "statistics", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
     seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
@@ -245,7 +255,7 @@ def launch_statistics(
         GROUPS=heads // key.shape[1], D=width, BD=shape.BD, BM=shape.BM, BN=shape.BN,
         HAS_LEFT=left is not None or starts is not None, HAS_RIGHT=right is not None, DOCUMENTS=starts is not None,
         ROW_SCALE=row_scale is not None, VARIANCE=variance, KIND=kind, COUNT=max(len(numbers), 1), SHARPENED=sharpened,
-        STORE=store, KEEP=keep, TILED=k_tiles is not key, PRECISION=shape.precision,
+        STORE=store, KEEP=keep, TILED=k_tiles is not key,
         num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled

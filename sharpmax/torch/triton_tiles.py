@@ -26,39 +26,55 @@ class TileShape(NamedTuple):
     BD: int
     num_warps: int
     num_stages: int
-    precision: str
 
 
 # (BM, BN, warps, stages) by kernel and padded width, measured on an H200: docs/kernels.md, "Tile shapes".
 HALF = {
     "statistics of short rows": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 64, 4, 2)},
     "statistics": {64: (64, 128, 4, 3), 128: (64, 128, 4, 3), 256: (64, 64, 4, 2)},
-    "forward": {64: (64, 128, 4, 2), 128: (128, 64, 4, 2), 256: (64, 64, 4, 2)},
-    "gradient of keys": {64: (128, 64, 4, 2), 128: (128, 64, 4, 2), 256: (32, 64, 4, 2)},
-    "gradient of queries": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 32, 4, 2)},
+    "forward": {64: (64, 64, 4, 2), 128: (64, 64, 4, 3), 256: (64, 64, 4, 2)},
+    "forward under a mask": {64: (128, 64, 4, 2), 128: (128, 128, 8, 2), 256: (64, 64, 4, 2)},
+    "statistics gradient of keys": {64: (128, 64, 4, 2), 128: (128, 64, 4, 2), 256: (32, 64, 4, 2)},
+    "statistics gradient of queries": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 32, 4, 2)},
+    "output gradient of keys": {64: (128, 64, 4, 2), 128: (64, 128, 8, 1), 256: (32, 64, 4, 2)},
+    "output gradient of queries": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (64, 32, 4, 2)},
     "decode": {64: (16, 128, 4, 3), 128: (16, 128, 4, 3), 256: (16, 64, 4, 3)},
 }
 SHORT_ROWS = 4096  # keys up to which the diagonal's blocks, which need masks, decide: smaller ones waste less
 # Products of float32 are unrolled: of wide heads, four warps' code outgrows the cache (docs/kernels.md).
 SINGLE = {64: (32, 32, 4, 1), 128: (32, 32, 8, 1), 256: (32, 32, 8, 1)}
 INTERPRETED = (16, 16, 4, 1)  # small, so that small cases reach several blocks
+# For GPUs whose programs have less shared memory (99 KB: GeForce, L4, L40S): compiled to fit, by no one measured.
+ENOUGH_MEMORY = 160 * 1024
+SMALL_HALF = {64: (64, 64, 4, 2), 128: (64, 32, 4, 2), 256: (32, 32, 4, 2)}
+SMALL_SINGLE = {**SINGLE, 256: (16, 16, 4, 1)}
 
 
-def tile_shape(kernel: str, query: Tensor) -> TileShape:
-    """Return the tile of a kernel for these inputs; float32 products are exact (ieee), never TF32."""
-    return _tile_shape(kernel, query.shape[3], query.dtype, interpreted())
+def tile_shape(kernel: str, query: Tensor, value: Tensor | None = None) -> TileShape:
+    """Return the tile of a kernel for these inputs; the wider of the two decides, so that both fit."""
+    width = query.shape[3]
+    widest = width if value is None else max(width, value.shape[3])
+    return _tile_shape(kernel, width, widest, query.dtype, None if interpreted() else _shared_memory(query.device))
 
 
 @cache
-def _tile_shape(kernel: str, width: int, dtype: torch.dtype, is_interpreted: bool) -> TileShape:
+def _tile_shape(kernel: str, width: int, widest: int, dtype: torch.dtype, memory: int | None) -> TileShape:
     BD = max(16, triton.next_power_of_2(width))
-    if is_interpreted:
-        return TileShape(*INTERPRETED[:2], BD, *INTERPRETED[2:], "ieee")
+    if memory is None:
+        return TileShape(*INTERPRETED[:2], BD, *INTERPRETED[2:])
     if dtype == torch.float32:
-        BM, BN, warps, stages = SINGLE[max(64, BD)]
+        by_width = SINGLE if memory >= ENOUGH_MEMORY else SMALL_SINGLE
     else:
-        BM, BN, warps, stages = HALF[kernel][max(64, BD)]
-    return TileShape(BM, BN, BD, warps, stages, "ieee")
+        by_width = HALF[kernel] if memory >= ENOUGH_MEMORY else SMALL_HALF
+    BM, BN, warps, stages = by_width[max(64, triton.next_power_of_2(widest))]
+    return TileShape(BM, BN, BD, warps, stages)
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Return the bytes that a program may have, as Triton will judge it."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"])
 
 
 def blocks(length: int, size: int) -> int:

@@ -1,0 +1,64 @@
+"""Compiles our Triton kernels for GPUs that are not here, and tells how much shared memory a program of each takes.
+
+python tests/torch/shared_memory.py       prints, for each GPU, dtype, width and kernel, bytes taken and to be had
+"""
+
+import json
+import sys
+
+GPUS = {"A100": (80, 166_912), "GeForce, L4, L40S": (89, 101_376)}
+POINTERS = "row_scale lse entropy a0 a1 a2 beta lse_w delta slope d_beta logsumexp maximum log2_sum sinks"
+TENSORS = "q k v out d_out d_sharp dq dk dv sharpened k_tiles v_tiles q_tiles"
+
+
+def shared_memory(kernel, capability, dtype, shape, width, **flags):
+    """Return the bytes of shared memory of a kernel with a mask, a softcap and sinks, compiled for a GPU."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = {
+        "GROUPS": 1, "D": width, "BD": shape.BD, "DV": width, "BDV": shape.BD, "BM": shape.BM, "BN": shape.BN,
+        "HAS_LEFT": False, "HAS_RIGHT": True, "DOCUMENTS": False, "CURVED": False, "FOLD": False, "GIVEN": False,
+        "TILED": False, "KIND": 1, "COUNT": 8, "STORE": True, **flags,
+    }  # fmt: skip
+    types = dict.fromkeys(POINTERS.split(), "*fp32") | dict.fromkeys(TENSORS.split(), f"*{dtype}")
+    types |= dict.fromkeys(("starts", "ends"), "*i32") | dict.fromkeys(("scale", "scale_log2", "bend"), "fp32")
+    types |= {"numbers": ("fp32",) * 8, "seen": ("*u8", "*i32", *("i64",) * 6)}
+    strides = [name for name in kernel.arg_names if name.startswith("s") and name[-2] == "_"]
+    types |= dict.fromkeys(strides, "i64") | dict.fromkeys(("H", "LQ", "LK", "left", "right"), "i32")
+    signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
+    places = {name: i for i, name in enumerate(kernel.arg_names)}
+    aligned = {(places[n],): [["tt.divisibility", 16]] for n in places if str(signature[n]).startswith(("*", "i64"))}
+    values = {(places[name],): value for name, value in constants.items() if name in places}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=aligned)
+    options = {"num_warps": shape.num_warps, "num_stages": shape.num_stages}
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).metadata.shared
+
+
+def main():
+    """Compile the kernels that take most, with the tiles that the GPU would be given."""
+    import torch
+
+    from sharpmax.torch.triton_forward import fused_kernel
+    from sharpmax.torch.triton_gradient import key_gradient_kernel
+    from sharpmax.torch.triton_tiles import _tile_shape
+
+    gradient = {"STATISTICS": False, "OUTPUT": True}
+    cases = [
+        ("A100", "fp16", 128, "forward under a mask", fused_kernel, {}),
+        ("A100", "fp16", 256, "output gradient of keys", key_gradient_kernel, gradient),
+        ("GeForce, L4, L40S", "fp16", 256, "output gradient of keys", key_gradient_kernel, gradient),
+        ("GeForce, L4, L40S", "fp32", 256, "output gradient of keys", key_gradient_kernel, gradient),
+    ]
+    found = {}
+    for gpu, dtype, width, name, kernel, flags in cases:
+        capability, memory = GPUS[gpu]
+        shape = _tile_shape(name, width, width, {"fp16": torch.float16, "fp32": torch.float32}[dtype], memory)
+        taken = shared_memory(kernel, capability, dtype, shape, width, **flags)
+        found[f"{gpu}: {name}, {dtype}, {width}"] = taken, memory
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
