@@ -6,7 +6,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+# Modules are compiled as they are imported: all of them at once takes a minute.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
 # A usable Python is new enough and can make a virtual environment. PYTHON=... overrides the search.
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
