@@ -12,8 +12,7 @@ serves or raises. Nothing is ever dropped in silence.
 
 import inspect
 from importlib.util import find_spec
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,17 +25,40 @@ from sharpmax.core.stats import RowStats, checked_extra
 from sharpmax.torch import chunked, eager, stock
 from sharpmax.torch.request import Request, validated
 
-LADDER: dict[str, ModuleType] = {}
-"""Implementations by name, fastest first; those on Triton only where it is installed."""
+KERNELS = ("hybrid", "triton")
+OLDEST_TRITON = (3, 6)  # PyTorch 2.10's; before it Gluon, the language of our kernels for Hopper, had other calls
 
-if find_spec("triton") is not None:
+
+class Absent(NamedTuple):
+    """Stands on the ladder for an implementation that is not there, and refuses every request."""
+
+    why: str
+
+    def refusal(self, request: Request) -> str:
+        """Return why it is not there."""
+        return self.why
+
+
+def _kernels() -> dict[str, Any]:
+    """Return our kernels by name; where there is no Triton that runs them, why."""
+    if find_spec("triton") is None:
+        return dict.fromkeys(KERNELS, Absent("Triton is not installed"))
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST_TRITON:
+        oldest = ".".join(map(str, OLDEST_TRITON))
+        return dict.fromkeys(KERNELS, Absent(f"it needs Triton {oldest} or later, found {triton.__version__}"))
     from sharpmax.torch import triton_attention, triton_hybrid
 
-    LADDER.update(hybrid=triton_hybrid, triton=triton_attention)
-KERNELS = frozenset(LADDER)
-LADDER.update(stock=stock, chunked=chunked, eager=eager)
+    return {"hybrid": triton_hybrid, "triton": triton_attention}
 
-IMPLEMENTATIONS = tuple(LADDER)
+
+LADDER: dict[str, Any] = {**_kernels(), "stock": stock, "chunked": chunked, "eager": eager}
+"""Implementations by name, fastest first."""
+
+IMPLEMENTATIONS = tuple(name for name, module in LADDER.items() if not isinstance(module, Absent))
+"""The names of those that are there."""
+
 WIDEST_SINGLE = 64  # of a head, in float32: 'triton' is 1.3 times as fast as 'chunked' at 64, and 0.4 times at 128
 
 

@@ -134,7 +134,7 @@ def packed_request(
         TypeError, ValueError: as `attention`.
     """
     on_gpu = query.device.type == "cuda"
-    if "hybrid" not in LADDER or implementation not in (None, "hybrid") or not (on_gpu or implementation):
+    if implementation not in (None, "hybrid") or not (on_gpu or implementation):
         return None
     given: dict[str, Any] = {
         **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),

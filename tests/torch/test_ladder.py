@@ -1,6 +1,8 @@
 """Which implementation serves a call, and what one that is named and cannot says."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -26,6 +28,40 @@ def test_the_ladder_tells_which_runs_and_why():
 @pytest.mark.skipif("CI" not in os.environ, reason="elsewhere Triton may be missing, and its tests are skipped")
 def test_the_kernels_are_there_where_ci_tests_them():
     assert {"hybrid", "triton"} <= set(IMPLEMENTATIONS)
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("sys.modules['triton'] = None", "Triton is not installed"),
+        ("import triton; triton.__version__ = '3.5.1'", "it needs Triton 3.6 or later, found 3.5.1"),
+    ],
+)
+def test_without_a_triton_that_runs_the_kernels_the_others_serve_and_say_so(setting, why):
+    if "import triton" in setting:
+        pytest.importorskip("triton")
+    code = f"""
+import sys
+{setting}
+import torch
+from sharpmax.torch import IMPLEMENTATIONS, attention, attention_varlen, which_implementation
+x = torch.randn(1, 2, 4, 8)
+print(*IMPLEMENTATIONS, attention(x, x, x).shape == x.shape)
+print(*which_implementation(x, x, x).refused.items())
+for named in ("hybrid", "triton"):
+    for call in (lambda: attention(x, x, x, implementation=named),
+                 lambda: attention_varlen(*x.repeat(3, 1, 1, 1), torch.tensor([0, 4]), implementation=named)):
+        try:
+            call()
+        except NotImplementedError as error:
+            print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.splitlines() == [
+        "stock chunked eager True",
+        f"('hybrid', '{why}') ('triton', '{why}')",
+        *(f"implementation '{name}' cannot serve this: {why}" for name in ("hybrid", "hybrid", "triton", "triton")),
+    ]
 
 
 @pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
