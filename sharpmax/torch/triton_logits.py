@@ -169,7 +169,10 @@ def tanh(b_x):
 
 @triton.jit
 def quick_tanh(b_x):
-    """Return tanh = 1 - 2/(1 + e^2x), right to 5e-7: five instructions, a fourth of the other's (no division)."""
+    """Return tanh = 1 - 2/(1 + e^2x) by five instructions, a fourth of the other's: no division, no branch.
+
+    Right to 1e-6, and from 0 on, where a row's weight is, to 5e-7: rsqrt errs by 2^-22.9 of itself, exp2 by 2^-22.
+    """
     b_r = tl.rsqrt(0.5 + 0.5 * tl.exp2(2.8853900817779268 * b_x))
     return 1 - b_r * b_r
 

@@ -30,7 +30,7 @@ def kernels_refuse(request: Request) -> str | None:
         if request.softcap is not None:
             return "the gradient of a beta that is solved for does not go through the kernels' softcap"
     if request.softcap is not None and request.softcap > LOOSEST and request.query.dtype != torch.float32:
-        return f"the tanh of half precision's kernels is right to 5e-7, too little for a softcap above {LOOSEST:,}"
+        return f"the tanh of half precision's kernels is right to 1e-6, too little for a softcap above {LOOSEST:,}"
     if request.dropout:
         return "dropout is drawn by 'eager' only"
     if request.has_tangent:
