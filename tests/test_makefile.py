@@ -1,4 +1,4 @@
-"""The two commands: they find a Python or say so, and install only when there is something new to install."""
+"""The commands: they find a Python or say so, and install only when there is something new to install."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ def make(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("command", ["reproduce", "test"])
+@pytest.mark.parametrize("command", ["reproduce", "test", "test-oldest"])
 def test_without_a_usable_python_it_says_what_to_do(make, command):
     done = make("PYTHON=no-such-python", command)
     assert done.returncode != 0
@@ -51,16 +51,33 @@ def test_installs_once_and_again_when_a_pin_changes(make, tmp_path):
         assert "pip install" in make("--dry-run", command).stdout
 
 
+def declared() -> list[Requirement]:
+    """Return every requirement of the project and its extras, but for those that are extras themselves."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    found = [Requirement(line) for lines in (project["dependencies"], *extras) for line in lines]
+    return [requirement for requirement in found if requirement.name != "sharpmax"]
+
+
+def test_the_oldest_versions_are_those_declared(make, tmp_path):
+    """Each requirement has one lower bound, the same wherever it is declared."""
+    (tmp_path / ".venv-oldest").mkdir()
+    (tmp_path / ".venv-oldest" / "created").touch()
+    done = make(".venv-oldest/floors.txt")
+    assert done.returncode == 0, done.stderr
+    oldest = (tmp_path / ".venv-oldest" / "floors.txt").read_text().splitlines()
+    assert set(oldest) == {f"{one.name}{one.specifier}".replace(">=", "==") for one in declared()}
+    assert len({line.partition("==")[0] for line in oldest}) == len(oldest)
+    assert "--constraint .venv-oldest/floors.txt" in make("--dry-run", "test-oldest").stdout
+
+
 def pinned() -> list[str]:
     return [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
 
 
 def needed() -> set[str]:
     """Return everything that the project with all its extras leads to, as `pip freeze` would say it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    waiting = [Requirement(line) for lines in (project["dependencies"], *extras) for line in lines]
-    waiting = [requirement for requirement in waiting if requirement.name != "sharpmax"]  # an extra of extras
+    waiting = declared()
     found, done = set(), set()
     while waiting:
         requirement = waiting.pop()

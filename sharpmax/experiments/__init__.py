@@ -103,10 +103,9 @@ def reproduce(
     if options and len(chosen) != 1:
         raise ValueError(f"options of one experiment ({', '.join(options)}) need that experiment named alone")
     modules = [import_module(experiment.module) for experiment in chosen]
-    from sharpmax.report import (
-        REPORT_FILE,
-        write_report,
-    )  # brings the report extra, which listing the experiments must not need
+    # Listing the experiments must not need the report extra, and hours of training must not end with its being missing.
+    import_module("sharpmax.report.curves")
+    from sharpmax.report import REPORT_FILE, write_report
 
     report = Path(out) / REPORT_FILE
     try:

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sharpmax.core.cards import Card, policy_to_json
 from sharpmax.core.policies import PerLayer, Policy
 from sharpmax.experiments.run_folder import RunFolder, run_name
 from sharpmax.experiments.splits import KINDS, questions, seed_of, text_of
+from sharpmax.extras import extra
 from sharpmax.hf.answers import Question, write
 from sharpmax.hf.choose import Choice, choose, search
 from sharpmax.hf.descent import Draw, Recipe
@@ -48,6 +47,10 @@ from sharpmax.hf.match import match
 from sharpmax.hf.paired import Paired
 from sharpmax.hf.sidecar import card_for
 from sharpmax.tasks.prompts import parts
+
+with extra("hf"):
+    import torch
+    from torch import Tensor
 
 METHODS = ("match", "learn", "search")
 FITTED_ON, FITTED_SIZES, TEXT_BEFORE = ("lookup", "lookup:close"), (8, 32), 12_000

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
-import torch
-
 from sharpmax.builtin import BUILTIN
 from sharpmax.core.cards import policy_to_json
 from sharpmax.core.policies import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.experiments.run_folder import RunFolder, read_metrics, run_name
+from sharpmax.extras import extra
 from sharpmax.hf.answer_batches import Encoded, encode, require_room
 from sharpmax.hf.answer_model import innermost, right_tokens
 from sharpmax.hf.finetune import Recipe, finetune, is_first_process
@@ -32,6 +31,9 @@ from sharpmax.hf.sidecar import card_for
 from sharpmax.hf.trained_policy import NAMES, policy_named, save_policy
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 from sharpmax.tasks.clrs_text.examples import ALGORITHMS, Example
+
+with extra("hf"):
+    import torch
 
 TASKS = ("clrs-text",)
 

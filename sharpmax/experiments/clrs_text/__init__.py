@@ -14,15 +14,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sharpmax.experiments.clrs_text.arm import opened, run_arm, test_set
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.statistics import Records, summarise
 from sharpmax.experiments.clrs_text.study import Study, plan_study
 from sharpmax.experiments.finetuning import report_as
 from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.extras import extra
 from sharpmax.tasks.clrs_text.corpus import corpus
+
+with extra("hf"):
+    import torch
 
 
 def run(

@@ -12,19 +12,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sharpmax.core.cards import policy_to_json
 from sharpmax.core.policies import PAPER, Policy
 from sharpmax.experiments.clrs_text.study import ARMS, Study
 from sharpmax.experiments.finetuning import autocast, load_by_name, on_policy, report_as
 from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.extras import extra
 from sharpmax.hf.answer_batches import Encoded, encode
 from sharpmax.hf.answer_model import generated, parting, right_tokens
 from sharpmax.hf.finetune import finetune
 from sharpmax.hf.trained_policy import policy_named
 from sharpmax.provenance import provenance
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
+
+with extra("hf"):
+    import torch
 
 SHORT = 24
 """Tokens of the longest answer that is also generated for real, a token at a time."""
