@@ -260,6 +260,23 @@ def masked_cells(name):
     ]
 
 
+def test_the_page_gives_the_committed_long_rows():
+    figures = json.loads((RESULTS / "h200" / "long.json").read_text())
+    assert not benchmark.wrong(figures)
+    ratios = {r["case"]: f"{r['ratio']:.2f}" for r in figures["results"] if r["implementation"] == "hybrid"}
+    text = (ROOT / "docs" / "kernels.md").read_text()
+    for said, case in {
+        "rows sharpened": "forward, rows sharpened",
+        "none": "forward, no row sharpened",
+        "retrieval": "forward, retrieval",
+        "one stretch in ten": "forward, one stretch in ten sharpened",
+        "`row_stats`": "row_stats",
+        "with gradients": "forward + backward",
+        "detached": "forward + backward, detached",
+    }.items():
+        assert f"{said} {ratios[case]}" in text[text.index("**Longer rows.**") :].split("\n")[0], said
+
+
 def test_the_page_gives_the_committed_masks():
     for name in MASKED:
         assert _cells(f"{name} |")[1:] == masked_cells(name)
