@@ -119,6 +119,7 @@ LOGITS = (
     replace(CAUSAL, name="one-hot logits", logits="one-hot"),
     replace(CAUSAL, name="retrieval", logits="retrieval", keys=80, queries=80),
     replace(CAUSAL, name="softcap", softcap=3.0),
+    replace(CAUSAL, name="softcap far above the logits", softcap=300.0),
     replace(PLAIN, name="sinks", sinks=True),
     replace(CAUSAL, name="sinks and dead rows", sinks=True, mask="dead"),
     replace(CAUSAL, name="one query and its sink", sinks=True, softcap=3.0, heads=4, queries=1, keys=67),

@@ -11,7 +11,6 @@ serves or raises. Nothing is ever dropped in silence.
 """
 
 import inspect
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -41,13 +40,15 @@ class Absent(NamedTuple):
 
 def _kernels() -> dict[str, Any]:
     """Return our kernels by name; where there is no Triton that runs them, why."""
-    if find_spec("triton") is None:
-        return dict.fromkeys(KERNELS, Absent("Triton is not installed"))
-    import triton
+    try:
+        import triton
 
-    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST_TRITON:
+        found = triton.__version__
+    except (ImportError, AttributeError):  # the second: a mere folder of that name
+        return dict.fromkeys(KERNELS, Absent("Triton is not installed"))
+    if tuple(map(int, found.split(".")[:2])) < OLDEST_TRITON:
         oldest = ".".join(map(str, OLDEST_TRITON))
-        return dict.fromkeys(KERNELS, Absent(f"it needs Triton {oldest} or later, found {triton.__version__}"))
+        return dict.fromkeys(KERNELS, Absent(f"it needs Triton {oldest} or later, found {found}"))
     from sharpmax.torch import triton_attention, triton_hybrid
 
     return {"hybrid": triton_hybrid, "triton": triton_attention}

@@ -22,6 +22,7 @@ from sharpmax.torch.documents import Documents
 NO_TANGENTS = "forward-mode derivatives are taken by 'eager' only"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What attention is computed on."""
+SMALLEST_SOFTCAP, LARGEST_SOFTCAP = 1e-30, 1e30  # beyond, float32 loses it, or its product with a gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +166,8 @@ def validated(
     softcap = None if softcap is None else _number("softcap", softcap)
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be positive, got {softcap!r}")
+    if softcap is not None and not SMALLEST_SOFTCAP <= softcap <= LARGEST_SOFTCAP:
+        raise ValueError(f"softcap must be from {SMALLEST_SOFTCAP:g} to {LARGEST_SOFTCAP:g}, got {softcap!r}")
     dropout = _number("dropout", dropout)
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
@@ -215,7 +218,7 @@ def _number(name: str, value: Any) -> float:
         raise ValueError(f"{name} must be a number that does not learn: to learn a scale, multiply the query by it")
     try:
         number = float("nan" if isinstance(value, bool | str) else value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         number = float("nan")
     if not -inf < number < inf:  # not `isfinite`, which refuses the symbol that a traced number is
         raise ValueError(f"{name} must be a finite number, got {_shown(value)}")

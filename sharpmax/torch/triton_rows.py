@@ -12,7 +12,6 @@ from sharpmax.torch.triton_policy import least_beta
 from sharpmax.torch.triton_tiles import interpreted
 
 WIDEST, MOST_HEADS = 256, 65535
-LOOSEST = 1000  # softcap that quick_tanh serves
 LEAST_SCALE = 2.0**-30  # Hopper's kernels mask a product by -2^60 before it is scaled: that must still weigh nothing
 
 
@@ -29,8 +28,6 @@ def kernels_refuse(request: Request) -> str | None:
             return "the float32 gradient through a solved beta is over its error budget; 'chunked' keeps it"
         if request.softcap is not None:
             return "the gradient of a beta that is solved for does not go through the kernels' softcap"
-    if request.softcap is not None and request.softcap > LOOSEST and request.query.dtype != torch.float32:
-        return f"the tanh of half precision's kernels is right to 1e-6, too little for a softcap above {LOOSEST:,}"
     if request.dropout:
         return "dropout is drawn by 'eager' only"
     if request.has_tangent:

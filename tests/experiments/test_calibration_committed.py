@@ -54,6 +54,15 @@ def guide():
     return (ROOT / "docs" / "guide-length.md").read_text()
 
 
+def same(found, told):
+    """Tell whether two trees of figures are equal, but for the last digits of another SciPy's p-values."""
+    if isinstance(found, dict):
+        return isinstance(told, dict) and list(found) == list(told) and all(same(found[k], told[k]) for k in found)
+    if isinstance(found, list):
+        return isinstance(told, list) and len(found) == len(told) and all(map(same, found, told))
+    return found == (pytest.approx(told, rel=1e-9, abs=1e-300) if isinstance(told, float) else told)
+
+
 def right(found, size, whose="policy"):
     return found["tasks"]["lookup"][size]["accuracy"][whose]
 
@@ -138,8 +147,8 @@ def test_the_records_give_the_figures(metrics, step):
         pairs = zip(sheets(step[plain_of(name)]), sheets(judged["records"]), strict=True)
         asked, unseen = (compare(*pair).to_json() for pair in pairs)
         for key in ("tasks", "text", "answers_overall"):
-            assert asked[key] == found[key]
-        assert unseen["text"] == found["unseen"]
+            assert same(asked[key], found[key])
+        assert same(unseen["text"], found["unseen"])
         assert bool(unseen["text"]) != name.startswith("transfer-")
     names = {told.get(name, name) for name in judged_in(step)}
     assert {name for name, found in metrics.items() if isinstance(found, dict) and "tasks" in found} == names | {

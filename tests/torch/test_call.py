@@ -84,6 +84,8 @@ def test_constant_1_is_scaled_dot_product_attention(implementation, is_causal):
         (ValueError, "sinks must have one logit a query head", {"sinks": torch.zeros(2)}),
         (ValueError, "softcap must be positive", {"softcap": 0.0}),
         (ValueError, "softcap must be a finite number", {"softcap": float("inf")}),
+        (ValueError, "softcap must be a finite number", {"softcap": 10**400}),
+        (ValueError, "softcap must be from 1e-30 to 1e", {"softcap": 1e-42}),
         (ValueError, "softcap must be a finite number, got a tensor of shape", {"softcap": torch.ones(2)}),
         (ValueError, r"dropout must be in \[0, 1\)", {"dropout": 1.0}),
         (ValueError, "dropout must be a finite number, got None", {"dropout": None}),

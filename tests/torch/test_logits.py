@@ -67,39 +67,21 @@ def test_bounds_hold_what_is_seen_and_have_nothing_hidden_inside(kind, left, rig
 
 
 @triton.jit
-def tanh_kernel(x, out, quick, N: tl.constexpr):
+def tanh_kernel(x, out, N: tl.constexpr):
     o = tl.arange(0, N)
     tl.store(out + o, tanh(tl.load(x + o)))
-    tl.store(quick + o, quick_tanh(tl.load(x + o)))
 
 
-tanh, quick_tanh = triton_logits.tanh, triton_logits.quick_tanh  # names that the kernel can see
+tanh = triton_logits.tanh  # a name that the kernel can see
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in exp2")  # NumPy's, by the interpreter: e^2x may be inf
-def test_tanh_is_exact_in_float32_near_0_and_far_and_the_quick_one_to_1e_6():
+def test_tanh_is_exact_in_float32_near_0_and_far():
     x = torch.cat([torch.logspace(-8, 3, 500), -torch.logspace(-8, 3, 500), torch.tensor([0.0, 1e18, -1e18])])
     x = torch.nn.functional.pad(x, (0, 1024 - len(x))).to(DEVICE)
-    out, quick = torch.empty_like(x), torch.empty_like(x)
-    tanh_kernel[(1,)](x, out, quick, N=1024)
+    out = torch.empty_like(x)
+    tanh_kernel[(1,)](x, out, N=1024)
     exact = torch.tanh(x.double())
     assert ((out - exact).abs() <= 4 * torch.finfo(torch.float32).eps * exact.abs()).all()
-    assert ((quick - exact).abs() <= torch.where(x < 0, 1e-6, 5e-7)).all()
-
-
-def test_a_loose_softcap_keeps_the_budget_of_half_precision_or_is_refused():
-    g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 40, 16, generator=g).to(DEVICE, torch.float16) for _ in range(3))
-    loosest = {"is_causal": True, "softcap": float(triton_rows.LOOSEST), "implementation": "triton"}
-    errors = []
-    for softcap in (loosest["softcap"], None):
-        options = {**loosest, "softcap": softcap}
-        exact = attention(4 * q.double(), k.double(), v.double(), **{**options, "implementation": "eager"})
-        errors.append((attention(4 * q, k, v, **options) - exact).norm())
-    assert errors[0] <= 1.1 * errors[1]
-    with pytest.raises(NotImplementedError, match="softcap above 1,000"):
-        attention(q, k, v, **{**loosest, "softcap": 1001.0})
-    attention(q.float(), k.float(), v.float(), **{**loosest, "softcap": 1e6})
 
 
 def test_a_sink_of_minus_infinity_is_none():
