@@ -99,7 +99,9 @@ def test_an_adapter_beside_the_projection_counts():
     np.testing.assert_allclose(proved_spreads(adapted.model.merge_and_unload()), apart, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "text"), [("minilm", LICENSE), ("rxnmapper", "CC(=O)Cl.OCC>>CCOC(C)=O" * 9)])
+@pytest.mark.parametrize(
+    ("name", "text"), [("minilm", LICENSE), ("rxnmapper", "CC(=O)Cl.OCC>>CCOC(C)=O" * 9)], ids=["minilm", "rxnmapper"]
+)
 def test_real_weights_keep_to_the_bound(name, text):
     assert_within(certify(load(name), text, length=128))
 
