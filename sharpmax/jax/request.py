@@ -15,6 +15,7 @@ from jax import Array
 
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies.base import Policy, check_number, needed, short
+from sharpmax.core.softcap import check_softcap
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
 from sharpmax.jax.logits import Logits
 
@@ -96,6 +97,7 @@ def validated(
         if number is not None:
             _check_static(name, number)
             check_number("attention", name, number, above=above, scalar=True)
+    check_softcap(softcap)
     query_segments, key_segments = _segments(segments, shape)
     _check_dropout(dropout, dropout_key)
     left, right = window_ends(window) or (None, None)

@@ -23,9 +23,9 @@ from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats, checked_extra
 from sharpmax.torch import chunked, eager, stock
 from sharpmax.torch.request import Request, validated
+from sharpmax.torch.triton_version import why_absent
 
 KERNELS = ("hybrid", "triton")
-OLDEST_TRITON = (3, 6)  # PyTorch 2.10's; before it Gluon, the language of our kernels for Hopper, had other calls
 
 
 class Absent(NamedTuple):
@@ -40,15 +40,8 @@ class Absent(NamedTuple):
 
 def _kernels() -> dict[str, Any]:
     """Return our kernels by name; where there is no Triton that runs them, why."""
-    try:
-        import triton
-
-        found = triton.__version__
-    except (ImportError, AttributeError):  # the second: a mere folder of that name
-        return dict.fromkeys(KERNELS, Absent("Triton is not installed"))
-    if tuple(map(int, found.split(".")[:2])) < OLDEST_TRITON:
-        oldest = ".".join(map(str, OLDEST_TRITON))
-        return dict.fromkeys(KERNELS, Absent(f"it needs Triton {oldest} or later, found {found}"))
+    if (why := why_absent()) is not None:
+        return dict.fromkeys(KERNELS, Absent(why))
     from sharpmax.torch import triton_attention, triton_hybrid
 
     return {"hybrid": triton_hybrid, "triton": triton_attention}

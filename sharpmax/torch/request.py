@@ -16,13 +16,13 @@ from torch.autograd import forward_ad
 
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies.base import Policy, needed
+from sharpmax.core.softcap import check_softcap
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
 from sharpmax.torch.documents import Documents
 
 NO_TANGENTS = "forward-mode derivatives are taken by 'eager' only"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What attention is computed on."""
-SMALLEST_SOFTCAP, LARGEST_SOFTCAP = 1e-30, 1e30  # beyond, float32 loses it, or its product with a gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,8 +166,7 @@ def validated(
     softcap = None if softcap is None else _number("softcap", softcap)
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be positive, got {softcap!r}")
-    if softcap is not None and not SMALLEST_SOFTCAP <= softcap <= LARGEST_SOFTCAP:
-        raise ValueError(f"softcap must be from {SMALLEST_SOFTCAP:g} to {LARGEST_SOFTCAP:g}, got {softcap!r}")
+    check_softcap(softcap)
     dropout = _number("dropout", dropout)
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")

@@ -240,6 +240,7 @@ BAD = [
     ({"window": 0}, ValueError, "W >= 1"),
     ({"window": (1,)}, ValueError, "a pair"),
     ({"softcap": 0.0}, ValueError, "softcap must be finite and greater than 0"),
+    ({"softcap": 1e-42}, ValueError, "softcap must be from 1e-30 to 1e"),
     ({"scale": float("nan")}, ValueError, "scale must be finite"),
     ({"scale": jnp.ones(())}, TypeError, "Python number"),
     ({"sinks": jnp.zeros(3)}, ValueError, "one logit a query head"),

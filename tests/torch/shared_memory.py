@@ -1,6 +1,6 @@
 """Compiles our Triton kernels for GPUs that are not here, and tells how much shared memory a program of each takes.
 
-python tests/torch/shared_memory.py       prints, for each GPU, dtype, width and kernel, bytes taken and to be had
+python tests/torch/shared_memory.py       prints, for the hungriest of each GPU, bytes taken and to be had, as JSON
 """
 
 import json

@@ -1,11 +1,6 @@
 """The kernels for Hopper: as Python here, as themselves on such a GPU. The roads made of them: test_roads.py."""
 
-import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +16,7 @@ from sharpmax.torch import triton_sharpened, triton_statistics, triton_tickets
 from sharpmax.torch import triton_statistics_hopper as hopper
 from sharpmax.torch.triton_policy import kernel_policy
 from tests.torch import gluon_as_python, machine_code
+from tests.torch.without_interpreter import printed_by
 
 POLICY = kernel_policy(PAPER)
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
@@ -241,14 +237,7 @@ def test_a_register_that_one_way_does_not_set_is_found():
 
 def test_every_product_has_its_descriptors_set():
     """In the machine code that the installed Triton makes for Hopper: see `machine_code`."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    script = Path(machine_code.__file__)
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, cwd=script.parents[2],
-        env=environment | {"PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = printed_by(machine_code)
     assert len(found) == 8
     for kernel, (products, unset) in found.items():
         assert products > 0, kernel

@@ -1,11 +1,5 @@
 """Tiles: they fit the GPU they are for."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -16,6 +10,7 @@ if "triton" not in IMPLEMENTATIONS:
 
 from sharpmax.torch import triton_tiles as tiles
 from tests.torch import shared_memory
+from tests.torch.without_interpreter import printed_by
 
 H200 = 232_448
 
@@ -28,14 +23,7 @@ def test_the_wider_of_query_and_value_decides():
 
 def test_the_hungriest_kernels_fit_smaller_gpus():
     """As the installed Triton compiles them: see `shared_memory`."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    script = Path(shared_memory.__file__)
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, cwd=script.parents[2],
-        env=environment | {"PYTHONPATH": os.pathsep.join([str(script.parents[2]), *sys.path])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = printed_by(shared_memory)
     assert len(found) == 4
     for case, (taken, memory) in found.items():
         assert 30_000 < taken <= memory, case
