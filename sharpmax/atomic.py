@@ -38,6 +38,8 @@ def require_folder(folder: Path) -> None:
     What is missing of it is made elsewhere, inside what is there: the work may still be refused for other reasons.
     """
     there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    if not there.is_dir():
+        raise NotADirectoryError(f"expected a folder, got {there}")
     with tempfile.TemporaryDirectory(prefix=".", dir=there) as trial:
         (Path(trial) / folder.relative_to(there)).mkdir(parents=True, exist_ok=True)
 

@@ -40,7 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except USER_ERRORS as error:
         if debug:
             raise
-        return _say(f"error: {error}", EXIT_USER_ERROR)
+        return _say(f"error: {_told(error)}", EXIT_USER_ERROR)
+
+
+def _told(error: Exception) -> str:
+    """Return what an error says; of the system's own, the file and what is wrong with it, without a number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _each_warning_once() -> Callable[..., None]:
@@ -169,7 +176,7 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run one experiment, or all of them, and gather their pages into OUT/report.html."
     _add_run_options(parser, out=Path("runs"), seed=0, quick=False, debug=False)
     names = parser.add_subparsers(
-        dest="experiment", metavar="EXPERIMENT", title="experiments (default: all but clrs-text)"
+        dest="experiment", metavar="EXPERIMENT", title="experiments (default: bounds and max-retrieval)"
     )
     for experiment in EXPERIMENTS:
         one = names.add_parser(experiment.name, help=experiment.claim, description=experiment.claim)

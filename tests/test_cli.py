@@ -72,6 +72,18 @@ def test_a_json_file_that_cannot_be_written_is_found_before_measuring(tmp_path, 
     assert_one_line(capsys.readouterr().err, str(tmp_path))
 
 
+def test_a_file_that_is_not_there_is_named_without_a_number(tmp_path, capsys):
+    assert cli.main(["certify", "smollm2", "--card", str(tmp_path / "none.json")]) == 2
+    assert_one_line(error := capsys.readouterr().err, "none.json: No such file or directory")
+    assert "Errno" not in error
+
+
+def test_a_file_where_a_folder_should_be_is_named(tmp_path, capsys):
+    (tmp_path / "taken").touch()
+    assert cli.main(["bench", "softmax", "--json", str(tmp_path / "taken" / "a.json")]) == 2
+    assert_one_line(capsys.readouterr().err, f"expected a folder, got {tmp_path / 'taken'}")
+
+
 def test_a_run_with_another_config_is_a_user_error(tmp_path, capsys):
     folder = tmp_path / "bounds" / "quick-seed0"
     folder.mkdir(parents=True)

@@ -54,6 +54,19 @@ EXPERIMENTS = (
         },
     ),
     Experiment(
+        "alternatives",
+        "sharpmax.experiments.alternatives",
+        "entmax, sigmoid, stick-breaking, linear and others in softmax's place: the same head, the same task",
+        {
+            "--arms": {"nargs": "+", "metavar": "ARM", "help": "which alternatives (all); others can follow later"},
+            "--full": {"action": "store_true", "help": "the whole run: ten seeds, every step of the recipe"},
+            "--seeds": {"type": int, "metavar": "N", "help": "how many heads of each to train"},
+            "--steps": {"type": int, "metavar": "N", "help": "how long to train them"},
+            "--largest": {"type": int, "metavar": "N", "help": "largest set evaluated, up to 16384"},
+        },
+        by_default=False,
+    ),
+    Experiment(
         "clrs-text",
         "sharpmax.experiments.clrs_text",
         "thirty algorithms learned on short inputs, asked on longer ones, with and without sharp attention",

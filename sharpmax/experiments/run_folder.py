@@ -79,10 +79,20 @@ class RunFolder:
 
         The value always passes through JSON, so a fresh run and a continued one see the same thing.
         """
-        file = self.path / "steps" / f"{_plain(key)}.json"
-        if not file.exists():
-            atomic.write_json(file, {"commit": commit(), "value": compute()})
-        return _read_step(file)["value"]
+        if not self.has(key):
+            atomic.write_json(self._step(key), {"commit": commit(), "value": compute()})
+        return self.read(key)
+
+    def has(self, key: str) -> bool:
+        """Tell whether an earlier call of this run already has it."""
+        return self._step(key).exists()
+
+    def read(self, key: str) -> Any:
+        """Return what `once` kept."""
+        return _read_step(self._step(key))["value"]
+
+    def _step(self, key: str) -> Path:
+        return self.path / "steps" / f"{_plain(key)}.json"
 
     def finish(self, metrics: Mapping[str, Any], *, commits: Collection[str] = ()) -> Path:
         """Write `metrics.json`: the metrics with the config, seed, versions, device, commit and command.

@@ -68,7 +68,7 @@ def run(
     options = {"seeds": seeds, "steps": steps, "largest": largest, "rotated": rotated}
     plan = plan_run(seed=seed, quick=quick, full=full, recipe=recipe, **options)  # type: ignore[arg-type]
     folder = RunFolder.open(out, "max-retrieval", plan.name, plan.config)
-    with _progress() as progress:
+    with progress_bars() as progress:
         trained = _train(plan, folder, progress)
         fits = folder.once("fits", lambda: fit_rules(plan, trained, folder))
         rules = rules_for(plan.recipe, fits)
@@ -143,6 +143,7 @@ def _gather(measured: dict[int, Any]) -> dict[str, Any]:
     }
 
 
-def _progress() -> Progress:
+def progress_bars() -> Progress:
+    """Return bars with a note, the time taken and the time left."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))

@@ -63,8 +63,7 @@ def evaluate(
 
     Beside them, by lower precision of the products, those of plain softmax and hard attention to the first quarter.
     """
-    _, width = blocks_of(n)
-    at_once = min(sets, max(1, ITEMS_AT_ONCE.get(jax.default_backend(), ITEMS_AT_ONCE["cpu"]) // width))
+    at_once = sets_at_once(n, sets)
     some = -(-sets // LOW_PRECISION_SHARE)
     full: list[Answers] = []
     low: dict[str, list[Answers]] = {precision: [] for precision in LOW_PRECISIONS}
@@ -148,6 +147,12 @@ def blocks_of(n: int) -> tuple[int, int]:
         raise ValueError(f"expected a size that is a multiple of {BLOCK}, as it is beyond {BLOCK}, got {n}")
     width = min(n, BLOCK)
     return n // width, width
+
+
+def sets_at_once(n: int, sets: int) -> int:
+    """Return how many of the sets of n items to answer together."""
+    _, width = blocks_of(n)
+    return min(sets, max(1, ITEMS_AT_ONCE.get(jax.default_backend(), ITEMS_AT_ONCE["cpu"]) // width))
 
 
 def _stats(block: BlockOf, blocks: int, beta: Array, more: tuple[str, ...]) -> RowStats:

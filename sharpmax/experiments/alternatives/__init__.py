@@ -1,0 +1,122 @@
+"""Alternatives to softmax on max retrieval: does any of them, trained in its place, stay right at sizes never seen?
+
+The paper (arXiv 2410.01104) leaves it open, and says of them: what is not normalised escapes dispersion but makes items
+hard to rank; hard attention escapes it too but trains badly. Here each is trained from scratch by the paper's recipe,
+with the same data, seeds and initial weights as plain softmax, and answers the same sets: so differences are paired.
+
+Cost on two CPU cores: `quick` a minute and a half, the default about twenty minutes; `full` (ten seeds) on an H200
+about fifteen minutes. Arms are independent: `--arms` runs some, and the same folder takes the others later, or at the
+same time from another process. Expected figure: `accuracy-sparse`, where entmax stands above softmax at large sizes.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+from sharpmax.experiments.alternatives.arms import ARMS, SOFTMAX, Arm, arms_named
+from sharpmax.experiments.alternatives.judge import judge_arm
+from sharpmax.experiments.alternatives.page import tell
+from sharpmax.experiments.alternatives.statistics import summarise
+from sharpmax.experiments.max_retrieval import MOST_AT_ONCE, progress_bars
+from sharpmax.experiments.max_retrieval.evaluate import BLOCK
+from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
+from sharpmax.experiments.max_retrieval.train import train_heads
+from sharpmax.experiments.run_folder import RunFolder
+
+
+def run(
+    out: str | Path = "runs",
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    full: bool = False,
+    arms: tuple[str, ...] | list[str] = (),
+    seeds: int | None = None,
+    steps: int | None = None,
+    largest: int | None = None,
+) -> dict[str, Any]:
+    """Train and judge the arms, draw, and write the page, in `out/alternatives/<name>/`; returns the metrics.
+
+    Args:
+        out: root of the run folders; a run found there is continued, and its other arms are told too.
+        seed: of every random draw.
+        quick, full: a smaller or the whole run; neither is something between.
+        arms: by name; none: all. Plain softmax, to which the others are compared, is always among them.
+        seeds, steps, largest: how many heads an arm, how long, and up to how many items, instead of the scale's.
+
+    Raises:
+        ValueError: options that do not fit, or a run folder that holds another config.
+    """
+    chosen = arms_named(arms)
+    plan = plan_run(seed=seed, quick=quick, full=full, recipe="paper", seeds=seeds, steps=steps, largest=largest)
+    if plan.sizes[-1] > BLOCK:
+        raise ValueError(f"expected largest to be at most {BLOCK}: not every alternative streams, got {largest}")
+    config = {**plan.config, "arms": [arm.config for arm in ARMS]}
+    folder = RunFolder.open(out, "alternatives", plan.name, config)
+    with progress_bars() as progress:
+        bar = progress.add_task("judging arms", total=len(chosen), note="")
+        # Softmax last: where several processes share the arms, the one that was given it has done it by then.
+        for arm in sorted(chosen, key=lambda arm: arm.name == SOFTMAX):
+            _answer(plan, arm, folder, progress)
+            progress.update(bar, advance=1, note=f"{arm.name} done")
+    metrics, commits = _gather(plan, folder)
+    folder.finish(metrics, commits=commits)
+    tell(metrics, folder)
+    return metrics
+
+
+def _answer(plan: Plan, arm: Arm, folder: RunFolder, progress: Progress) -> None:
+    """Train an arm and judge it at every size, several side by side: while one compiles, another computes."""
+    if all(folder.has(_step(arm, n)) for n in plan.sizes):
+        return
+    recipe = replace(plan.recipe, head=arm.head)
+    bar = progress.add_task(f"training {arm.trained_as}", total=recipe.steps, note="compiling")
+
+    def report(step: int, loss: float) -> None:
+        progress.update(bar, completed=step, note=f"loss {loss:.4g}")
+
+    place = folder.path / "arms" / arm.trained_as
+    place.mkdir(parents=True, exist_ok=True)
+    trained = train_heads(recipe, seed=plan.seed, seeds=plan.seeds, folder=place, report=report)
+
+    def judged(n: int) -> Any:
+        by = {"trained_by": sorted(trained.commits)}
+        return folder.once(_step(arm, n), lambda: judge_arm(plan, arm, trained, n) | by)
+
+    with ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+        list(pool.map(judged, sorted(plan.sizes, reverse=True)))
+    progress.remove_task(bar)
+
+
+def _step(arm: Arm, n: int) -> str:
+    return f"{arm.name}-{n}"
+
+
+def _gather(plan: Plan, folder: RunFolder) -> tuple[dict[str, Any], set[str]]:
+    """Turn what is on disk, of this call's arms and of others', into quantity -> arm -> size -> seeds.
+
+    Beside it, the commits of the code that trained them.
+    """
+    done = [arm for arm in ARMS if all(folder.has(_step(arm, n)) for n in plan.sizes)]
+    found = {arm.name: {str(n): folder.read(_step(arm, n)) for n in plan.sizes} for arm in done}
+
+    def of(quantity: str) -> dict[str, dict[str, list[float]]]:
+        return {name: {n: at_n[quantity] for n, at_n in by_size.items()} for name, by_size in found.items()}
+
+    commits = {commit for by_size in found.values() for at_n in by_size.values() for commit in at_n["trained_by"]}
+    metrics = {
+        "scale": plan.scale,
+        "sizes": list(plan.sizes),
+        "seeds": plan.seeds,
+        "sets": {str(n): plan.sets_of(n) for n in plan.sizes},
+        "accuracy": of("accuracy"),
+        "summary": summarise(of("accuracy")),
+        "right": of("right"),
+        "entropy": of("entropy"),
+        "first": of("first"),
+    }
+    return metrics, commits

@@ -1,0 +1,220 @@
+"""The page of the alternatives: who stays right, by how much, and where the weight goes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import sharpmax
+from sharpmax.core import normalisers
+from sharpmax.core.normalisers import Normaliser
+from sharpmax.experiments.alternatives.arms import ARMS, FAMILIES, SOFTMAX, Arm
+from sharpmax.experiments.max_retrieval.statistics import standard_error
+from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.extras import extra
+from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+
+with extra("jax"):
+    import numpy as np
+
+Metrics = dict[str, Any]
+ITEMS, ACCURACY = "items n", "accuracy (%)"
+GREY = "#57606a"
+SHOWN = ("16", "64", "256", "1024", "4096", "16384")
+STANDS_OUT = 2.85  # as in the theorem's figure: half of the spread that the paper measured in Gemma 2B
+LARGEST_NEEDLE = 2**20
+NEEDLES: dict[str, Normaliser] = {
+    "softmax": normalisers.Softmax(),
+    "1.5-entmax": normalisers.Entmax(1.5),
+    "sparsemax": normalisers.Entmax(2.0),
+    "Stieltjes": normalisers.Stieltjes(1.0),
+    "sigmoid, bias -log n": normalisers.Sigmoid(),
+    "ReLU / n": normalisers.Relu(),
+    "stick-breaking": normalisers.StickBreaking(),
+}
+
+
+def tell(metrics: Metrics, folder: RunFolder) -> Page:
+    """Draw the figures into the run folder and write the page beside them."""
+    for name, display in displays(metrics).items():
+        display.save(folder.figures, name)
+    figures = [
+        Figure(f"figures/accuracy-{family}.svg", _caption(family), "Accuracy against the number of items, by arm.")
+        for family in FAMILIES
+        if f"accuracy-{family}" in displays(metrics)
+    ]
+    page = Page(
+        "Alternatives to softmax",
+        "The same head, the same data, the same seeds, with something else than softmax between logits and weights. "
+        "Each alternative learns the task on 5 to 16 items; which of them still knows the answer among thousands?",
+        [
+            _how_it_was_made(metrics, folder),
+            accuracies(metrics),
+            differences(metrics),
+            *figures,
+            _what_is_lost(metrics),
+            Figure("figures/right.svg", "Share of the weight that is on the right item, mean over sets.", "Lines."),
+            Figure(
+                "figures/needle.svg",
+                f"No training: one logit is {STANDS_OUT}, all others 0, and it stands in the middle. Its share of the "
+                "weight.",
+                "The share of one item against the number of items, a line for each normaliser.",
+            ),
+            _differences_to_the_papers(),
+            *_committed(metrics),
+        ],
+    )
+    page.save(folder.path)
+    return page
+
+
+def displays(metrics: Metrics) -> dict[str, CurvesDisplay]:
+    """Return every figure by its file name: accuracy by family, the right item's share, and the needle."""
+    trained = [Mark("trained up to 16", x=16)]
+    by_family = {
+        f"accuracy-{family}": CurvesDisplay(
+            _curves(metrics["accuracy"], _with_softmax(metrics, family), 100.0),
+            ITEMS,
+            ACCURACY,
+            title,
+            trained,
+            y_limits=(0.0, 104.0),
+        )
+        for family, title in FAMILIES.items()
+        if len(_with_softmax(metrics, family)) > 1
+    }
+    right = CurvesDisplay(
+        _curves(metrics["right"], _told(metrics), 1.0), ITEMS, "share of the weight", "On the right item", trained
+    )
+    return {**by_family, "right": right, "needle": needle()}
+
+
+def needle() -> CurvesDisplay:
+    """Draw the share of one item that stands out by the same amount at every size, under each normaliser."""
+    sizes = [2**k for k in range(1, LARGEST_NEEDLE.bit_length())]
+    curves = []
+    for name, normaliser in NEEDLES.items():
+        shares = []
+        for n in sizes:
+            logits = np.zeros(n)
+            logits[n // 2] = STANDS_OUT
+            weights = normaliser(logits)
+            shares.append(float(weights[n // 2] / weights.sum()))
+        curves.append(Curve(name, sizes, shares, color=GREY if name == SOFTMAX else None))
+    return CurvesDisplay(curves, ITEMS, "share of the weight", "One item stands out")
+
+
+def accuracies(metrics: Metrics) -> Table:
+    """Every arm at every other size."""
+    sizes = [n for n in SHOWN if int(n) in metrics["sizes"]]
+    rows = [[arm.title, arm.source, *(_mean(metrics["summary"][arm.name][n]) for n in sizes)] for arm in _told(metrics)]
+    caption = f"Accuracy in %, mean ± standard error over {metrics['seeds']} seeds. Sources are arXiv numbers."
+    return Table(["", "from", *(f"n = {int(n):,}" for n in sizes)], rows, caption)
+
+
+def differences(metrics: Metrics) -> Table:
+    """What each arm gains over plain softmax, paired over seeds, at three sizes."""
+    sizes = [n for n in ("16", "1024", "16384") if int(n) in metrics["sizes"]]
+    rows = [
+        [arm.title, *(_difference(metrics["summary"][arm.name][n]) for n in sizes)]
+        for arm in _told(metrics)
+        if arm.name != SOFTMAX
+    ]
+    caption = (
+        "Points of accuracy over plain softmax, with Student's 95 % interval over seeds and Holm's p over the arms of "
+        "a column (-: no seed differs from another)."
+    )
+    return Table(["", *(f"n = {int(n):,}" for n in sizes)], rows, caption)
+
+
+def _told(metrics: Metrics) -> list[Arm]:
+    return [arm for arm in ARMS if arm.name in metrics["summary"]]
+
+
+def _with_softmax(metrics: Metrics, family: str) -> list[Arm]:
+    return [arm for arm in _told(metrics) if arm.family == family or arm.name == SOFTMAX]
+
+
+def _curves(values: dict[str, dict[str, list[float]]], arms: list[Arm], scale: float) -> list[Curve]:
+    curves = []
+    for arm in arms:
+        by_size = values[arm.name]
+        mean = np.array([scale * float(np.mean(v)) for v in by_size.values()])
+        error = np.array([scale * (standard_error(v) or 0.0) for v in by_size.values()])
+        curves.append(
+            Curve(
+                arm.title,
+                [int(n) for n in by_size],
+                mean.tolist(),
+                (mean - error).tolist(),
+                (mean + error).tolist(),
+                GREY if arm.name == SOFTMAX else None,
+            )
+        )
+    return curves
+
+
+def _caption(family: str) -> str:
+    return f"{FAMILIES[family]}: share of sets answered rightly; shade: one standard error over seeds."
+
+
+def _mean(entry: dict[str, Any]) -> str:
+    error = entry["standard_error"]
+    return f"{100 * entry['mean']:.1f}" + (f" ± {100 * error:.1f}" if error is not None else "")
+
+
+def _difference(entry: dict[str, Any]) -> str:
+    told = f"{100 * entry['difference']:+.1f}"
+    if entry["interval"] is None:
+        return told
+    low, high = (100 * end for end in entry["interval"])
+    p = "-" if entry["p_value"] is None else f"{entry['p_value']:.1g}"
+    return f"{told} [{low:+.1f}, {high:+.1f}], p {p}"
+
+
+def _how_it_was_made(metrics: Metrics, folder: RunFolder) -> Text:
+    recipe, arms = folder.config["recipe"], len(_told(metrics))
+    made = f"{arms} arms of {metrics['seeds']} seeds, {recipe['steps']:,} steps of {recipe['batch']:,} sets each"
+    told = {
+        "full": f"This is the full run: {made}.",
+        "changed": f"This run differs from the full one by its options: {made}.",
+    }
+    smaller = f"This is a smaller run ({metrics['scale']}), made to finish soon: {made}. Its numbers are rough."
+    return Text(told.get(metrics["scale"], smaller), "What you are looking at")
+
+
+def _what_is_lost(metrics: Metrics) -> Text:
+    n = str(metrics["sizes"][-1])
+    right = {arm: 100 * by_size[n]["mean"] for arm, by_size in metrics["summary"].items()}
+    best = max(right, key=right.__getitem__)
+    title = next(arm.title for arm in ARMS if arm.name == best)
+    first = {arm: 100 * float(np.mean(metrics["first"][arm][n])) for arm in (SOFTMAX, best)}
+    return Text(
+        f"At {int(n):,} items the most right is {title}, {right[best]:.1f} %; plain softmax is right in "
+        f"{right[SOFTMAX]:.1f} %. A head can be wrong in two ways: its weight is spread, or it is on the wrong item. "
+        f"The right item has the most weight in {first[best]:.1f} % of the sets there (softmax: "
+        f"{first[SOFTMAX]:.1f} %): whoever ranks wrongly is not helped by being sharp. The figure below shows the "
+        "other half, how much of the weight the right item gets.",
+        "Spread, or on the wrong item",
+    )
+
+
+def _differences_to_the_papers() -> Text:
+    return Text(
+        "One recipe serves all: that of the softmax paper for this task, tuned for none of them; another learning rate "
+        "might suit some arm better. 1.5-entmax with a scale is ASEntmax less the exponent of log n and what its "
+        "authors compute from the query. SSMax has an offset b. Stick-breaking takes the items in the order they come, "
+        "which says nothing here; it was made for text. Differential attention learns its share as a number, and has "
+        "no norm after it.",
+        "Where these differ from what was published",
+    )
+
+
+def _committed(metrics: Metrics) -> list[Text | Table]:
+    """Return the committed full result, where this run is smaller and the checkout is at hand."""
+    file = Path(sharpmax.__file__).parents[1] / "results" / "alternatives" / "paper" / "metrics.json"
+    if metrics["scale"] == "full" or not file.exists():
+        return []
+    full = json.loads(file.read_text(encoding="utf-8"))
+    origin = f"Made by: {full['command']} on {full['device']}."
+    return [Text(origin, "The full run, as committed"), accuracies(full), differences(full)]

@@ -1,0 +1,95 @@
+"""The comparison from its options to its page, at a size that takes seconds."""
+
+import json
+
+import pytest
+
+from sharpmax.experiments.alternatives import run
+from sharpmax.experiments.alternatives.arms import ARMS, FAMILIES, SOFTMAX, arms_named
+from sharpmax.experiments.alternatives.page import displays
+from sharpmax.report import write_report
+
+SMALL = {"quick": True, "seeds": 2, "steps": 8, "largest": 32}
+SOME = ["entropy-target", "asentmax", "sigmoid", "linear"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    run(out, arms=SOME, **SMALL)
+    return out
+
+
+def folder(root):
+    (found,) = (root / "alternatives").iterdir()
+    return found
+
+
+def metrics_of(root):
+    return json.loads((folder(root) / "metrics.json").read_text())
+
+
+def test_metrics_hold_one_number_for_each_arm_size_and_seed(root):
+    metrics = metrics_of(root)
+    assert set(metrics["accuracy"]) == {SOFTMAX, *SOME}
+    for quantity in ("accuracy", "right", "entropy", "first"):
+        assert all(len(by_size[n]) == 2 for by_size in metrics[quantity].values() for n in ("16", "32"))
+    assert metrics["summary"][SOFTMAX]["32"]["difference"] == 0
+    assert {arm["name"] for arm in metrics["config"]["arms"]} == {arm.name for arm in ARMS}
+
+
+def test_what_is_switched_on_at_inference_has_the_heads_of_softmax(root):
+    trained = {path.name for path in (folder(root) / "arms").iterdir()}
+    assert trained == {SOFTMAX, "asentmax", "sigmoid", "linear"}
+    metrics = metrics_of(root)
+    assert metrics["entropy"]["entropy-target"] != metrics["entropy"][SOFTMAX]
+    assert metrics["first"]["entropy-target"] == metrics["first"][SOFTMAX]  # no temperature changes the ranking
+
+
+def test_other_arms_join_the_same_run_and_change_none(root, tmp_path):
+    before = metrics_of(root)
+    run(root, arms=["relu"], **SMALL)
+    after = metrics_of(root)
+    assert set(after["accuracy"]) == {SOFTMAX, *SOME, "relu"}
+    assert all(after["accuracy"][arm] == before["accuracy"][arm] for arm in before["accuracy"])
+    again = run(tmp_path, arms=["relu"], **SMALL)
+    assert again["accuracy"]["relu"] == after["accuracy"]["relu"]
+
+
+def test_the_page_has_its_figures_and_the_report_holds_it(root):
+    page = json.loads((folder(root) / "page.json").read_text())
+    figures = [block["file"] for block in page["blocks"] if block["kind"] == "figure"]
+    assert {f"figures/accuracy-{family}.svg" for family in FAMILIES} <= set(figures)
+    assert all((folder(root) / figure).exists() for figure in figures)
+    assert "ASEntmax" in write_report(root).read_text()
+
+
+def test_the_needle_says_who_disperses(root):
+    """With logits that are bounded, softmax and sigmoid lose the item; sparse ones keep it at any size."""
+    (needle,) = (display for name, display in displays(metrics_of(root)).items() if name == "needle")
+    last = {curve.label: curve.y[-1] for curve in needle.curves}
+    assert last["softmax"] < 1e-4
+    assert last["sigmoid, bias -log n"] < 1e-4
+    assert last["1.5-entmax"] == last["sparsemax"] == last["ReLU / n"] == 1
+
+
+def test_every_arm_has_a_name_of_its_own_a_family_and_softmax_is_always_told():
+    assert len({arm.name for arm in ARMS}) == len(ARMS)
+    assert {arm.family for arm in ARMS} == set(FAMILIES)
+    assert [arm.name for arm in arms_named(["linear"])] == [SOFTMAX, "linear"]
+    assert arms_named([]) == ARMS
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"arms": ["soup"]}, "unknown arm soup; there are: softmax"),
+        ({"largest": 32768}, "at most 16384"),
+        ({"quick": True, "full": True}, "at most one"),
+        ({"seeds": 0}, "seeds to be at least 1"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        run(tmp_path, **options)
+    assert not list(tmp_path.iterdir())
