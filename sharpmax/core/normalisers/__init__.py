@@ -6,7 +6,7 @@ A normaliser has no temperature: that is a policy's matter, and beta·logits goe
 >>> row = np.array([2.0, 1.5, 0.0, -1.0])
 >>> for normaliser in (Softmax(), Entmax(2.0), Hard()):
 ...     print(normaliser, normaliser(row).round(2))
-Softmax() [0.57 0.34 0.08 0.03]
+Softmax() [0.56 0.34 0.08 0.03]
 Entmax(alpha=2.0) [0.75 0.25 0.   0.  ]
 Hard() [1. 0. 0. 0.]
 """

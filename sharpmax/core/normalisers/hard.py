@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sharpmax.core.arrays import Array, may_need_gradient, namespace, stop_gradient
+from sharpmax.core.arrays import Array, may_need_gradient, namespace, running_sum, stop_gradient
 from sharpmax.core.normalisers.base import Normaliser, visible_items
 from sharpmax.core.normalisers.exponential import Softmax
 
@@ -23,7 +23,7 @@ class Hard(Normaliser):
         xp = namespace(rows)
         values = stop_gradient(rows)
         leads = (values == xp.max(values, axis=-1, keepdims=True)) & visible_items(values)
-        so_far = xp.cumulative_sum(xp.astype(leads, xp.int32), axis=-1)
+        so_far = running_sum(xp.astype(leads, xp.int32))
         weights = xp.astype(leads & (so_far == 1), rows.dtype)
         if not may_need_gradient(rows):
             return weights

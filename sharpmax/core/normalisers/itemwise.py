@@ -47,7 +47,7 @@ class Sigmoid(Normaliser):
 
     def _bias(self, rows: Array) -> Any:
         bias = like(self.bias, rows)
-        if not is_array(bias):
+        if isinstance(bias, int | float):
             return bias
         try:
             return namespace(rows).broadcast_to(bias[..., None], rows.shape)

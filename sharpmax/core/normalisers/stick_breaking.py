@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sharpmax.core.arrays import Array, namespace
+from sharpmax.core.arrays import Array, namespace, running_sum
 from sharpmax.core.normalisers.base import Normaliser, visible_items
 from sharpmax.core.normalisers.itemwise import log_sigmoid
 
@@ -25,7 +25,9 @@ class StickBreaking(Normaliser):
         zero = xp.zeros_like(rows)
         logits = xp.where(visible, rows, zero)
         kept = xp.where(visible, log_sigmoid(-logits), zero)
-        # Exclusive by construction: subtracting the item's own from an inclusive sum would lose the others beside it.
-        after = xp.cumulative_sum(xp.flip(kept, axis=-1), axis=-1, include_initial=True)[..., :-1]
-        weight = xp.exp(log_sigmoid(logits) + xp.flip(after, axis=-1))
+        # What the later items leave: each one's own is moved to its predecessor before the sum, because to subtract it
+        # from a sum that holds it would lose the others beside a large one.
+        moved = xp.concat([kept[..., 1:], zero[..., :1]], axis=-1)
+        left = xp.flip(running_sum(xp.flip(moved, axis=-1)), axis=-1)
+        weight = xp.exp(log_sigmoid(logits) + left)
         return xp.where(visible, weight, zero)
