@@ -1,7 +1,7 @@
 """sharpmax: attention that stays sharp at any size.
 
 Row statistics of attention logits, policies that choose each row's temperature from them, and what can be proved about
-both. Works on NumPy, JAX and PyTorch arrays; imports neither framework.
+both; softmax and its alternatives. Works on NumPy, JAX and PyTorch arrays; imports neither framework.
 """
 
 from sharpmax.core import bounds, normalisers
