@@ -1,1 +1,1 @@
-"""The mathematics, once, for every array library: statistics, policies, cards, softmax, reference attention, bounds."""
+"""The mathematics, once, for every array library: statistics, policies, cards, softmax, normalisers, attention, bounds."""
