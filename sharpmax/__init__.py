@@ -1,10 +1,10 @@
 """sharpmax: attention that stays sharp at any size.
 
 Row statistics of attention logits, policies that choose each row's temperature from them, and what can be proved about
-both. Works on NumPy, JAX and PyTorch arrays; imports neither framework.
+both; softmax and its alternatives. Works on NumPy, JAX and PyTorch arrays; imports neither framework.
 """
 
-from sharpmax.core import bounds
+from sharpmax.core import bounds, normalisers
 from sharpmax.core.attention import reference_attention
 from sharpmax.core.cards import Card, load_card, load_policy
 from sharpmax.core.policies import (
@@ -45,6 +45,7 @@ __all__ = [
     "entropy",
     "load_card",
     "load_policy",
+    "normalisers",
     "reference_attention",
     "row_stats",
     "softmax",

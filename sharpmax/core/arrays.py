@@ -100,6 +100,13 @@ def clamp(value: Array, low: float | None = None, high: float | None = None) -> 
     return value
 
 
+def running_sum(value: Array) -> Array:
+    """Sum along the last axis up to each item, itself included (array-api-compat's own does not compile in PyTorch)."""
+    if is_torch_array(value):
+        return value.cumsum(-1)
+    return namespace(value).cumulative_sum(value, axis=-1)
+
+
 def _device(value: Array) -> Any:
     return None if is_jax_array(value) else device(value)  # a traced JAX array has none; JAX places it with the rest
 
