@@ -1,1 +1,4 @@
-"""The mathematics, once, for every array library: statistics, policies, cards, softmax, normalisers, attention, bounds."""
+"""The mathematics, once, for every array library.
+
+Statistics, policies, cards, softmax and other normalisers, reference attention, bounds.
+"""

@@ -63,6 +63,8 @@ EXPERIMENTS = (
             "--seeds": {"type": int, "metavar": "N", "help": "how many heads of each to train"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train them"},
             "--largest": {"type": int, "metavar": "N", "help": "largest set evaluated, up to 16384"},
+            "--learning-rate": {"type": float, "metavar": "RATE", "help": "instead of the recipe's (0.001)"},
+            "--l2": {"type": float, "metavar": "X", "help": "the penalty, instead of the recipe's (0.001)"},
         },
         by_default=False,
     ),

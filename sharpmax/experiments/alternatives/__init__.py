@@ -24,6 +24,7 @@ from sharpmax.experiments.alternatives.statistics import summarise
 from sharpmax.experiments.max_retrieval import MOST_AT_ONCE, progress_bars
 from sharpmax.experiments.max_retrieval.evaluate import BLOCK
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
+from sharpmax.experiments.max_retrieval.recipes import PAPER_RECIPE, Recipe
 from sharpmax.experiments.max_retrieval.train import train_heads
 from sharpmax.experiments.run_folder import RunFolder
 
@@ -38,6 +39,8 @@ def run(
     seeds: int | None = None,
     steps: int | None = None,
     largest: int | None = None,
+    learning_rate: float | None = None,
+    l2: float | None = None,
 ) -> dict[str, Any]:
     """Train and judge the arms, draw, and write the page, in `out/alternatives/<name>/`; returns the metrics.
 
@@ -47,12 +50,14 @@ def run(
         quick, full: a smaller or the whole run; neither is something between.
         arms: by name; none: all. Plain softmax, to which the others are compared, is always among them.
         seeds, steps, largest: how many heads an arm, how long, and up to how many items, instead of the scale's.
+        learning_rate, l2: instead of the recipe's, which was made for softmax.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.
     """
     chosen = arms_named(arms)
-    plan = plan_run(seed=seed, quick=quick, full=full, recipe="paper", seeds=seeds, steps=steps, largest=largest)
+    recipe = _recipe(learning_rate=learning_rate, l2=l2)
+    plan = plan_run(seed=seed, quick=quick, full=full, recipe=recipe, seeds=seeds, steps=steps, largest=largest)
     if plan.sizes[-1] > BLOCK:
         raise ValueError(f"expected largest to be at most {BLOCK}: not every alternative streams, got {largest}")
     config = {**plan.config, "arms": [arm.config for arm in ARMS]}
@@ -67,6 +72,16 @@ def run(
     folder.finish(metrics, commits=commits)
     tell(metrics, folder)
     return metrics
+
+
+def _recipe(**changes: float | None) -> Recipe:
+    """Return the paper's recipe with what is given changed, and named after it."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    for name, value in given.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
+    names = [f"{name.replace('_', '-')}={value:g}" for name, value in given.items()]
+    return replace(PAPER_RECIPE, name="-".join([PAPER_RECIPE.name, *names]), **given)
 
 
 def _answer(plan: Plan, arm: Arm, folder: RunFolder, progress: Progress) -> None:

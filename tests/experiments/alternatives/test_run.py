@@ -56,6 +56,14 @@ def test_other_arms_join_the_same_run_and_change_none(root, tmp_path):
     assert again["accuracy"]["relu"] == after["accuracy"]["relu"]
 
 
+def test_another_recipe_has_a_folder_of_its_own(tmp_path):
+    changed = run(tmp_path, arms=["relu"], l2=0, learning_rate=3e-3, **SMALL)
+    (found,) = (tmp_path / "alternatives").iterdir()
+    assert found.name.startswith("paper-learning-rate=0.003-l2=0-quick")
+    assert json.loads((found / "config.json").read_text())["recipe"]["l2"] == 0
+    assert changed["scale"] == "changed"
+
+
 def test_the_page_has_its_figures_and_the_report_holds_it(root):
     page = json.loads((folder(root) / "page.json").read_text())
     figures = [block["file"] for block in page["blocks"] if block["kind"] == "figure"]
@@ -87,6 +95,8 @@ def test_every_arm_has_a_name_of_its_own_a_family_and_softmax_is_always_told():
         ({"largest": 32768}, "at most 16384"),
         ({"quick": True, "full": True}, "at most one"),
         ({"seeds": 0}, "seeds to be at least 1"),
+        ({"l2": -1e-3}, "l2 to be from 0 to 1"),
+        ({"learning_rate": float("nan")}, "learning_rate to be from 0 to 1"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
