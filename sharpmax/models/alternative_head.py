@@ -118,7 +118,8 @@ class AlternativeHead(Head):
             return logits
         stats = row_stats(logits, where=visible, extra=("variance",))
         beta = choose(policy, stats, lambda beta: row_stats(beta[:, None] * logits, where=visible, extra=("variance",)))
-        return beta[:, None] * logits
+        sharpened: Array = beta[:, None] * logits
+        return sharpened
 
 
 def _positive(x: Array) -> Array:

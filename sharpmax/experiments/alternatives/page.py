@@ -1,6 +1,7 @@
 """The page of the alternatives: who stays right, by how much, and where the weight goes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,30 @@ Metrics = dict[str, Any]
 ITEMS, ACCURACY = "items n", "accuracy (%)"
 GREY = "#57606a"
 SHOWN = ("16", "64", "256", "1024", "4096", "16384")
-STANDS_OUT = 2.85  # as in the theorem's figure: half of the spread that the paper measured in Gemma 2B
-LARGEST_NEEDLE = 2**20
-NEEDLES: dict[str, Normaliser] = {
-    "softmax": normalisers.Softmax(),
-    "1.5-entmax": normalisers.Entmax(1.5),
-    "sparsemax": normalisers.Entmax(2.0),
-    "Stieltjes": normalisers.Stieltjes(1.0),
-    "sigmoid, bias -log n": normalisers.Sigmoid(),
-    "ReLU / n": normalisers.Relu(),
-    "stick-breaking": normalisers.StickBreaking(),
+WEIGHED = (SOFTMAX, "entropy-target", "ssmax", "asentmax", "hard", "sigmoid")
+"""The arms whose weight on the right item is drawn: more lines cannot be told apart."""
+SPREAD = 5.69  # what the paper measured in Gemma 2B
+UNTRAINED: dict[str, tuple[Normaliser, str]] = {
+    "softmax": (normalisers.Softmax(), "-"),
+    "1.5-entmax": (normalisers.Entmax(1.5), "-"),
+    "sparsemax": (normalisers.Entmax(2.0), "--"),
+    "Stieltjes, order 1": (normalisers.Stieltjes(1.0), "-"),
+    "sigmoid, bias -log n": (normalisers.Sigmoid(), "-"),
+    "ReLU / n": (normalisers.Relu(), ":"),
+    "stick-breaking": (normalisers.StickBreaking(), "-"),
 }
+"""Normalisers of the figures without training, and lines by which those that lie on one another are told apart."""
 
 
 def tell(metrics: Metrics, folder: RunFolder) -> Page:
     """Draw the figures into the run folder and write the page beside them."""
-    for name, display in displays(metrics).items():
+    drawn = displays(metrics)
+    for name, display in drawn.items():
         display.save(folder.figures, name)
     figures = [
         Figure(f"figures/accuracy-{family}.svg", _caption(family), "Accuracy against the number of items, by arm.")
         for family in FAMILIES
-        if f"accuracy-{family}" in displays(metrics)
+        if f"accuracy-{family}" in drawn
     ]
     page = Page(
         "Alternatives to softmax",
@@ -53,13 +57,10 @@ def tell(metrics: Metrics, folder: RunFolder) -> Page:
             differences(metrics),
             *figures,
             _what_is_lost(metrics),
+            rankings(metrics),
             Figure("figures/right.svg", "Share of the weight that is on the right item, mean over sets.", "Lines."),
-            Figure(
-                "figures/needle.svg",
-                f"No training: one logit is {STANDS_OUT}, all others 0, and it stands in the middle. Its share of the "
-                "weight.",
-                "The share of one item against the number of items, a line for each normaliser.",
-            ),
+            _without_training(),
+            *_untrained_figures(),
             _differences_to_the_papers(),
             *_committed(metrics),
         ],
@@ -83,25 +84,40 @@ def displays(metrics: Metrics) -> dict[str, CurvesDisplay]:
         for family, title in FAMILIES.items()
         if len(_with_softmax(metrics, family)) > 1
     }
+    weighed = [arm for arm in _told(metrics) if arm.name in WEIGHED]
     right = CurvesDisplay(
-        _curves(metrics["right"], _told(metrics), 1.0), ITEMS, "share of the weight", "On the right item", trained
+        _curves(metrics["right"], weighed, 1.0), ITEMS, "share of the weight", "On the right item", trained
     )
-    return {**by_family, "right": right, "needle": needle()}
+    return {**by_family, "right": right, "needle": needle(), "crowd": crowd()}
 
 
 def needle() -> CurvesDisplay:
-    """Draw the share of one item that stands out by the same amount at every size, under each normaliser."""
-    sizes = [2**k for k in range(1, LARGEST_NEEDLE.bit_length())]
+    """Draw the share of one item that stands out by half of the spread, in the middle of others that are equal."""
+
+    def logits(n: int) -> np.ndarray:
+        return np.where(np.arange(n) == n // 2, SPREAD / 2, 0.0)
+
+    return CurvesDisplay(_untrained(UNTRAINED, logits), ITEMS, "share of the weight", "One item stands out")
+
+
+def crowd() -> CurvesDisplay:
+    """Draw the share of the leader of items that are spread evenly; where order decides, it says nothing."""
+    unordered = {name: drawn for name, drawn in UNTRAINED.items() if name != "stick-breaking"}
+    curves = _untrained(unordered, lambda n: np.linspace(0.0, SPREAD, n))
+    return CurvesDisplay(curves, ITEMS, "share of the weight", "The leader is one of a crowd", y_scale="log")
+
+
+def _untrained(by_name: dict[str, tuple[Normaliser, str]], logits: Callable[[int], np.ndarray]) -> list[Curve]:
+    sizes = [2**k for k in range(1, 21)]
     curves = []
-    for name, normaliser in NEEDLES.items():
+    for name, (normaliser, line) in by_name.items():
         shares = []
         for n in sizes:
-            logits = np.zeros(n)
-            logits[n // 2] = STANDS_OUT
-            weights = normaliser(logits)
-            shares.append(float(weights[n // 2] / weights.sum()))
-        curves.append(Curve(name, sizes, shares, color=GREY if name == SOFTMAX else None))
-    return CurvesDisplay(curves, ITEMS, "share of the weight", "One item stands out")
+            row = logits(n)
+            weights = normaliser(row)
+            shares.append(float(weights[row.argmax()] / weights.sum()))
+        curves.append(Curve(name, sizes, shares, color=GREY if name == SOFTMAX else None, line=line))
+    return curves
 
 
 def accuracies(metrics: Metrics) -> Table:
@@ -125,6 +141,21 @@ def differences(metrics: Metrics) -> Table:
         "a column (-: no seed differs from another)."
     )
     return Table(["", *(f"n = {int(n):,}" for n in sizes)], rows, caption)
+
+
+def rankings(metrics: Metrics) -> Table:
+    """How often each arm's largest weight is on the right item, and how much weight that is, at the middle size."""
+    n = str(metrics["sizes"][len(metrics["sizes"]) // 2])
+    rows = [
+        [
+            arm.title,
+            *(f"{100 * float(np.mean(metrics[of][arm.name][n])):.1f}" for of in ("accuracy", "first", "right")),
+            f"{float(np.mean(metrics['entropy'][arm.name][n])):.2f}",
+        ]
+        for arm in _told(metrics)
+    ]
+    header = ["", "right answers (%)", "most weight on the right item (%)", "its share (%)", "entropy (nats)"]
+    return Table(header, rows, f"Ranking and spread at n = {int(n):,}.")
 
 
 def _told(metrics: Metrics) -> list[Arm]:
@@ -197,6 +228,33 @@ def _what_is_lost(metrics: Metrics) -> Text:
         "other half, how much of the weight the right item gets.",
         "Spread, or on the wrong item",
     )
+
+
+def _without_training() -> Text:
+    return Text(
+        f"Logits of a trained network spread only so far; here over {SPREAD}, what the paper measured in Gemma 2B. "
+        "Where one item stands out by half of that, sparse normalisers and ReLU leave all the others without any "
+        "weight, at any size, where softmax, sigmoid and Stieltjes must lose it. Where the leader is only just ahead, "
+        "as the largest of many random numbers is, all of them lose it: softmax as 1/n, 1.5-entmax as n^(-2/3), "
+        "sparsemax as n^(-1/2). Sparse weights disperse too, only more slowly; a temperature that follows the row does "
+        "not.",
+        "Without any training",
+    )
+
+
+def _untrained_figures() -> list[Figure]:
+    return [
+        Figure(
+            "figures/needle.svg",
+            f"One logit is {SPREAD / 2:.3g} and stands in the middle, all others are 0. Its share of the weight.",
+            "The share of one item against the number of items, a line for each normaliser.",
+        ),
+        Figure(
+            "figures/crowd.svg",
+            f"Logits evenly spread from 0 to {SPREAD}. The share of the largest; stick-breaking's hangs on the order.",
+            "The share of the largest against the number of items, falling lines.",
+        ),
+    ]
 
 
 def _differences_to_the_papers() -> Text:

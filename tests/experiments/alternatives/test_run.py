@@ -6,7 +6,7 @@ import pytest
 
 from sharpmax.experiments.alternatives import run
 from sharpmax.experiments.alternatives.arms import ARMS, FAMILIES, SOFTMAX, arms_named
-from sharpmax.experiments.alternatives.page import displays
+from sharpmax.experiments.alternatives.page import crowd, needle
 from sharpmax.report import write_report
 
 SMALL = {"quick": True, "seeds": 2, "steps": 8, "largest": 32}
@@ -72,13 +72,15 @@ def test_the_page_has_its_figures_and_the_report_holds_it(root):
     assert "ASEntmax" in write_report(root).read_text()
 
 
-def test_the_needle_says_who_disperses(root):
-    """With logits that are bounded, softmax and sigmoid lose the item; sparse ones keep it at any size."""
-    (needle,) = (display for name, display in displays(metrics_of(root)).items() if name == "needle")
-    last = {curve.label: curve.y[-1] for curve in needle.curves}
+def test_without_training_sparse_weights_keep_a_needle_and_nobody_keeps_a_crowd():
+    """With logits that are bounded, at a million items."""
+    last = {curve.label: curve.y[-1] for curve in needle().curves}
     assert last["softmax"] < 1e-4
     assert last["sigmoid, bias -log n"] < 1e-4
     assert last["1.5-entmax"] == last["sparsemax"] == last["ReLU / n"] == 1
+    crowded = {curve.label: curve.y for curve in crowd().curves}
+    for name, power in (("softmax", -1), ("1.5-entmax", -2 / 3), ("sparsemax", -1 / 2)):
+        assert crowded[name][-1] / crowded[name][-3] == pytest.approx(4**power, rel=0.02)  # of four times the items
 
 
 def test_every_arm_has_a_name_of_its_own_a_family_and_softmax_is_always_told():
