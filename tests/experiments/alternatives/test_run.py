@@ -10,7 +10,7 @@ from sharpmax.experiments.alternatives.page import crowd, needle
 from sharpmax.report import write_report
 
 SMALL = {"quick": True, "seeds": 2, "steps": 8, "largest": 32}
-SOME = ["entropy-target", "asentmax", "sigmoid", "linear"]
+SOME = ["entropy-target", "asentmax"]
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +40,22 @@ def test_metrics_hold_one_number_for_each_arm_size_and_seed(root):
 
 def test_what_is_switched_on_at_inference_has_the_heads_of_softmax(root):
     trained = {path.name for path in (folder(root) / "arms").iterdir()}
-    assert trained == {SOFTMAX, "asentmax", "sigmoid", "linear"}
+    assert trained == {SOFTMAX, "asentmax"}
     metrics = metrics_of(root)
     assert metrics["entropy"]["entropy-target"] != metrics["entropy"][SOFTMAX]
     assert metrics["first"]["entropy-target"] == metrics["first"][SOFTMAX]  # no temperature changes the ranking
 
 
-def test_other_arms_join_the_same_run_and_change_none(root, tmp_path):
+def test_other_arms_join_the_same_run_and_change_none(root):
     before = metrics_of(root)
     run(root, arms=["relu"], **SMALL)
     after = metrics_of(root)
     assert set(after["accuracy"]) == {SOFTMAX, *SOME, "relu"}
     assert all(after["accuracy"][arm] == before["accuracy"][arm] for arm in before["accuracy"])
-    again = run(tmp_path, arms=["relu"], **SMALL)
-    assert again["accuracy"]["relu"] == after["accuracy"]["relu"]
 
 
 def test_another_recipe_has_a_folder_of_its_own(tmp_path):
-    changed = run(tmp_path, arms=["relu"], l2=0, learning_rate=3e-3, **SMALL)
+    changed = run(tmp_path, arms=[SOFTMAX], l2=0, learning_rate=3e-3, **SMALL)
     (found,) = (tmp_path / "alternatives").iterdir()
     assert found.name.startswith("paper-learning-rate=0.003-l2=0-quick")
     assert json.loads((found / "config.json").read_text())["recipe"]["l2"] == 0
@@ -67,7 +65,7 @@ def test_another_recipe_has_a_folder_of_its_own(tmp_path):
 def test_the_page_has_its_figures_and_the_report_holds_it(root):
     page = json.loads((folder(root) / "page.json").read_text())
     figures = [block["file"] for block in page["blocks"] if block["kind"] == "figure"]
-    assert {f"figures/accuracy-{family}.svg" for family in FAMILIES} <= set(figures)
+    assert {"figures/accuracy-sparse.svg", "figures/right.svg", "figures/crowd.svg"} <= set(figures)
     assert all((folder(root) / figure).exists() for figure in figures)
     assert "ASEntmax" in write_report(root).read_text()
 
