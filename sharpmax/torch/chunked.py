@@ -10,17 +10,19 @@ from torch import Tensor
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.chunked_forward import attend_in_one_pass, is_rowwise
 from sharpmax.torch.chunked_ops import chunked_output, chunked_statistics
-from sharpmax.torch.request import NO_TANGENTS, Request
+from sharpmax.torch.request import NO_FUNCTIONAL_GRADIENT, NO_TANGENTS, Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.untraced import looked_on
 
 
 def refusal(request: Request) -> str | None:
-    """Serve everything but dropout, forward-mode derivatives and empty tensors."""
+    """Serve everything but dropout, forward-mode derivatives, those of torch.func, and empty tensors."""
     if request.dropout:
         return "dropout is drawn by 'eager' only"
     if request.has_tangent:
         return NO_TANGENTS
+    if request.has_functional_gradient:
+        return NO_FUNCTIONAL_GRADIENT
     if request.is_empty:
         return "a tensor with an axis of length 0 is served by 'eager'"
     return None

@@ -49,7 +49,8 @@ class Chunk(NamedTuple):
 
     def by_key_head(self, tensor: Tensor) -> Tensor:
         """Return (query heads, queries, n) as (heads, rows, n): what one product of a key head multiplies."""
-        return tensor.reshape(self.heads, -1, tensor.shape[-1])
+        # Spelt out: of a chunk that sees no key at all PyTorch cannot tell how many rows there are.
+        return tensor.reshape(self.heads, tensor.shape[0] // self.heads * tensor.shape[1], tensor.shape[-1])
 
     def logits_of(self, tensor: Tensor, groups: int) -> Tensor:
         """Return this chunk's part of a tensor that broadcasts to (B, H, Lq, Lk), as (1|heads, 1|queries, 1|keys)."""

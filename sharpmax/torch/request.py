@@ -21,6 +21,7 @@ from sharpmax.core.stats import ALWAYS, ON_REQUEST
 from sharpmax.torch.documents import Documents
 
 NO_TANGENTS = "forward-mode derivatives are taken by 'eager' only"
+NO_FUNCTIONAL_GRADIENT = "derivatives of torch.func do not reach our operators' gradients; 'eager' has no operator"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What attention is computed on."""
 
@@ -95,6 +96,14 @@ class Request:
         inputs = (self.query, self.key, self.value, self.bias, self.sinks)
         tangents = (forward_ad.unpack_dual(t).tangent for t in inputs if t is not None)  # type: ignore[no-untyped-call]
         return any(tangent is not None for tangent in tangents)
+
+    @property
+    def has_functional_gradient(self) -> bool:
+        """Whether a transform of torch.func other than vmap is at work; torch.compile sees through them by itself."""
+        if torch.compiler.is_compiling():
+            return False
+        stack = torch._C._functorch.get_interpreter_stack() or []
+        return any(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)
 
     @cached_property
     def is_finite(self) -> bool:

@@ -32,6 +32,8 @@ def refusal(request: Request) -> str | None:
         return "window is not honoured"
     if request.right == 0 and request.offset != 0 and request.rows[2] != 1:
         return "PyTorch aligns a causal mask with the first key; with as many queries as keys, or one, it is the same"
+    if request.right == 0 and request.scale < torch.finfo(torch.float32).tiny:
+        return "PyTorch's kernels multiply the -inf of a causal mask by the scale, which must be positive"
     if request.extra:
         return f"{', '.join(sorted(request.extra))}: the identity gives entropy and logsumexp"
     if request.wanted & {"maximum"} and not request.return_stats:

@@ -7,7 +7,7 @@ from sharpmax.core.policies.base import needed
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import triton_ops
 from sharpmax.torch.lengths import counted
-from sharpmax.torch.request import NO_TANGENTS, Request
+from sharpmax.torch.request import NO_FUNCTIONAL_GRADIENT, NO_TANGENTS, Request
 from sharpmax.torch.triton_policy import least_beta
 from sharpmax.torch.triton_tiles import interpreted
 
@@ -32,6 +32,8 @@ def kernels_refuse(request: Request) -> str | None:
         return "dropout is drawn by 'eager' only"
     if request.has_tangent:
         return NO_TANGENTS
+    if request.has_functional_gradient:
+        return NO_FUNCTIONAL_GRADIENT
     if request.is_empty:
         return "a tensor with an axis of length 0 is served by 'eager'"
     if request.rows[0] * request.rows[1] > MOST_HEADS:

@@ -194,6 +194,30 @@ def test_scales_that_kernels_refuse_are_served_by_others(scale, policy, reason):
         torch.testing.assert_close(got.double(), exact, rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [-1.0, 0.0, 1e-46])
+def test_a_causal_mask_holds_at_scales_that_stock_refuses(scale, dtype):
+    """PyTorch's own attention gives NaN there, or where values are not as wide as keys wrong numbers."""
+    draws = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 130, width, generator=draws, dtype=dtype) for width in (24, 24, 17))
+    assert which_implementation(q, k, v, is_causal=True, scale=scale) != "stock"
+    with pytest.raises(NotImplementedError, match="must be positive"):
+        attention(q, k, v, is_causal=True, scale=scale, implementation="stock")
+    exact = reference_attention(*(x.double() for x in (q, k, v)), is_causal=True, scale=scale)
+    torch.testing.assert_close(attention(q, k, v, is_causal=True, scale=scale).double(), exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"mask": torch.ones(8, 8, dtype=torch.bool).tril()}])
+def test_torch_func_differentiates(options):
+    """By the ladder: what cannot be differentiated so refuses, and says so."""
+    q, k, v = qkv(length=8)
+    leaf = q.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(attention(leaf, k, v, **options, implementation="eager").sum(), leaf)
+    torch.testing.assert_close(torch.func.grad(lambda x: attention(x, k, v, **options).sum())(q), expected)
+    with pytest.raises(NotImplementedError, match=r"torch\.func"):
+        torch.func.grad(lambda x: attention(x, k, v, **options, implementation="chunked").sum())(q)
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_the_same_call_twice_is_bit_equal(implementation):
     dtype = torch.float16 if implementation == "hybrid" else torch.float32
