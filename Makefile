@@ -1,5 +1,5 @@
 # Two commands, from nothing but Python 3.11+ and make:
-#   make reproduce   draws every figure of the project and one report.html   (ARGS="bounds --quick" for less)
+#   make reproduce   the theorem and the paper's experiment, in one report.html  (ARGS="bounds --quick" for less)
 #   make test        runs every check that guards it                         (ARGS="-k policies" for fewer)
 # Both build .venv once, against constraints.txt; after that they start at once. And a third, in .venv-oldest:
 #   make test-oldest runs the tests with the oldest Python and packages that pyproject.toml allows

@@ -61,6 +61,10 @@ class AlternativeHead(Head):
             params |= {"Q_other": other["Q"], "K_other": other["K"], "share": jnp.asarray(FIRST_SHARE)}
         return params
 
+    def learned(self, params: Params) -> dict[str, Array]:
+        """Return the numbers that are learned beside the matrices, by name."""
+        return {**params.get("scale", {}), **({"share": params["share"]} if "share" in params else {})}
+
     def attend(
         self, params: Params, items: Array, query: Array, *, visible: Array | None = None, beta: Array | float = 1.0
     ) -> tuple[Array, Array]:
@@ -123,4 +127,5 @@ class AlternativeHead(Head):
 
 
 def _positive(x: Array) -> Array:
-    return jax.nn.elu(x) + 1
+    """Return elu(x) + 1, without adding 1 to exp(x) - 1: that is 0 from x = -17 on, and a row of zeros says nothing."""
+    return jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0.0)))

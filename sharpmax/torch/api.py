@@ -53,7 +53,7 @@ LADDER: dict[str, Any] = {**_kernels(), "stock": stock, "chunked": chunked, "eag
 IMPLEMENTATIONS = tuple(name for name, module in LADDER.items() if not isinstance(module, Absent))
 """The names of those that are there."""
 
-WIDEST_SINGLE = 64  # of a head, in float32: 'triton' is 1.3 times as fast as 'chunked' at 64, and 0.4 times at 128
+WIDEST_SINGLE = 64  # of a head, in float32: 'triton' is 1.2 times as fast as 'chunked' at 64, and 0.4 times at 128
 
 
 def attention(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sharpmax import PAPER, EntropyTarget, reference_attention
-from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
+from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
 
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -228,3 +228,28 @@ def test_many_blocks_on_the_gpu(width, dtype):
         assert (alone.double() - wanted[0]).norm() <= 1e-2 * wanted[0].norm()
         one = attention(inputs[0][:, :, -1:], *inputs[1:3], mask=mask, sinks=sinks, softcap=20.0)
         assert (one.double() - wanted[0][:, :, -1:]).norm() <= 1e-2 * wanted[0][:, :, -1:].norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("masked", [False, True])
+def test_decode_is_captured_and_replayed_on_other_keys(masked):
+    """One graph for every step of a decode: the same launches, whatever lies in the cache by then."""
+
+    def drawn(seed):
+        draws = torch.Generator("cuda").manual_seed(seed)
+        shapes = ((2, 8, 1, 64), (2, 2, 3000, 64), (2, 2, 3000, 64))
+        return [torch.randn(shape, generator=draws, device="cuda", dtype=torch.bfloat16) for shape in shapes]
+
+    mask = torch.arange(3000, device="cuda").expand(2, 1, 1, 3000) < 2900 if masked else None
+    inputs, others = drawn(0), drawn(1)
+    assert which_implementation(*inputs, mask=mask) == "triton"
+    expected = attention(*others, mask=mask)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = attention(*inputs, mask=mask)
+    for here, there in zip(inputs, others, strict=True):
+        here.copy_(there)
+    captured.fill_(torch.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured, expected)

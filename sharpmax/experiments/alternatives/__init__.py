@@ -6,8 +6,8 @@ with the same data, seeds and initial weights as plain softmax, and answers the 
 
 Cost on two CPU cores: `quick` about two minutes, the default one and a half for each of fifteen trainings; `full` (ten
 seeds) on an H200 six minutes by six processes at once. Arms are independent: `--arms` runs some, and the same folder
-takes the others later, or at the same time from another process. Expected figure: `accuracy-sparse`, where entmax
-stands above softmax at large sizes.
+takes the others later, or at the same time from another process, if no two train the same one. Expected figure:
+`accuracy-sparse`, where entmax stands above softmax at large sizes.
 """
 
 import os
@@ -57,12 +57,12 @@ def run(
         ValueError: options that do not fit, or a run folder that holds another config.
     """
     chosen = arms_named(arms)
+    if largest is not None and largest > BLOCK:
+        raise ValueError(f"expected largest to be at most {BLOCK}, as not every alternative streams, got {largest}")
     recipe = _recipe(learning_rate=learning_rate, l2=l2)
     plan = plan_run(seed=seed, quick=quick, full=full, recipe=recipe, seeds=seeds, steps=steps, largest=largest)
-    if plan.sizes[-1] > BLOCK:
-        raise ValueError(f"expected largest to be at most {BLOCK}: not every alternative streams, got {largest}")
     config = {**plan.config, "arms": [arm.config for arm in ARMS]}
-    folder = RunFolder.open(out, "alternatives", plan.name, config)
+    folder = RunFolder.open(out, "alternatives", plan.name, config, grows="arms")
     with progress_bars() as progress:
         bar = progress.add_task("judging arms", total=len(chosen), note="")
         # Softmax last: where several processes share the arms, the one that was given it has done it by then.
@@ -81,8 +81,8 @@ def _recipe(**changes: float | None) -> Recipe:
     for name, value in changes.items():
         if value is None:
             continue
-        if not 0 <= value < 1:
-            raise ValueError(f"expected {name} to be from 0 to 1, got {value}")
+        if not 0 <= value < 1 or (name == "learning_rate" and value == 0):
+            raise ValueError(f"expected {name} to be at least 0 and below 1, a learning rate above 0, got {value}")
         changed: dict[str, Any] = {name: value, "name": f"{recipe.name}-{name.replace('_', '-')}={value:g}"}
         recipe = replace(recipe, **changed)
     return recipe
@@ -106,6 +106,8 @@ def _answer(plan: Plan, arm: Arm, folder: RunFolder, progress: Progress) -> None
         by = {"trained_by": sorted(trained.commits)}
         return folder.once(_step(arm, n), lambda: judge_arm(plan, arm, trained, n) | by)
 
+    if names := arm.head.learned(trained.params):
+        folder.once(_learned(arm), lambda: {name: values.tolist() for name, values in names.items()})
     with ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
         list(pool.map(judged, sorted(plan.sizes, reverse=True)))
     progress.remove_task(bar)
@@ -113,6 +115,10 @@ def _answer(plan: Plan, arm: Arm, folder: RunFolder, progress: Progress) -> None
 
 def _step(arm: Arm, n: int) -> str:
     return f"{arm.name}-{n}"
+
+
+def _learned(arm: Arm) -> str:
+    return f"{arm.name}-learned"
 
 
 def _gather(plan: Plan, folder: RunFolder) -> tuple[dict[str, Any], set[str]]:
@@ -137,5 +143,6 @@ def _gather(plan: Plan, folder: RunFolder) -> tuple[dict[str, Any], set[str]]:
         "right": of("right"),
         "entropy": of("entropy"),
         "first": of("first"),
+        "learned": {arm.name: folder.read(_learned(arm)) for arm in done if folder.has(_learned(arm))},
     }
     return metrics, commits

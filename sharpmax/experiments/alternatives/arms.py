@@ -1,4 +1,4 @@
-"""What is compared: each alternative to softmax, as published, in the head of max retrieval.
+"""What is compared: each alternative to softmax in the head of max retrieval.
 
 An arm is a head to train and a head to judge: the same one, but for rules that are switched on at inference alone,
 which are judged on the heads that plain softmax trained.

@@ -1,8 +1,8 @@
 """Judge one arm at one size, on the sets that every arm answers: what it names, and where its weight goes.
 
 accuracy     share of sets answered rightly, one number a seed
-right        the share of a set's weight that is on the right item, mean over sets
-entropy      of the weights, divided by their sum, in nats, mean over sets
+right        the share of a set's weight that is on the right item, mean over sets; weights below 0 by their size
+entropy      of those shares, in nats, mean over sets
 first        share of sets in which no item has more weight than the right one
 """
 
@@ -55,12 +55,13 @@ def judge_arm(plan: Plan, arm: Arm, trained: Trained, n: int) -> dict[str, list[
 @partial(jax.jit, static_argnums=0, compiler_options=UNTUNED)
 def _answers(head: AlternativeHead, params: Params, items: Array, drawn: Drawn) -> Answers:
     weights, features = head.attend(params, items, drawn.query)
-    total = weights.sum(axis=-1, keepdims=True)
-    share = weights / jnp.where(total == 0, 1.0, total)  # a row may weigh nothing at all, where it need not sum to 1
-    right = jnp.take_along_axis(share, drawn.top[:, None], axis=-1)[:, 0]
+    size = jnp.abs(weights)
+    total = size.sum(axis=-1, keepdims=True)
+    share = size / jnp.where(total == 0, 1.0, total)  # a row may weigh nothing at all, where it need not sum to 1
+    on_right, right = (jnp.take_along_axis(x, drawn.top[:, None], axis=-1)[:, 0] for x in (weights, share))
     return Answers(
         accuracy=head.answer(params, weights, features).argmax(axis=-1) == drawn.target,
         right=right,
         entropy=-jnp.sum(share * jnp.log(jnp.where(share > 0, share, 1.0)), axis=-1),
-        first=(right > 0) & (right >= share.max(axis=-1)),
+        first=(on_right > 0) & (on_right >= weights.max(axis=-1)),
     )

@@ -21,7 +21,8 @@ with extra("jax"):
 Metrics = dict[str, Any]
 ITEMS, ACCURACY = "items n", "accuracy (%)"
 GREY = "#57606a"
-SHOWN = ("16", "64", "256", "1024", "4096", "16384")
+SHOWN = (16, 64, 256, 1024, 4096)
+MIDDLE = 1024
 WEIGHED = (SOFTMAX, "entropy-target", "ssmax", "asentmax", "hard", "sigmoid")
 """The arms whose weight on the right item is drawn: more lines cannot be told apart."""
 SPREAD = 5.69  # what the paper measured in Gemma 2B
@@ -58,7 +59,11 @@ def tell(metrics: Metrics, folder: RunFolder) -> Page:
             *figures,
             _what_is_lost(metrics),
             rankings(metrics),
-            Figure("figures/right.svg", "Share of the weight that is on the right item, mean over sets.", "Lines."),
+            Figure(
+                "figures/right.svg",
+                "Share of the weight that is on the right item, mean over sets, for six of the arms.",
+                "The share of the right item against the number of items, falling lines.",
+            ),
             _without_training(),
             *_untrained_figures(),
             _differences_to_the_papers(),
@@ -121,8 +126,8 @@ def _untrained(by_name: dict[str, tuple[Normaliser, str]], logits: Callable[[int
 
 
 def accuracies(metrics: Metrics) -> Table:
-    """Every arm at every other size."""
-    sizes = [n for n in SHOWN if int(n) in metrics["sizes"]]
+    """Every arm at some sizes, the largest among them."""
+    sizes = _chosen(metrics, SHOWN)
     rows = [[arm.title, arm.source, *(_mean(metrics["summary"][arm.name][n]) for n in sizes)] for arm in _told(metrics)]
     caption = f"Accuracy in %, mean ± standard error over {metrics['seeds']} seeds. Sources are arXiv numbers."
     return Table(["", "from", *(f"n = {int(n):,}" for n in sizes)], rows, caption)
@@ -130,7 +135,7 @@ def accuracies(metrics: Metrics) -> Table:
 
 def differences(metrics: Metrics) -> Table:
     """What each arm gains over plain softmax, paired over seeds, at three sizes."""
-    sizes = [n for n in ("16", "1024", "16384") if int(n) in metrics["sizes"]]
+    sizes = _chosen(metrics, (16, MIDDLE))
     rows = [
         [arm.title, *(_difference(metrics["summary"][arm.name][n]) for n in sizes)]
         for arm in _told(metrics)
@@ -138,14 +143,14 @@ def differences(metrics: Metrics) -> Table:
     ]
     caption = (
         "Points of accuracy over plain softmax, with Student's 95 % interval over seeds and Holm's p over the arms of "
-        "a column (-: no seed differs from another)."
+        "a column (-: the difference is the same in every seed)."
     )
     return Table(["", *(f"n = {int(n):,}" for n in sizes)], rows, caption)
 
 
 def rankings(metrics: Metrics) -> Table:
-    """How often each arm's largest weight is on the right item, and how much weight that is, at the middle size."""
-    n = str(metrics["sizes"][len(metrics["sizes"]) // 2])
+    """How often each arm's largest weight is on the right item, and how much weight that is, at one size."""
+    n = str(MIDDLE if MIDDLE in metrics["sizes"] else metrics["sizes"][-1])
     rows = [
         [
             arm.title,
@@ -156,6 +161,11 @@ def rankings(metrics: Metrics) -> Table:
     ]
     header = ["", "right answers (%)", "most weight on the right item (%)", "its share (%)", "entropy (nats)"]
     return Table(header, rows, f"Ranking and spread at n = {int(n):,}.")
+
+
+def _chosen(metrics: Metrics, wanted: tuple[int, ...]) -> list[str]:
+    """Return the sizes to show: those wanted that there are, and the largest."""
+    return [str(n) for n in metrics["sizes"] if n in wanted or n == metrics["sizes"][-1]]
 
 
 def _told(metrics: Metrics) -> list[Arm]:
@@ -205,7 +215,8 @@ def _difference(entry: dict[str, Any]) -> str:
 
 def _how_it_was_made(metrics: Metrics, folder: RunFolder) -> Text:
     recipe, arms = folder.config["recipe"], len(_told(metrics))
-    made = f"{arms} arms of {metrics['seeds']} seeds, {recipe['steps']:,} steps of {recipe['batch']:,} sets each"
+    seeds = f"{metrics['seeds']} seed{'s' if metrics['seeds'] > 1 else ''}"
+    made = f"{arms} arms of {seeds}, {recipe['steps']:,} steps of {recipe['batch']:,} sets each"
     told = {
         "full": f"This is the full run: {made}.",
         "changed": f"This run differs from the full one by its options: {made}.",
@@ -216,16 +227,13 @@ def _how_it_was_made(metrics: Metrics, folder: RunFolder) -> Text:
 
 def _what_is_lost(metrics: Metrics) -> Text:
     n = str(metrics["sizes"][-1])
-    right = {arm: 100 * by_size[n]["mean"] for arm, by_size in metrics["summary"].items()}
-    best = max(right, key=right.__getitem__)
-    title = next(arm.title for arm in ARMS if arm.name == best)
-    first = {arm: 100 * float(np.mean(metrics["first"][arm][n])) for arm in (SOFTMAX, best)}
+    right, first = (100 * float(np.mean(metrics[of][SOFTMAX][n])) for of in ("accuracy", "first"))
     return Text(
-        f"At {int(n):,} items the most right is {title}, {right[best]:.1f} %; plain softmax is right in "
-        f"{right[SOFTMAX]:.1f} %. A head can be wrong in two ways: its weight is spread, or it is on the wrong item. "
-        f"The right item has the most weight in {first[best]:.1f} % of the sets there (softmax: "
-        f"{first[SOFTMAX]:.1f} %): whoever ranks wrongly is not helped by being sharp. The figure below shows the "
-        "other half, how much of the weight the right item gets.",
+        "A head can be wrong in two ways: its weight is spread, or it is on the wrong item. At "
+        f"{int(n):,} items plain softmax answers {right:.1f} % rightly, and has its largest weight on the right item "
+        f"in {first:.1f} %: what lies between is what a temperature can win, and the rest is ranking. EntropyTarget, "
+        "which was given to the heads of softmax alone, comes to taking the largest weight; so the second column of "
+        "the table says what it would make of the other heads too.",
         "Spread, or on the wrong item",
     )
 
@@ -236,8 +244,8 @@ def _without_training() -> Text:
         "Where one item stands out by half of that, sparse normalisers and ReLU leave all the others without any "
         "weight, at any size, where softmax, sigmoid and Stieltjes must lose it. Where the leader is only just ahead, "
         "as the largest of many random numbers is, all of them lose it: softmax as 1/n, 1.5-entmax as n^(-2/3), "
-        "sparsemax as n^(-1/2). Sparse weights disperse too, only more slowly; a temperature that follows the row does "
-        "not.",
+        "sparsemax as n^(-1/2). Sparse weights disperse too, only more slowly; where beta follows the row there is no "
+        "such limit.",
         "Without any training",
     )
 
@@ -260,10 +268,11 @@ def _untrained_figures() -> list[Figure]:
 def _differences_to_the_papers() -> Text:
     return Text(
         "One recipe serves all: that of the softmax paper for this task, tuned for none of them; another learning rate "
-        "might suit some arm better. 1.5-entmax with a scale is ASEntmax less the exponent of log n and what its "
-        "authors compute from the query. SSMax has an offset b. Stick-breaking takes the items in the order they come, "
-        "which says nothing here; it was made for text. Differential attention learns its share as a number, and has "
-        "no norm after it.",
+        "might suit some arm better, and its L2 penalty holds for learned scales too. 1.5-entmax with a scale is "
+        "ASEntmax less the exponent of log n and what its authors compute from the query. SSMax has an offset b. "
+        "Stick-breaking takes the items in the order they come, "
+        "which says nothing here; it was made for text. Differential attention has a second Q and K, learns its share "
+        "as a number that nothing holds away from 0, and has no norm after it.",
         "Where these differ from what was published",
     )
 
@@ -274,5 +283,5 @@ def _committed(metrics: Metrics) -> list[Text | Table]:
     if metrics["scale"] == "full" or not file.exists():
         return []
     full = json.loads(file.read_text(encoding="utf-8"))
-    origin = f"Made by: {full['command']} on {full['device']}."
+    origin = f"Made by sharpmax reproduce alternatives --full on {full['device']}."
     return [Text(origin, "The full run, as committed"), accuracies(full), differences(full)]

@@ -22,13 +22,12 @@ _PATTERN = "checkpoint-*.safetensors"
 def save_checkpoint(folder: Path, step: int, tree: Any, commits: frozenset[str] = frozenset()) -> None:
     """Write the tree as it is after `step` steps of these commits' code, then remove what it supersedes."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    older = list(folder.glob(_PATTERN))
     file = folder / f"checkpoint-{step:09d}.safetensors"
     arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
     atomic.write_bytes(file, save(arrays, metadata={"commits": " ".join(sorted(commits))}))
-    for superseded in older:
-        if superseded != file:
-            superseded.unlink(missing_ok=True)
+    for other in folder.glob(_PATTERN):
+        if other.name < file.name:  # another process may be further
+            other.unlink(missing_ok=True)
 
 
 def load_checkpoint(folder: Path, like: Any) -> tuple[int, Any, frozenset[str]]:

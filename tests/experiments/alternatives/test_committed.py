@@ -37,7 +37,8 @@ def test_statistics_are_of_the_accuracies_that_stand_beside_them(run):
 def test_a_committed_run_names_its_code_and_the_arms_as_they_are(run):
     assert len(run["commit"]) == 40
     assert "reproduce alternatives --full" in run["command"]
-    assert run["config"]["arms"] == [arm.config for arm in ARMS]
+    defined = {arm.name: arm.config for arm in ARMS}
+    assert all(arm == defined[arm["name"]] for arm in run["config"]["arms"])
 
 
 @pytest.mark.parametrize("run", BOTH, ids=["paper", "no L2"])
@@ -47,7 +48,7 @@ def test_nobody_is_ahead_of_softmax_with_its_temperature_solved(run):
     for arm, by_size in run["accuracy"].items():
         for n in by_size:
             apart = np.subtract(by_size[n], solved[n])
-            assert apart.mean() <= 0.003 or student(apart.tolist())[0] <= 0, (arm, n)
+            assert student(apart.tolist())[0] <= 0, (arm, n)
     others = [arm for arm in run["accuracy"] if arm not in (SOFTMAX, "paper", "entropy-target")]
     assert all(mean(run, "entropy-target", "1024") > mean(run, arm, "1024") for arm in others)
 

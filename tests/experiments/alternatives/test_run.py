@@ -35,6 +35,7 @@ def test_metrics_hold_one_number_for_each_arm_size_and_seed(root):
     for quantity in ("accuracy", "right", "entropy", "first"):
         assert all(len(by_size[n]) == 2 for by_size in metrics[quantity].values() for n in ("16", "32"))
     assert metrics["summary"][SOFTMAX]["32"]["difference"] == 0
+    assert {name: len(values) for name, values in metrics["learned"]["asentmax"].items()} == {"slope": 2, "offset": 2}
     assert {arm["name"] for arm in metrics["config"]["arms"]} == {arm.name for arm in ARMS}
 
 
@@ -95,8 +96,9 @@ def test_every_arm_has_a_name_of_its_own_a_family_and_softmax_is_always_told():
         ({"largest": 32768}, "at most 16384"),
         ({"quick": True, "full": True}, "at most one"),
         ({"seeds": 0}, "seeds to be at least 1"),
-        ({"l2": -1e-3}, "l2 to be from 0 to 1"),
-        ({"learning_rate": float("nan")}, "learning_rate to be from 0 to 1"),
+        ({"l2": -1e-3}, "l2 to be at least 0 and below 1"),
+        ({"learning_rate": float("nan")}, "learning_rate to be at least 0"),
+        ({"learning_rate": 0.0}, "a learning rate above 0"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
