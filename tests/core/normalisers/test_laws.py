@@ -10,8 +10,11 @@ import torch
 from sharpmax.core.normalisers import Hard, Sigmoid, Softmax, StickBreaking
 from tests.core.normalisers.cases import NORMALISERS, cascade
 
+ONE_OF_EACH = list({type(kind): kind for kind in reversed(NORMALISERS)}.values())
+"""Other fields are for the values, which test_values and test_threshold hold to their definitions."""
 
-@pytest.fixture(params=NORMALISERS, ids=str)
+
+@pytest.fixture(params=ONE_OF_EACH, ids=str)
 def normaliser(request):
     return request.param
 
@@ -141,7 +144,6 @@ def test_torch_vmap(normaliser):
     torch.testing.assert_close(torch.vmap(normaliser)(logits), normaliser(logits))
 
 
-@pytest.mark.parametrize("normaliser", {type(kind): kind for kind in NORMALISERS}.values(), ids=str)
 def test_torch_compile_without_graph_breaks(normaliser):
     logits = torch.tensor(some_logits(3, 17), requires_grad=True)
     visible = torch.tensor(np.random.default_rng(1).random((3, 17)) < 0.7)
