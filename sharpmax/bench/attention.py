@@ -66,8 +66,9 @@ def measure(
         ValueError: for a size or number below 1, an unknown part, one that needs a GPU where there is none, or another
             framework.
     """
-    if min([1, *lengths, *widths, repeats, threads]) < 1:
-        raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}, {threads}")
+    given = {"lengths": [*lengths], "widths": [*widths], "repeats": [repeats], "threads": [threads]}
+    if small := [name for name, numbers in given.items() if min([1, *numbers]) < 1]:
+        raise ValueError(f"expected {small[0]} of at least 1, got {min(given[small[0]])}")
     if framework == "jax":
         return attention_jax.measure(lengths=lengths, widths=widths, repeats=repeats, only=only, seed=seed)
     if framework != "torch":

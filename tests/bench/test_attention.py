@@ -337,7 +337,8 @@ def test_memory_of_chunked_is_linear():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"repeats": 0}, "at least 1"),
+        ({"repeats": 0}, "repeats of at least 1, got 0"),
+        ({"lengths": [64, 0]}, "lengths of at least 1, got 0"),
         ({"only": ["ours", "xformers"]}, "only may name ours.*got xformers"),
         ({"framework": "mlx"}, "torch or jax"),
         ({"framework": "jax", "only": ["flex"]}, "may name ours and memory"),
