@@ -91,7 +91,6 @@ SHAPES = (
     replace(CAUSAL, name="one key head", heads=3, key_heads=1),
     replace(CAUSAL, name="fewer queries than keys", queries=21, keys=50),
     replace(CAUSAL, name="more queries than keys", queries=50, keys=21),
-    replace(CAUSAL, name="queries long before the first key", queries=300, keys=10, heads=1, key_heads=1),
     replace(CAUSAL, name="one query", queries=1, keys=67, heads=4, key_heads=2),
     replace(PLAIN, name="one key", queries=5, keys=1),
     replace(CAUSAL, name="one of each", queries=1, keys=1),

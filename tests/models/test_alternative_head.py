@@ -38,8 +38,7 @@ def as_written(head, params, batch):
     return head.mlp(params["decoder"], jnp.einsum("sn,snv->sv", weights, values))
 
 
-@pytest.mark.parametrize("encoder", ["mlp", "linear"])
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("encoder", "biased"), [("mlp", True), ("linear", False)])
 @pytest.mark.parametrize("kind", KINDS, ids=repr)
 def test_folded_as_written(kind, encoder, biased):
     head = AlternativeHead(normaliser=kind, encoder=encoder, biased=biased, **SMALL)

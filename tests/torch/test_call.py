@@ -207,6 +207,17 @@ def test_a_causal_mask_holds_at_scales_that_stock_refuses(scale, dtype):
     torch.testing.assert_close(attention(q, k, v, is_causal=True, scale=scale).double(), exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"window": 2}, {"window": (1, 1)}])
+def test_queries_that_come_long_before_the_first_key_see_nothing(options):
+    """So many that a whole chunk of them has no key; statistics and gradients too."""
+    first = [draw(1, 2, length, 16, seed=seed).requires_grad_() for seed, length in enumerate((300, 10, 10))]
+    found, wanted = (attention(*first, **options, return_stats=True, implementation=i) for i in ("chunked", "eager"))
+    torch.testing.assert_close(found, wanted)
+    gradients = [torch.autograd.grad(out.sum() + s.entropy.sum(), first) for out, s in (found, wanted)]
+    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(row_stats(*first[:2], **options).entropy, wanted[1].entropy)
+
+
 @pytest.mark.parametrize("options", [{}, {"mask": torch.ones(8, 8, dtype=torch.bool).tril()}])
 def test_torch_func_differentiates(options):
     """By the ladder: what cannot be differentiated so refuses, and says so."""
