@@ -108,8 +108,11 @@ def _answer(plan: Plan, arm: Arm, folder: RunFolder, progress: Progress) -> None
 
     if names := arm.head.learned(trained.params):
         folder.once(_learned(arm), lambda: {name: values.tolist() for name, values in names.items()})
-    with ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+    pool = ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1))
+    try:
         list(pool.map(judged, sorted(plan.sizes, reverse=True)))
+    finally:  # an error or Ctrl-C lets the sizes under way finish, and starts no other
+        pool.shutdown(cancel_futures=True)
     progress.remove_task(bar)
 
 

@@ -36,7 +36,11 @@ class Answers(NamedTuple):
 
 
 def judge_arm(plan: Plan, arm: Arm, trained: Trained, n: int) -> dict[str, list[float]]:
-    """Return, for each of `Answers`, one number a seed."""
+    """Return, for each of `Answers`, one number a seed.
+
+    Raises:
+        ValueError: a head whose weights are no numbers.
+    """
     keys, sets = seed_keys(plan.seed, plan.seeds, EVALUATION), plan.sets_of(n)
     at_once = sets_at_once(n, sets)
     found: dict[str, list[float]] = {name: [] for name in Answers._fields}
@@ -49,6 +53,8 @@ def judge_arm(plan: Plan, arm: Arm, trained: Trained, n: int) -> dict[str, list[
             parts.append(_answers(arm.judged, params, items, drawn))
         for name, values in zip(Answers._fields, zip(*parts, strict=True), strict=True):
             found[name].append(float(np.concatenate(values, dtype=np.float64).mean()))
+        if not np.isfinite(found["right"][-1]):
+            raise ValueError(f"{arm.name} became NaN in training (seed {seed}); try a smaller learning rate")
     return found
 
 

@@ -95,6 +95,18 @@ def test_the_page_gives_the_other_recipes(arm):
     assert cells(TITLES[arm], "| at 16 items, and at 1,024 |") == expected
 
 
+def test_the_page_says_how_often_heads_rank_rightly():
+    alike = [a for a in TITLES if a not in ("hard", "sigmoid", "relu", "stick-breaking", "linear")]
+    for run, said in zip(BOTH, ("63 to 66 % of the sets of 1,024 items", "76 to 81 %; hard"), strict=True):
+        ranked = [mean(run, arm, "1024", "first") for arm in alike]
+        assert f"{min(ranked):.0f} to {max(ranked):.0f} %" in said
+        assert said in PAGE
+    bare, sigmoid = RUNS["paper"], "sigmoid"
+    said = f"ranks {mean(bare, sigmoid, '16', 'first'):.0f} % of the sets of 16 items rightly and answers"
+    assert f"{said} {mean(bare, sigmoid, '16'):.0f}" in PAGE
+    assert sorted(round(100 * x) for x in RUNS["paper-l2=0"]["accuracy"]["hard"]["16"])[:5] == [10, 11, 11, 11, 31]
+
+
 def test_the_page_gives_the_nearest_beside_the_best():
     for run in BOTH:
         for n in ("1024", "16384"):

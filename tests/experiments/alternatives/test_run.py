@@ -2,11 +2,16 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from sharpmax.experiments.alternatives import run
 from sharpmax.experiments.alternatives.arms import ARMS, FAMILIES, SOFTMAX, arms_named
+from sharpmax.experiments.alternatives.judge import judge_arm
 from sharpmax.experiments.alternatives.page import crowd, needle
+from sharpmax.experiments.max_retrieval.plan import plan_run
+from sharpmax.experiments.max_retrieval.train import Trained
 from sharpmax.report import write_report
 
 SMALL = {"quick": True, "seeds": 2, "steps": 8, "largest": 32}
@@ -49,10 +54,20 @@ def test_what_is_switched_on_at_inference_has_the_heads_of_softmax(root):
 
 def test_other_arms_join_the_same_run_and_change_none(root):
     before = metrics_of(root)
+    file = folder(root) / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"arms": config["arms"][:-1]}))  # as if the last arm were new since
     run(root, arms=["relu"], **SMALL)
     after = metrics_of(root)
     assert set(after["accuracy"]) == {SOFTMAX, *SOME, "relu"}
     assert all(after["accuracy"][arm] == before["accuracy"][arm] for arm in before["accuracy"])
+
+
+def test_a_head_that_became_nan_is_named():
+    plan, (arm, *_) = plan_run(seed=0, full=False, recipe="paper", **SMALL), ARMS
+    params = jax.tree.map(lambda leaf: jnp.full((2, *leaf.shape), jnp.nan), arm.head.init(jax.random.key(0)))
+    with pytest.raises(ValueError, match=r"softmax became NaN in training \(seed 0\); try a smaller learning rate"):
+        judge_arm(plan, arm, Trained(params, None, jnp.zeros((1, 2)), frozenset()), 16)
 
 
 def test_another_recipe_has_a_folder_of_its_own(tmp_path):

@@ -158,3 +158,11 @@ def test_training_commutes_with_a_rotation_of_the_inputs_only_if_isotropic(encod
         straight, turned = losses(jnp.eye(11)), losses(rotation)
         difference = np.abs(straight - turned).max()
         assert difference < 1e-9 if isotropic else difference > 1e-4
+
+
+def test_a_process_that_is_behind_removes_no_newer_checkpoint(tmp_path):
+    for step in (50, 100, 75):
+        save_checkpoint(tmp_path, step, {"a": jnp.full(2, float(step))})
+    step, tree, _ = load_checkpoint(tmp_path, {"a": jnp.zeros(2)})
+    assert (step, tree["a"].tolist()) == (100, [100.0, 100.0])
+    assert not (tmp_path / "checkpoint-000000050.safetensors").exists()
