@@ -79,25 +79,25 @@ def _bench(benchmark: str, **options: Any) -> int:
 
 
 def _models() -> None:
-    from sharpmax.builtin.listing import print_models
+    from sharpmax.commands.models import print_models
 
     print_models()
 
 
 def _diagnose(**options: Any) -> None:
-    from sharpmax.experiments.diagnosis import diagnose, print_diagnosis
+    from sharpmax.commands.diagnose import diagnose, print_diagnosis
 
     print_diagnosis(diagnose(**options))
 
 
 def _certify(**options: Any) -> None:
-    from sharpmax.experiments.certification import certify, print_certificates
+    from sharpmax.commands.certify import certify, print_certificates
 
     print_certificates(certify(**options))
 
 
 def _calibrate(**options: Any) -> int:
-    from sharpmax.experiments.calibration import calibrate, print_judgement
+    from sharpmax.commands.calibrate import calibrate, print_judgement
 
     result = calibrate(**options)
     print_judgement(result)
@@ -105,7 +105,7 @@ def _calibrate(**options: Any) -> int:
 
 
 def _evaluate(**options: Any) -> int:
-    from sharpmax.experiments.calibration import evaluate, print_judgement
+    from sharpmax.commands.calibrate import evaluate, print_judgement
 
     result = evaluate(**options)
     print_judgement(result)
@@ -113,7 +113,7 @@ def _evaluate(**options: Any) -> int:
 
 
 def _finetune(**options: Any) -> None:
-    from sharpmax.experiments.finetuning import finetune_model, print_finetuned
+    from sharpmax.commands.finetune import finetune_model, print_finetuned
 
     print_finetuned(finetune_model(**{name: value for name, value in options.items() if value is not None}))
 

@@ -12,9 +12,9 @@ from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
 from sharpmax.extras import MissingExtraError
-from sharpmax.provenance import provenance
+from sharpmax.files import atomic
+from sharpmax.runs.provenance import provenance
 
 
 @dataclass(frozen=True)

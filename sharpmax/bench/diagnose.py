@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.table import Table
 
-from sharpmax.hf.diagnose import diagnose_text, source_code
-from sharpmax.hf.load import LoadedModel, load
+from sharpmax.hf.diagnose.heads import diagnose_text, source_code
+from sharpmax.hf.models.load import LoadedModel, load
 
 WANTED_RATIO, WANTED_GIGABYTES = 1.6, 4.0
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from rich.table import Table
 
-from sharpmax.hf.answer_batches import encode
-from sharpmax.hf.finetune import Recipe, finetune
-from sharpmax.hf.gemma import SIZES, gemma
-from sharpmax.hf.load import load
-from sharpmax.hf.trained_policy import NAMES, policy_named
+from sharpmax.hf.finetune.answer_batches import encode
+from sharpmax.hf.finetune.train import Recipe, finetune
+from sharpmax.hf.finetune.trained_policy import NAMES, policy_named
+from sharpmax.hf.models.gemma import SIZES, gemma
+from sharpmax.hf.models.load import load
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 WANTED = 0.75

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sharpmax.builtin import Builtin
-from sharpmax.wheels import Wheel, cache_folder, unpacked
+from sharpmax.files.wheels import Wheel, cache_folder, unpacked
 
 
 def model_folder(model: Builtin) -> Path:

@@ -14,10 +14,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
 from sharpmax.core.policies import Policy
 from sharpmax.core.policies.base import check_number, short
 from sharpmax.core.stats import RowStats
+from sharpmax.files import atomic
 
 SCHEMA = 1
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
+from sharpmax.files import atomic
 
 
 @dataclass(frozen=True)

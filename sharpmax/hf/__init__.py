@@ -1,14 +1,14 @@
 """Hugging Face models: load one, sharpen it, and bind diagnosis, certificates and calibration to it."""
 
 from sharpmax.builtin import BUILTIN, Builtin
-from sharpmax.hf.harness import harness_model
-from sharpmax.hf.layers import AttentionLayer, attention_layers
-from sharpmax.hf.length_temperature import SecondTemperatureWarning
-from sharpmax.hf.load import LoadedModel, load
-from sharpmax.hf.plain import Attention
-from sharpmax.hf.sharpen import Sharpened, sharpen, unsharpen
-from sharpmax.hf.sidecar import OtherModelWarning, from_card, save_pretrained
-from sharpmax.hf.training import AttentionLog
+from sharpmax.hf.diagnose.training_log import AttentionLog
+from sharpmax.hf.models.harness import harness_model
+from sharpmax.hf.models.load import LoadedModel, load
+from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers
+from sharpmax.hf.sharpen.length_temperature import SecondTemperatureWarning
+from sharpmax.hf.sharpen.modules import Attention
+from sharpmax.hf.sharpen.sidecar import OtherModelWarning, from_card, save_pretrained
+from sharpmax.hf.sharpen.switch import Sharpened, sharpen, unsharpen
 
 __all__ = [
     "BUILTIN",

@@ -10,8 +10,8 @@ with extra("jax"):
 
 from sharpmax.core.ladder import Choice
 from sharpmax.jax.api import IMPLEMENTATIONS, attention, row_stats, which_implementation
-from sharpmax.jax.drop_in_softmax import sharpened_softmax, softmax
-from sharpmax.jax.mesh import sharded_attention
+from sharpmax.jax.drop_ins.softmax import sharpened_softmax, softmax
+from sharpmax.jax.mesh.attention import sharded_attention
 from sharpmax.jax.pytrees import register_policies
 from sharpmax.jax.varlen import attention_varlen
 

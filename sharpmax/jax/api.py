@@ -21,13 +21,16 @@ from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats, checked_extra
-from sharpmax.jax import chunked, pallas_attention, pallas_cudnn, stock, xla
+from sharpmax.jax import stock, xla
+from sharpmax.jax.chunked import attention as chunked
+from sharpmax.jax.pallas import attention as pallas
+from sharpmax.jax.pallas import hybrid
 from sharpmax.jax.request import Request, Segments, validated
 
 LADDER: dict[str, ModuleType] = {
     "stock": stock,
-    "pallas_cudnn": pallas_cudnn,
-    "pallas": pallas_attention,
+    "pallas_cudnn": hybrid,
+    "pallas": pallas,
     "chunked": chunked,
     "xla": xla,
 }

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
 from sharpmax.extras import extra
+from sharpmax.files import atomic
 from sharpmax.report.page import Table
 
 with extra("report"):

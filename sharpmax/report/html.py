@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
 from sharpmax.extras import extra
+from sharpmax.files import atomic
 from sharpmax.report.page import PAGE_FILE, Figure, Page, Table, Text
 
 with extra("report"):

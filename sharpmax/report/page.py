@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
+from sharpmax.files import atomic
 
 PAGE_FILE = "page.json"
 

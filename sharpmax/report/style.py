@@ -9,8 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
 from sharpmax.extras import extra
+from sharpmax.files import atomic
 
 with extra("report"):
     import matplotlib

@@ -21,9 +21,10 @@ from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats, checked_extra
-from sharpmax.torch import chunked, eager, stock
+from sharpmax.torch import eager, stock
+from sharpmax.torch.chunked import attention as chunked
 from sharpmax.torch.request import Request, validated
-from sharpmax.torch.triton_version import why_absent
+from sharpmax.torch.triton.version import why_absent
 
 KERNELS = ("hybrid", "triton")
 
@@ -42,9 +43,10 @@ def _kernels() -> dict[str, Any]:
     """Return our kernels by name; where there is no Triton that runs them, why."""
     if (why := why_absent()) is not None:
         return dict.fromkeys(KERNELS, Absent(why))
-    from sharpmax.torch import triton_attention, triton_hybrid
+    from sharpmax.torch.triton import attention as triton_attention
+    from sharpmax.torch.triton import hybrid
 
-    return {"hybrid": triton_hybrid, "triton": triton_attention}
+    return {"hybrid": hybrid, "triton": triton_attention}
 
 
 LADDER: dict[str, Any] = {**_kernels(), "stock": stock, "chunked": chunked, "eager": eager}

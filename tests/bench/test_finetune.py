@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from sharpmax.bench.finetune import measure, show
-from sharpmax.hf import finetune
+from sharpmax.hf.finetune import train
 from sharpmax.tasks.clrs_text.corpus import Plan
 
 PLAN = Plan(("minimum",), (4, 5), (4,), train_examples=200, test_samples=1)
@@ -22,7 +22,7 @@ def test_every_policy_is_measured_beside_plain_attention():
 
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_blocks_are_measured_beside_the_model_as_it_is(monkeypatch):
-    monkeypatch.setattr(finetune, "compiled", partial(finetune.compiled, backend="aot_eager"))
+    monkeypatch.setattr(train, "compiled", partial(train.compiled, backend="aot_eager"))
     options = {"steps": 2, "tokens": 512, "repeats": 1, "policies": ("paper",), "device": "cpu", "plan": PLAN}
     found = measure(model="gemma-tiny", compile=True, **options)
     assert found["compiled"]["of_plain"]["none"] == 1

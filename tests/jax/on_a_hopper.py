@@ -16,7 +16,9 @@ import numpy as np
 import torch
 
 from sharpmax import reference_attention
-from sharpmax.jax import pallas_hopper, pallas_passes, row_stats
+from sharpmax.jax import row_stats
+from sharpmax.jax.pallas import passes
+from sharpmax.jax.pallas.hopper import pipeline
 from tests.attention_cases import Case
 from tests.jax.judging import as_tensor, draw, lengths_first, probe
 from tests.torch.budgets import assert_within_budget, naive_attention
@@ -93,8 +95,8 @@ def judge_mapped(case: Case) -> None:
 
 
 if __name__ == "__main__":
-    pallas_passes.INTERPRET, pallas_passes.LOWERING = True, "mosaic"
-    pallas_hopper.HELD, pallas_hopper.PASSING = 16, 32
+    passes.INTERPRET, passes.LOWERING = True, "mosaic"
+    pipeline.HELD, pipeline.PASSING = 16, 32
     if "vmap" in sys.argv:
         judge_mapped(replace(CASE, heads=1, queries=16, keys=32))
     else:

@@ -17,8 +17,10 @@ import numpy as np
 import torch
 
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, PerHead
-from sharpmax.jax import attention, pallas_passes, streaming_blocks
-from sharpmax.jax.mesh import bytes_moved, sharded_attention
+from sharpmax.jax import attention
+from sharpmax.jax.chunked import blocks
+from sharpmax.jax.mesh.attention import bytes_moved, sharded_attention
+from sharpmax.jax.pallas import passes
 from sharpmax.jax.request import validated
 from tests.torch.budgets import assert_within_budget
 
@@ -181,7 +183,7 @@ def apart():
 
 def memory():
     """Return by schedule and devices the bytes a device needs for the gradient of one long sequence."""
-    streaming_blocks.WIDEST = 128
+    blocks.WIDEST = 128
     found = {}
     for (schedule, length, heads), devices in product((("heads", 4096, 8), ("ring", 32_768, 1)), (2, 4, 8)):
         mesh = mesh_of(devices)
@@ -203,7 +205,7 @@ def memory():
 
 def schedules(length=4096, heads=8, width=64, rounds=3):
     """Return by schedule the median seconds of a causal forward and of its gradient, and the bytes a device sends."""
-    streaming_blocks.WIDEST = 128
+    blocks.WIDEST = 128
     mesh, found = mesh_of(8), {}
     arrays = inputs(length, length, batch=1, heads=heads, key_heads=heads, width=width)
     logits = validated(*arrays, policy=PAPER, is_causal=True).logits
@@ -244,7 +246,7 @@ def growth(heads=32, key_heads=8, width=128):
 
 
 if __name__ == "__main__":
-    streaming_blocks.WIDEST = 16
-    pallas_passes.INTERPRET, pallas_passes.LOWERING = True, "triton"
+    blocks.WIDEST = 16
+    passes.INTERPRET, passes.LOWERING = True, "triton"
     programs = {"agreement": agreement, "memory": memory, "schedules": schedules, "growth": growth, "apart": apart}
     print(json.dumps(programs[sys.argv[1]]()))

@@ -6,7 +6,8 @@ The cases are those of the PyTorch suite. On a machine with an accelerator the s
 import jax
 import pytest
 
-from sharpmax.jax import IMPLEMENTATIONS, streaming_blocks
+from sharpmax.jax import IMPLEMENTATIONS
+from sharpmax.jax.chunked import blocks
 from tests.attention_cases import CASES
 from tests.jax.judging import by_torch, in_jax, judge
 
@@ -17,7 +18,7 @@ PORTABLE = ("chunked", "xla")  # these serve every case, on any device
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     """Cut even these short rows into several blocks."""
-    monkeypatch.setattr(streaming_blocks, "WIDEST", 16)
+    monkeypatch.setattr(blocks, "WIDEST", 16)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,10 +13,10 @@ from flax import nnx
 import sharpmax
 import sharpmax.jax
 from sharpmax import PAPER, Constant, LogLinear
-from sharpmax.jax import drop_in_softmax
-from sharpmax.jax.drop_in_softmax import sharpened_softmax
-from sharpmax.jax.equinox import Sharpened
-from sharpmax.jax.flax import attention_fn
+from sharpmax.jax.drop_ins import softmax
+from sharpmax.jax.drop_ins.equinox import Sharpened
+from sharpmax.jax.drop_ins.flax import attention_fn
+from sharpmax.jax.drop_ins.softmax import sharpened_softmax
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (2, 9, 16))
@@ -188,7 +188,7 @@ def test_softmax_has_the_arguments_of_jax_nn_softmax():
     np.testing.assert_allclose(plain(whole), jax.nn.softmax(whole), atol=1e-6)
     assert plain(whole).dtype == jax.nn.softmax(whole).dtype
     np.testing.assert_array_equal(jax.jit(sharpmax.jax.softmax)(x), jax.jit(sharpmax.softmax)(x))
-    assert doctest.testmod(drop_in_softmax).failed == 0
+    assert doctest.testmod(softmax).failed == 0
 
 
 def test_softmax_by_what_is_no_policy_is_refused_when_it_is_made():

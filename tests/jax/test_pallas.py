@@ -12,7 +12,9 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from sharpmax import PAPER, Constant, LengthScaled
-from sharpmax.jax import attention, cudnn, pallas_attention, pallas_passes, row_stats, which_implementation
+from sharpmax.jax import attention, cudnn, row_stats, which_implementation
+from sharpmax.jax.pallas import attention as pallas
+from sharpmax.jax.pallas import passes
 from sharpmax.jax.request import validated
 from tests.attention_cases import CASES
 from tests.jax import on_a_hopper
@@ -40,7 +42,7 @@ REFUSED_BY_CUDNN = {
 def _interpreted(monkeypatch):
     """Small tiles, so that these short rows take several; on a GPU compiled, elsewhere interpreted."""
     for name, setting in (("INTERPRET", not ON_GPU), ("LOWERING", "triton"), ("BLOCK_Q", 16), ("BLOCK_K", 16)):
-        monkeypatch.setattr(pallas_passes, name, setting)
+        monkeypatch.setattr(passes, name, setting)
     monkeypatch.setattr(cudnn, "KERNEL", "cudnn" if ON_GPU else "xla")  # the algebra around cuDNN, without it
 
 
@@ -158,7 +160,7 @@ def test_float16_is_refused_where_beta_times_q_may_leave_its_range(policy):
 
 @pytest.mark.usefixtures("_interpreted")
 def test_a_lowering_that_there_is_not_is_refused(monkeypatch):
-    monkeypatch.setattr(pallas_passes, "LOWERING", "mosiac")
+    monkeypatch.setattr(passes, "LOWERING", "mosiac")
     x = jnp.zeros((1, 8, 1, 16), jnp.bfloat16)
     with pytest.raises(ValueError, match="LOWERING must be 'triton', 'mosaic' or None, got 'mosiac'"):
         row_stats(x, x, implementation="pallas")
@@ -168,9 +170,9 @@ def test_a_lowering_that_there_is_not_is_refused(monkeypatch):
     ("width", "scale", "serves"), [(64, 0.1, True), (32, 0.1, False), (64, -0.1, False), (64, 1e-30, False)]
 )
 def test_mosaic_s_kernels_serve_where_a_row_s_largest_product_is_its_maximum(width, scale, serves, monkeypatch):
-    monkeypatch.setattr(pallas_passes, "LOWERING", "mosaic")
+    monkeypatch.setattr(passes, "LOWERING", "mosaic")
     x = jnp.zeros((1, 8, 1, width), jnp.bfloat16)
-    assert pallas_passes._by_mosaic(validated(x, x, x, policy=PAPER, scale=scale).logits) == serves
+    assert passes._by_mosaic(validated(x, x, x, policy=PAPER, scale=scale).logits) == serves
 
 
 @pytest.mark.usefixtures("_interpreted")
@@ -221,7 +223,7 @@ def test_float16_that_is_not_sharpened_is_served():
 def test_mosaic_statistics_and_gradients_on_a_hopper(case, monkeypatch):
     if jax.devices()[0].compute_capability != "9.0":
         pytest.skip("they are made for Hopper")
-    monkeypatch.setattr(pallas_passes, "LOWERING", "mosaic")
+    monkeypatch.setattr(passes, "LOWERING", "mosaic")
     on_a_hopper.judge(case)
 
 
@@ -229,7 +231,7 @@ def test_mosaic_statistics_and_gradients_on_a_hopper(case, monkeypatch):
 def test_mosaic_under_vmap_on_a_hopper(monkeypatch):
     if jax.devices()[0].compute_capability != "9.0":
         pytest.skip("they are made for Hopper")
-    monkeypatch.setattr(pallas_passes, "LOWERING", "mosaic")
+    monkeypatch.setattr(passes, "LOWERING", "mosaic")
     on_a_hopper.judge_mapped(on_a_hopper.CASE)
 
 
@@ -254,8 +256,8 @@ def test_mosaic_statistics_and_gradients_by_the_interpreter():
 )
 def test_kernels_lower_for_cuda_without_a_gpu(policy, width, lowering, monkeypatch):
     """The lowerings' own checks (powers of two, layouts, supported operations) run on any machine."""
-    monkeypatch.setattr(pallas_attention, "refusal", lambda request: None)
-    monkeypatch.setattr(pallas_passes, "LOWERING", lowering)
+    monkeypatch.setattr(pallas, "refusal", lambda request: None)
+    monkeypatch.setattr(passes, "LOWERING", lowering)
     q, k = (jax.ShapeDtypeStruct((2, 1000, heads, width), jnp.bfloat16) for heads in (8, 2))
 
     def loss(q, k, v):

@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from sharpmax.diagnose import measure
+from sharpmax.dispersion import measure
 from sharpmax.report.dispersion import write_dispersion_page
 from sharpmax.report.page import Table
 

@@ -24,15 +24,15 @@ def _poisoning(allocate):
 @pytest.fixture
 def as_python(monkeypatch, poisoned):
     """The launches of both kernels run as Python, on a device of three multiprocessors and a small cache."""
-    from sharpmax.torch import triton_once_hopper as once
-    from sharpmax.torch import triton_statistics_hopper as hopper
-    from sharpmax.torch import triton_tickets
+    from sharpmax.torch.triton.hopper import single_pass as once
+    from sharpmax.torch.triton.hopper import statistics as hopper
+    from sharpmax.torch.triton.hopper import work_queue
     from tests.torch import gluon_as_python
 
     for module, name in ((hopper, "statistics_kernel"), (once, "once_kernel")):
         monkeypatch.setattr(module, name, gluon_as_python.Launched(getattr(module, name)))
-    monkeypatch.setattr(triton_tickets, "multiprocessors", lambda device: 3)
-    monkeypatch.setattr(triton_tickets, "CACHED", 160_000)
+    monkeypatch.setattr(work_queue, "multiprocessors", lambda device: 3)
+    monkeypatch.setattr(work_queue, "CACHED", 160_000)
 
 
 @pytest.fixture

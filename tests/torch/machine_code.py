@@ -117,8 +117,8 @@ def our_kernels():
     """Compile each kernel for Hopper, at each width, causal; by name."""
     from triton.experimental.gluon import language as gl
 
-    from sharpmax.torch import triton_once_hopper as once
-    from sharpmax.torch import triton_statistics_hopper as statistics
+    from sharpmax.torch.triton.hopper import single_pass as once
+    from sharpmax.torch.triton.hopper import statistics as statistics
 
     numbers = dict.fromkeys(("H", "heads", "together", "tiles", "gap", "shift", "few", "LQ", "LK", "right"), "i32")
     numbers |= {"scale_log2": "fp32", "tail": "fp32", "numbers": ("fp32",) * 8}

@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 
 from sharpmax import PAPER, Constant, LengthScaled
-from sharpmax.torch import distributed_rows
-from sharpmax.torch.distributed import context_parallel_attention
+from sharpmax.torch.distributed import rows
+from sharpmax.torch.distributed.attention import context_parallel_attention
 
 STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 LENGTHS = (24, 9, 15)  # of queries and keys on each process: stretches may differ
-distributed_rows.ELEMENTS = 2**9  # cut even these short rows into parts
+rows.ELEMENTS = 2**9  # cut even these short rows into parts
 
 
 def sequence():

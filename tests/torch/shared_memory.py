@@ -40,9 +40,9 @@ def main():
     """Compile the kernels that take most, with the tiles that the GPU would be given."""
     import torch
 
-    from sharpmax.torch.triton_forward import fused_kernel
-    from sharpmax.torch.triton_gradient import key_gradient_kernel
-    from sharpmax.torch.triton_tiles import _tile_shape
+    from sharpmax.torch.triton.forward import fused_kernel
+    from sharpmax.torch.triton.gradients import key_gradient_kernel
+    from sharpmax.torch.triton.tiles import _tile_shape
 
     gradient = {"STATISTICS": False, "OUTPUT": True}
     cases = [

@@ -20,7 +20,8 @@ from sharpmax import (
     reference_attention,
 )
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
-from sharpmax.torch import chunked_rows as chunked_rows_module
+from sharpmax.torch.chunked import forward
+from sharpmax.torch.chunked import rows as chunked_rows_module
 from tests.torch.budgets import assert_within_budget, naive_attention
 
 CPU = [name for name in IMPLEMENTATIONS if name in ("chunked", "eager", "stock")]
@@ -144,14 +145,13 @@ def test_no_chunk_is_larger_than_the_limit(monkeypatch):
     """A causal chunk begins with short rows; what counts is its last."""
     seen = []
     rows_of = chunked_rows_module.rows_of
-    from sharpmax.torch import chunked_forward
 
     def watched(request, chunk, scratch, **options):
         rows = rows_of(request, chunk, scratch, **options)
         seen.append(rows.logits.numel())
         return rows
 
-    monkeypatch.setattr(chunked_forward, "rows_of", watched)
+    monkeypatch.setattr(forward, "rows_of", watched)
     monkeypatch.setitem(chunked_rows_module.ELEMENTS, "cpu", 5000)
     q, k, v = qkv(length=300)
     attention(q, k, v, is_causal=True, implementation="chunked")

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sharpmax import PAPER, EntropyTarget, LengthScaled, LogLinear, RowStats, detach
 from sharpmax.torch import attention, row_stats
-from sharpmax.torch.chunked_ops import chunked_output, chunked_statistics
+from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
 
 IMPLEMENTATIONS = ("stock", "chunked", "eager")
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -206,7 +206,7 @@ def test_a_change_in_place_between_forward_and_backward_is_noticed():
 
 
 def test_threads_leave_the_order_of_pytorchs_kernels_as_it_was():
-    from sharpmax.torch.triton_sharpened import plain_attention
+    from sharpmax.torch.triton.hopper.sharpened import plain_attention
 
     q, before = torch.randn(1, 1, 4, 8), torch._C._get_sdp_priority_order()
     work = [

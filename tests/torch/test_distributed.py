@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from sharpmax import EntropyTarget, reference_attention
-from sharpmax.torch.distributed import context_parallel_attention
+from sharpmax.torch.distributed.attention import context_parallel_attention
 from tests.torch.on_gloo_processes import CASES, LENGTHS, run
 
 ROOT = Path(__file__).parent.parent.parent

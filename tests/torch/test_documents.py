@@ -17,9 +17,9 @@ from tests.torch.budgets import assert_within_budget, naive_attention
 if "hybrid" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from sharpmax.torch import triton_ops
 from sharpmax.torch.documents import documents_of
-from sharpmax.torch.triton_policy import kernel_policy
+from sharpmax.torch.triton import operators
+from sharpmax.torch.triton.policy import kernel_policy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUMBERS = kernel_policy(PAPER)
@@ -105,7 +105,7 @@ def by_eager(q, k, *, extra=frozenset()):
 def test_statistics_and_their_gradients(sizes, by_item):
     q, k, _ = packed(sizes, torch.float32, by_item=by_item)
     variance = frozenset({"variance"})
-    entropy, logsumexp, _, maximum, spread = triton_ops.row_statistics(
+    entropy, logsumexp, _, maximum, spread = operators.row_statistics(
         q, k, None, *bounds(sizes), None, None, 0.25, None, 0, None, True
     )
     wide = widened((q, k))
@@ -129,7 +129,7 @@ def test_statistics_and_their_gradients(sizes, by_item):
 def test_beta_q_and_its_gradient(sizes, store):
     """Without `store` nothing but beta·q has a gradient to bring; with it, entropy and beta have theirs."""
     q, k, _ = packed(sizes, torch.float32, by_item=True)
-    sharp, entropy, _, maximum, beta, _, _ = triton_ops.sharpened_query(
+    sharp, entropy, _, maximum, beta, _, _ = operators.sharpened_query(
         q, k, *bounds(sizes), 0.25, None, 0, *NUMBERS, store
     )
     assert maximum.numel() == (beta.numel() if store else 0)
@@ -210,7 +210,7 @@ def test_one_document_is_a_row_bit_by_bit(policy):
 def test_the_sharpened_query_of_one_document_is_a_row_s_bit_by_bit():
     q, k, _ = packed([50], torch.float32)
     calls = [(bounds([50]), True), ((None, None), True), (bounds([50]), False), ((None, None), False)]
-    found = [triton_ops.sharpened_query(q, k, *of, 0.25, None, 0, *NUMBERS, store) for of, store in calls]
+    found = [operators.sharpened_query(q, k, *of, 0.25, None, 0, *NUMBERS, store) for of, store in calls]
     gradients = [scored([sharp], (q, k)) for sharp, *_ in found]
     for kept, gradient in zip(found[1:], gradients[1:], strict=True):
         for at in (0, 1, 4, 5, 6):  # all but logsumexp and maximum, which are not stored
@@ -259,7 +259,7 @@ def test_the_operators_hold_their_contract(store, detached):
     torch.library.opcheck(torch.ops.sharpmax.sharpened_query.default, arguments, test_utils=checks)
 
     def call(q, k):
-        return triton_ops.sharpened_query(q, k, *arguments[2:])[0]
+        return operators.sharpened_query(q, k, *arguments[2:])[0]
 
     torch._dynamo.reset()
     whole = torch.compile(call, fullgraph=True, backend="aot_eager")
@@ -272,7 +272,7 @@ def test_the_operators_hold_their_contract(store, detached):
 
 def test_the_maximum_of_documents_has_no_gradient_and_says_so():
     q, k, _ = packed([3, 17], torch.float32, heads=2, by_item=True)
-    maximum = triton_ops.sharpened_query(q, k, *bounds([3, 17]), 0.25, None, 0, *NUMBERS, True)[3]
+    maximum = operators.sharpened_query(q, k, *bounds([3, 17]), 0.25, None, 0, *NUMBERS, True)[3]
     with pytest.raises(NotImplementedError, match="packed documents"):
         maximum.sum().backward()
 

@@ -11,10 +11,11 @@ from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from sharpmax.torch import triton_once_hopper as once
-from sharpmax.torch import triton_sharpened, triton_statistics, triton_tickets
-from sharpmax.torch import triton_statistics_hopper as hopper
-from sharpmax.torch.triton_policy import kernel_policy
+from sharpmax.torch.triton import statistics
+from sharpmax.torch.triton.hopper import sharpened, work_queue
+from sharpmax.torch.triton.hopper import single_pass as once
+from sharpmax.torch.triton.hopper import statistics as hopper
+from sharpmax.torch.triton.policy import kernel_policy
 from tests.torch import gluon_as_python, machine_code
 from tests.torch.without_interpreter import printed_by
 
@@ -125,7 +126,7 @@ def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
         pytest.skip("written for Hopper")
     launches = []
     launch = hopper.launch_on_hopper
-    for module in (triton_statistics, triton_sharpened):
+    for module in (statistics, sharpened):
         monkeypatch.setattr(module, "launch_on_hopper", lambda *a, **k: launches.append(1) or launch(*a, **k))
     q, k = (x.cuda() for x in inputs(1, 12, 12, 4100, 4100, width))
     stats = row_stats(q, k, is_causal=is_causal)
@@ -141,11 +142,11 @@ def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
 @pytest.mark.parametrize("length", [1, 300, 1100, 2048, 5000])
 def test_every_tile_of_every_head_is_drawn_once(length, heads):
     """By the launch that looks or by the others; and a tile's blocks hold the keys that its last query sees."""
-    tile_of = gluon_as_python.as_python(triton_tickets.tile_of)
+    tile_of = gluon_as_python.as_python(work_queue.tile_of)
     query, tiles = torch.empty(1, heads, length, 1), -(-length // 256)
     for together in (1, 2, heads):
         drawn = []
-        for share in triton_sharpened._shares(query):
+        for share in sharpened._shares(query):
             for ticket in range(heads * share.tiles):
                 order = (together, *share, 0)
                 i_bh, i_m, blocks = tile_of(ticket, (heads, length, length, 0), order, 4, True)
@@ -161,7 +162,7 @@ def test_a_head_beyond_32_bits_is_not_walked():
 
 
 def test_every_launch_counts_its_own_tickets():
-    one, other = (triton_tickets.counter(torch.device("cpu")) for _ in range(2))
+    one, other = (work_queue.counter(torch.device("cpu")) for _ in range(2))
     one += 1
     assert int(other) == 0
 

@@ -12,9 +12,9 @@ if "triton" not in IMPLEMENTATIONS:
 import triton
 import triton.language as tl
 
-from sharpmax.torch import triton_logits, triton_rows
 from sharpmax.torch.lengths import counted
-from sharpmax.torch.triton_policy import kernel_policy
+from sharpmax.torch.triton import logits, rows
+from sharpmax.torch.triton.policy import kernel_policy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -42,7 +42,7 @@ def test_bounds_hold_what_is_seen_and_have_nothing_hidden_inside(kind, left, rig
     visible = mask & (behind <= (keys if left is None else left)) & (behind >= -(keys if right is None else right))
     # A copy to another device would lose the strides of 0.
     there = mask[tuple(slice(1) if step == 0 else slice(None) for step in mask.stride())].to(DEVICE).expand(mask.shape)
-    seen = triton_logits.seen_by(there, left=left, right=right, BM=BM, BN=BN, by_key=by_key)
+    seen = logits.seen_by(there, left=left, right=right, BM=BM, BN=BN, by_key=by_key)
     assert seen.bounds.shape[:2] == ((1 if mask.stride(0) == 0 else 2), (1 if mask.stride(1) == 0 else 3))
     bounds = seen.bounds.cpu().expand(2, 3, -1, 4)
     if by_key:
@@ -72,7 +72,7 @@ def tanh_kernel(x, out, N: tl.constexpr):
     tl.store(out + o, tanh(tl.load(x + o)))
 
 
-tanh = triton_logits.tanh  # a name that the kernel can see
+tanh = logits.tanh  # a name that the kernel can see
 
 
 def test_tanh_is_exact_in_float32_near_0_and_far():
@@ -144,7 +144,7 @@ def test_a_mask_is_kept_for_the_gradient_as_small_as_it_came():
 def test_what_a_mask_shows_is_counted_only_where_somebody_asks(monkeypatch):
     (q, k, v, _), mask = changed(4, keys=12)
     counts = []
-    monkeypatch.setattr(triton_rows, "counted", lambda request: counts.append(request) or counted(request))
+    monkeypatch.setattr(rows, "counted", lambda request: counts.append(request) or counted(request))
     attention(q, k, v, mask=mask, implementation="triton")
     q, k, v = (x.detach() for x in (q, k, v))
     attention(q, k, v, mask=mask, policy=EntropyTarget(1.0), implementation="triton")

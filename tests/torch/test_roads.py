@@ -15,8 +15,8 @@ from sharpmax.torch import IMPLEMENTATIONS, attention, which_implementation
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from sharpmax.torch import triton_roads, triton_sharpened, triton_tickets
-from sharpmax.torch.triton_policy import kernel_policy
+from sharpmax.torch.triton.hopper import sharpened, speculation, work_queue
+from sharpmax.torch.triton.policy import kernel_policy
 from tests.attention_cases import CASES
 from tests.torch import gluon_as_python
 from tests.torch.budgets import assert_within_budget, naive_attention
@@ -60,17 +60,17 @@ def follow(monkeypatch):
     """Look from here on, however little there is to do; each call appends its road, by the tiles each launch drew."""
     taken = []
     for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
-        monkeypatch.setattr(triton_sharpened, name, 0)
-    walk = triton_sharpened.launch_once
+        monkeypatch.setattr(sharpened, name, 0)
+    walk = sharpened.launch_once
 
     def followed(query, key, value, out, beta, *, foretold, listed=None, **how):
         walk(query, key, value, out, beta, foretold=foretold, listed=listed, **how)
         if listed is None:  # the judged walk, not the last
             return
-        first, others = (query.shape[0] * query.shape[1] * share.tiles for share in triton_sharpened._shares(query))
-        walked, again = triton_tickets.tickets(query, 192), int(foretold.counts[2])
+        first, others = (query.shape[0] * query.shape[1] * share.tiles for share in sharpened._shares(query))
+        walked, again = work_queue.tickets(query, 192), int(foretold.counts[2])
         # Statistics of the first share and of the others, the judged walk, statistics with notes, the walk with beta.
-        zeros = foretold.counts.untyped_storage().nbytes() // 4 - triton_tickets.tickets(query, 64)  # beside the marks
+        zeros = foretold.counts.untyped_storage().nbytes() // 4 - work_queue.tickets(query, 64)  # beside the marks
         drawn = foretold.counts.as_strided((zeros // 4 - 1,), (4,), 4).tolist()
         if not foretold.beside:  # no notes are taken
             drawn.insert(3, drawn.pop())
@@ -82,25 +82,25 @@ def follow(monkeypatch):
         road = next((road for road, all_of in roads.items() if all_of == drawn), drawn)
         taken.append(f"{road}, {again} tiles again")
 
-    monkeypatch.setattr(triton_sharpened, "launch_once", followed)
+    monkeypatch.setattr(sharpened, "launch_once", followed)
     return taken
 
 
 def test_pytorchs_kernels_are_tried_fastest_first_and_the_order_is_given_back(monkeypatch):
     before = torch._C._get_sdp_priority_order()
     orders = []
-    stock = triton_sharpened.scaled_dot_product_attention
+    stock = sharpened.scaled_dot_product_attention
 
     def noted(*tensors, **options):
         orders.append(torch._C._get_sdp_priority_order())
         return stock(*tensors, **options)
 
-    monkeypatch.setattr(triton_sharpened, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(sharpened, "scaled_dot_product_attention", noted)
     q = k = torch.randn(1, 2, 8, 16)
-    triton_sharpened.plain_attention(q, k, k, scale=0.25, right=0)
+    sharpened.plain_attention(q, k, k, scale=0.25, right=0)
     with pytest.raises(RuntimeError):
-        triton_sharpened.plain_attention(q, k[..., :8], k, scale=0.25, right=0)
-    fastest = [backend.value for backend in triton_sharpened.FASTEST_FIRST]
+        sharpened.plain_attention(q, k[..., :8], k, scale=0.25, right=0)
+    fastest = [backend.value for backend in sharpened.FASTEST_FIRST]
     assert [order[: len(fastest)] for order in orders] == [fastest, fastest]
     assert torch._C._get_sdp_priority_order() == before
 
@@ -161,7 +161,7 @@ def test_rows_that_the_first_do_not_foretell_are_walked_with_beta(matches, road,
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
 @pytest.mark.usefixtures("as_python")
 def test_a_large_call_looks_at_its_rows_but_keeps_no_leaders(monkeypatch):
-    monkeypatch.setattr(triton_sharpened, "LARGE", 0)
+    monkeypatch.setattr(sharpened, "LARGE", 0)
     taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=1))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
@@ -185,10 +185,10 @@ def test_contract_of_every_road(road, case, monkeypatch):
     """Whatever was foretold, and however wrongly, the output is within the budget."""
     taken = follow_everything(monkeypatch)
     for name, value in zip(("FEW", "WORTH_LEADERS"), GUESSES[road], strict=True):
-        monkeypatch.setattr(triton_sharpened, name, value)
+        monkeypatch.setattr(sharpened, name, value)
     policy, arrays = kernel_policy(case.policy), tensors(case, torch.float16)
     query, key, value = (arrays[name].detach() for name in ("query", "key", "value"))
-    got = triton_sharpened.attend_sharpened(
+    got = sharpened.attend_sharpened(
         query, key, value, scale=case.scale or 64**-0.5, right=0 if case.is_causal else None, kind=policy.kind,
         numbers=policy.numbers,
     )  # fmt: skip
@@ -218,13 +218,13 @@ def test_tickets_of_marked_tiles_are_listed_once(needy, loose, marks, roads):
     """More than one program lists; which mark counts is the road's."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     heads, length, together = 5, 192 * 300 + 10, 2
-    place_of = gluon_as_python.as_python(triton_tickets.place_of)
+    place_of = gluon_as_python.as_python(work_queue.place_of)
     generator = torch.Generator().manual_seed(0)
     marked = torch.randint(0, 30, (heads, -(-length // 64)), generator=generator)  # 0, 1 and 2 are met, most are not
     query, listed = torch.empty(1, heads, length, 1, device=device), torch.full((heads * 301,), -1, device=device)
     counts = torch.tensor([needy, loose, 0, 0], dtype=torch.int32, device=device)
-    listed, foretold = listed.int(), triton_roads.Foretold(counts, 2, roads == 2)
-    triton_roads.launch_list(query, marked.int().to(device), listed, foretold, together=together)
+    listed, foretold = listed.int(), speculation.Foretold(counts, 2, roads == 2)
+    speculation.launch_list(query, marked.int().to(device), listed, foretold, together=together)
     if roads == 1:
         marks = {2} if needy == 0 else set()
     wanted = []
@@ -266,7 +266,7 @@ def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, ro
 
 def follow_everything(monkeypatch):
     """The same of calls that the kernels are not the fastest for, too."""
-    monkeypatch.setattr(triton_sharpened, "serves", lambda query, key: True)
+    monkeypatch.setattr(sharpened, "serves", lambda query, key: True)
     return follow(monkeypatch)
 
 
@@ -297,7 +297,7 @@ def test_roads_on_the_gpu(matches, spread, road, width, monkeypatch):
         got = attention(q, k, v, is_causal=True)
         assert taken == [road]
     for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
-        monkeypatch.setattr(triton_sharpened, name, 0)
+        monkeypatch.setattr(sharpened, name, 0)
     inputs = [x.clone() for x in others[matches - 1]]
     for _ in range(2):
         poison = torch.full_like(q, torch.nan)  # the next call's output will lie there

@@ -8,7 +8,7 @@ from sharpmax.torch import IMPLEMENTATIONS
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from sharpmax.torch import triton_tiles as tiles
+from sharpmax.torch.triton import tiles as tiles
 from tests.torch import shared_memory
 from tests.torch.without_interpreter import printed_by
 

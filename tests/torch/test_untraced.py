@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sharpmax.torch.untraced import untraced
+from sharpmax.torch.tracing import untraced
 
 
 @torch.library.custom_op("sharpmax_tests::cube", mutates_args=())

@@ -13,14 +13,14 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-
-from sharpmax.core.policies import PAPER
-from sharpmax.experiments.clrs_text.study import ARMS, SCALES
 from sharpmax.experiments.finetuning import autocast, load_by_name, on_policy
 from sharpmax.hf.answer_batches import encode, pack, plan_rows
 from sharpmax.hf.answer_model import answering, right_tokens
-from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.trained_policy import learned_parameters, policy_named, remove_policy, restore_policy
+
+from sharpmax.core.policies import PAPER
+from sharpmax.experiments.clrs_text.study import ARMS, SCALES
+from sharpmax.hf.sharpen import sharpen
 from sharpmax.tasks.clrs_text.corpus import corpus
 
 WIDTH = 8192

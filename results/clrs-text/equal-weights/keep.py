@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import torch
+from sharpmax.hf.trained_policy import PREFIX, save_policy
 
 from sharpmax.experiments.clrs_text import arm
-from sharpmax.hf.trained_policy import PREFIX, save_policy
 
 train_and_judge, judge = arm.train_and_judge, arm._right
 trained = []

@@ -27,7 +27,7 @@ from sharpmax.experiments.max_retrieval.evaluate import BLOCK
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
 from sharpmax.experiments.max_retrieval.recipes import PAPER_RECIPE, Recipe
 from sharpmax.experiments.max_retrieval.train import train_heads
-from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.runs.run_folder import RunFolder
 
 
 def run(

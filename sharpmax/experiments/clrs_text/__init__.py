@@ -18,9 +18,9 @@ from sharpmax.experiments.clrs_text.arm import opened, run_arm, test_set
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.statistics import Records, summarise
 from sharpmax.experiments.clrs_text.study import Study, plan_study
-from sharpmax.experiments.finetuning import report_as
-from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.extras import extra
+from sharpmax.runs.progress import report_as
+from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.clrs_text.corpus import corpus
 
 with extra("hf"):

@@ -18,10 +18,11 @@ import torch
 from sharpmax.core.policies import Policy
 from sharpmax.experiments.clrs_text.arm import short_ones
 from sharpmax.experiments.clrs_text.study import SCALES
-from sharpmax.experiments.finetuning import load_by_name, on_policy
-from sharpmax.hf.answer_batches import Encoded, encode
-from sharpmax.hf.answer_model import generated, parting, right_tokens
-from sharpmax.hf.trained_policy import policy_named
+from sharpmax.hf.finetune.answer_batches import Encoded, encode
+from sharpmax.hf.finetune.answer_model import generated, parting, right_tokens
+from sharpmax.hf.finetune.judging import on_policy
+from sharpmax.hf.finetune.trained_policy import policy_named
+from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.tasks.clrs_text.corpus import corpus
 
 

@@ -15,14 +15,16 @@ from typing import Any
 from sharpmax.core.cards import policy_to_json
 from sharpmax.core.policies import PAPER, Policy
 from sharpmax.experiments.clrs_text.study import ARMS, Study
-from sharpmax.experiments.finetuning import autocast, load_by_name, on_policy, report_as
-from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.extras import extra
-from sharpmax.hf.answer_batches import Encoded, encode
-from sharpmax.hf.answer_model import generated, parting, right_tokens
-from sharpmax.hf.finetune import finetune
-from sharpmax.hf.trained_policy import policy_named
-from sharpmax.provenance import provenance
+from sharpmax.hf.finetune.answer_batches import Encoded, encode
+from sharpmax.hf.finetune.answer_model import generated, parting, right_tokens
+from sharpmax.hf.finetune.judging import autocast, on_policy
+from sharpmax.hf.finetune.train import finetune
+from sharpmax.hf.finetune.trained_policy import policy_named
+from sharpmax.hf.models.load_to_train import load_by_name
+from sharpmax.runs.progress import report_as
+from sharpmax.runs.provenance import provenance
+from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 with extra("hf"):

@@ -16,9 +16,9 @@ from rich.table import Column, Table
 
 from sharpmax.experiments.clrs_text.arm import encoded
 from sharpmax.experiments.clrs_text.study import SCALES
-from sharpmax.hf.answer_batches import plan_rows
-from sharpmax.hf.finetune import Recipe
-from sharpmax.hf.packing import lay_out
+from sharpmax.hf.finetune.answer_batches import plan_rows
+from sharpmax.hf.finetune.packing import lay_out
+from sharpmax.hf.finetune.train import Recipe
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 

@@ -8,10 +8,10 @@ import sharpmax
 from sharpmax.experiments.clrs_text.claims import by_seed, claims, exact_at_trained, has_learned, interval
 from sharpmax.experiments.clrs_text.statistics import verdicts
 from sharpmax.experiments.clrs_text.study import LABELS
-from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
+from sharpmax.runs.run_folder import RunFolder
 
 COMMITTED = "smollm2-compile"
 """The run of all thirty algorithms under `results/clrs-text`."""

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from sharpmax.experiments.clrs_text.arm import encoded, opened
 from sharpmax.experiments.clrs_text.study import Study
-from sharpmax.experiments.finetuning import autocast, load_by_name, report_as
-from sharpmax.hf.answer_batches import encode
-from sharpmax.hf.answer_model import mean_loss
-from sharpmax.hf.finetune import finetune
+from sharpmax.hf.finetune.answer_batches import encode
+from sharpmax.hf.finetune.answer_model import mean_loss
+from sharpmax.hf.finetune.judging import autocast
+from sharpmax.hf.finetune.train import finetune
+from sharpmax.hf.models.load_to_train import load_by_name
+from sharpmax.runs.progress import report_as
 from sharpmax.tasks.clrs_text.corpus import held_out
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ A run is the *full* one, as committed under `results/`, or *quick*, for tests: a
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sharpmax.experiments.run_folder import run_name
-from sharpmax.hf.finetune import Recipe
+from sharpmax.hf.finetune.train import Recipe
+from sharpmax.runs.run_folder import run_name
 from sharpmax.tasks.clrs_text.corpus import Plan
 
 ARMS = {

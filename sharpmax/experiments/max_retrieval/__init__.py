@@ -35,7 +35,7 @@ from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.experiments.max_retrieval.rules import fit_rules, rules_for
 from sharpmax.experiments.max_retrieval.statistics import losses, summarise, with_best_constant
 from sharpmax.experiments.max_retrieval.train import Trained, train_heads
-from sharpmax.experiments.run_folder import RunFolder
+from sharpmax.runs.run_folder import RunFolder
 
 MOST_AT_ONCE = 16
 

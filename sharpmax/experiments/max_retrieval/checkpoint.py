@@ -7,8 +7,8 @@ it go the commits of the code that made those steps: a run may be continued by l
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
 from sharpmax.extras import extra
+from sharpmax.files import atomic
 
 with extra("jax"):
     import jax

@@ -8,10 +8,10 @@ from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
 from sharpmax.experiments.max_retrieval import paper_table
 from sharpmax.experiments.max_retrieval.statistics import standard_error
-from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.extras import extra
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
+from sharpmax.runs.run_folder import RunFolder
 
 with extra("jax"):
     import numpy as np

@@ -7,9 +7,9 @@ from typing import Any
 import sharpmax
 from sharpmax.experiments.max_retrieval.figures import LABELS
 from sharpmax.experiments.max_retrieval.tables import all_rules, beside_the_paper, recovered, redraws, rotated_or_not
-from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.report import Figure, Page, Text
 from sharpmax.report import Table as PageTable
+from sharpmax.runs.run_folder import RunFolder
 
 TITLES = {
     "paper": "Max retrieval: the paper's head",

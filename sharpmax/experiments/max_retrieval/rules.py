@@ -4,7 +4,7 @@
 |-----------------|--------------------------------------------------------------------------------------------------|
 | softmax         | 1                                                                                                |
 | paper           | the published polynomial in the entropy                                                          |
-| refit           | the same form, fitted to these heads by `sharpmax.calibrate` with the paper's procedure          |
+| refit           | the same form, fitted to these heads by `sharpmax.fitting` with the paper's procedure          |
 | table           | non-decreasing in the entropy: the beta that gives the right item half of the weight             |
 | entropy_target  | solved, so that the entropy is at most 0.5 nats                                                  |
 | log_n           | log n / log 16: 1 at the largest training size                                                   |
@@ -17,15 +17,15 @@ one policy for every head, as the paper's is.
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sharpmax.calibrate import Calibration, NothingToFitError, calibrate
 from sharpmax.core.cards import policy_from_json, policy_to_json
 from sharpmax.core.policies import PAPER, Constant, EntropyTarget, LengthScaled, Policy
 from sharpmax.experiments.max_retrieval.evaluate import logit_rows
 from sharpmax.experiments.max_retrieval.plan import SMALLEST, Plan
 from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.experiments.max_retrieval.train import CALIBRATION, Trained, seed_keys
-from sharpmax.experiments.run_folder import RunFolder
 from sharpmax.extras import extra
+from sharpmax.fitting import Calibration, NothingToFitError, calibrate
+from sharpmax.runs.run_folder import RunFolder
 
 with extra("jax"):
     import jax

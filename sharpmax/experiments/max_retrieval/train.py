@@ -18,7 +18,7 @@ from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.extras import extra
 from sharpmax.models.max_retrieval import Params
 from sharpmax.models.products import UNTUNED
-from sharpmax.provenance import commit
+from sharpmax.runs.provenance import commit
 from sharpmax.tasks.max_retrieval import random_rotation, training_batch
 
 with extra("jax"):

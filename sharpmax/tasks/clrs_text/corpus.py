@@ -21,7 +21,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from sharpmax import atomic
+from sharpmax.files import atomic
+from sharpmax.files.wheels import cache_folder
 from sharpmax.tasks.clrs_text.examples import (
     ALGORITHMS,
     VALIDATION_SEEDS,
@@ -31,7 +32,6 @@ from sharpmax.tasks.clrs_text.examples import (
     stream,
     validation,
 )
-from sharpmax.wheels import cache_folder
 
 SHARD = 4096
 GIVE_UP = 1000

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from sharpmax.extras import extra
-from sharpmax.wheels import Wheel, cache_folder, unpacked
+from sharpmax.files.wheels import Wheel, cache_folder, unpacked
 
 WHEEL = Wheel(
     "dm-clrs",

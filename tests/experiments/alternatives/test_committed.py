@@ -1,7 +1,6 @@
 """The committed comparison, what the project claims of it, and the page that tells it."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from sharpmax.experiments.alternatives.arms import ARMS, SOFTMAX
 from sharpmax.experiments.alternatives.statistics import summarise
 from sharpmax.experiments.clrs_text.statistics import student
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[3]
 RUNS = {
     name: json.loads((ROOT / "results" / "alternatives" / name / "metrics.json").read_text())
     for name in ("paper", "paper-l2=0", "paper-learning-rate=0.0003", "paper-learning-rate=0.003")

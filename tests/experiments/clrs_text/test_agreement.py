@@ -8,8 +8,8 @@ from sharpmax.core.policies import PAPER
 from sharpmax.experiments.clrs_text import agreement as module
 from sharpmax.experiments.clrs_text.agreement import agreement, main
 from sharpmax.experiments.clrs_text.arm import short_ones
-from sharpmax.hf.answer_batches import Encoded
-from sharpmax.hf.gemma import gemma
+from sharpmax.hf.finetune.answer_batches import Encoded
+from sharpmax.hf.models.gemma import gemma
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The committed run: every number follows from the records, the docs show those numbers, and nothing stronger."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +12,9 @@ from sharpmax.experiments.clrs_text.claims import by_seed, has_learned, interval
 from sharpmax.experiments.clrs_text.page import COMMITTED
 from sharpmax.experiments.clrs_text.statistics import Records, accuracy, difference, student, verdicts
 from sharpmax.experiments.clrs_text.study import LABELS, SCALES, plan_study
-from sharpmax.hf.answer_batches import Encoded
+from sharpmax.hf.finetune.answer_batches import Encoded
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "results" / "clrs-text"
 SPEED = RESULTS / "throughput-h200"
 STUDY = plan_study(seed=0, quick=False, compile=True, seeds=4)

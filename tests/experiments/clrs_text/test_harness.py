@@ -8,11 +8,11 @@ import pytest
 import sharpmax
 from sharpmax.experiments.clrs_text.harness import clrs_text_task
 from sharpmax.hf import sharpen
-from sharpmax.hf.answer_batches import encode
-from sharpmax.hf.answer_model import right_tokens
-from sharpmax.hf.finetune import Recipe, finetune
-from sharpmax.hf.gemma import gemma
-from sharpmax.hf.harness import harness_model
+from sharpmax.hf.finetune.answer_batches import encode
+from sharpmax.hf.finetune.answer_model import right_tokens
+from sharpmax.hf.finetune.train import Recipe, finetune
+from sharpmax.hf.models.gemma import gemma
+from sharpmax.hf.models.harness import harness_model
 from sharpmax.tasks.clrs_text.examples import stream, validation
 
 

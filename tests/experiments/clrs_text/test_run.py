@@ -13,7 +13,7 @@ from sharpmax.experiments.clrs_text.budget import attended, budget
 from sharpmax.experiments.clrs_text.budget import main as budget_main
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.study import plan_study
-from sharpmax.hf import packing
+from sharpmax.hf.finetune import packing
 from sharpmax.tasks.clrs_text.corpus import corpus, held_out
 
 

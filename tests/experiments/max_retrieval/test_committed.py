@@ -1,15 +1,15 @@
 """The committed results of max retrieval keep what the project claims of them."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sharpmax.experiments.max_retrieval import paper_table
 from sharpmax.experiments.max_retrieval.statistics import paired_p_value
+from tests.places import ROOT
 
-RESULTS = Path(__file__).parents[3] / "results" / "max-retrieval"
+RESULTS = ROOT / "results" / "max-retrieval"
 
 
 def accuracy(recipe: str, rule: str) -> dict[int, np.ndarray]:

@@ -1,0 +1,163 @@
+"""Fine-tune a model on a task with a policy in every head, judge it on lengths beyond its training, and keep it.
+
+Claim: none of its own; `experiments/clrs_text` compares the arms. Cost: on an H200, SmolLM2 trains on some hundred
+thousand tokens a second. Expected: the loss falls; accuracy is best at the trained lengths.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sharpmax.core.cards import policy_to_json
+from sharpmax.extras import extra
+from sharpmax.hf.calibrate.judge import must_take
+from sharpmax.hf.finetune.answer_batches import Encoded, encode, require_room
+from sharpmax.hf.finetune.answer_model import right_tokens
+from sharpmax.hf.finetune.judging import autocast, on_policy
+from sharpmax.hf.finetune.lora import with_lora
+from sharpmax.hf.finetune.train import Recipe, finetune, is_first_process
+from sharpmax.hf.finetune.trained_policy import NAMES, policy_named, save_policy
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.models.load_to_train import load_by_name
+from sharpmax.hf.models.quiet import quiet
+from sharpmax.hf.sharpen.sidecar import card_for
+from sharpmax.runs.progress import report_as
+from sharpmax.runs.run_folder import RunFolder, read_metrics, run_name
+from sharpmax.tasks.clrs_text.corpus import Plan, corpus
+from sharpmax.tasks.clrs_text.examples import ALGORITHMS, Example
+
+with extra("hf"):
+    import torch
+
+TASKS = ("clrs-text",)
+
+
+def finetune_model(
+    model: str,
+    *,
+    task: str = "clrs-text",
+    policy: str = "none",
+    steps: int = 500,
+    tokens: int = 32768,
+    learning_rate: float = 5e-4,
+    policy_rate: float = 3e-3,
+    lora: int = 0,
+    at_once: int | None = None,
+    compile: bool = False,
+    algorithms: Sequence[str] = ALGORITHMS,
+    train_lengths: Sequence[int] = tuple(range(4, 17)),
+    test_lengths: Sequence[int] = (8, 12, 16, 20, 24, 32),
+    examples: int = 20 * 4096,
+    test_samples: int = 4,
+    hints: bool = False,
+    save_every: int = 200,
+    tensorboard: bool = False,
+    device: str | None = None,
+    out: str | Path = "runs",
+    seed: int = 0,
+    accept_license: bool = False,
+) -> dict[str, Any]:
+    """Fine-tune and judge a model, in `out/finetune/<name>/`; returns the metrics.
+
+    A killed run is continued, a finished one is read back.
+
+    Args:
+        model: `gemma-tiny`, `gemma-small`, `gemma2-tiny` (random weights), a built-in name, a folder, or a hub name.
+        policy: none, paper, ssmax, learn, or the path of a card.
+        lora: rank of a LoRA on every linear layer that is trained instead of the weights; 0 trains the weights.
+        at_once: tokens that pass through the model together; all of a step unless given.
+        compile: let torch compile the model's blocks.
+        algorithms, train_lengths, test_lengths, examples, test_samples, hints: the data, as in `corpus.Plan`.
+
+    Raises:
+        ValueError: options that do not fit, or a run folder that holds another config.
+    """
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}; there are: {', '.join(TASKS)}")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    plan = Plan(
+        tuple(algorithms), tuple(train_lengths), tuple(test_lengths), examples, test_samples=test_samples, hints=hints
+    )
+    recipe = Recipe(
+        steps, tokens, learning_rate, policy_rate, at_once=at_once, compile=compile, save_every=save_every, seed=seed
+    )
+    if lora < 0:
+        raise ValueError(f"expected a LoRA of rank 1 or more, or 0 for none, got {lora}")
+    loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
+    chosen = policy_named(policy, loaded.model)
+    if policy not in NAMES and chosen is not None:
+        must_take(loaded, chosen)
+    # A card by what it says: one that was edited makes another run.
+    named = policy if policy in NAMES else {"card": policy_to_json(card_for(model, policy).policy)}
+    config = {"seed": seed, "model": model, "task": task, "policy": named, "lora": lora, "corpus": asdict(plan)}
+    config |= {"recipe": {name: value for name, value in asdict(recipe).items() if name not in ("save_every", "seed")}}
+    name = f"{run_name(model)}-{task}-{run_name(Path(policy).stem)}" + (f"-lora{lora}" if lora else "") + f"-seed{seed}"
+    folder = RunFolder.planned(out, "finetune", name, config)
+    if (folder.path / "model").is_dir() and (finished := read_metrics(folder.path)):
+        return finished if is_first_process() else {}
+    texts = corpus(plan)
+    train = _encoded(loaded, texts.train)
+    require_room([len(example.ids) for example in train], recipe.width)
+    folder = RunFolder.open(out, "finetune", name, config)  # now that nothing speaks against it
+    trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
+    done = finetune(
+        trained,
+        train,
+        recipe,
+        policy=chosen,
+        folder=folder.path / "training",
+        tensorboard=tensorboard,
+        report=report_as(name),
+    )
+    if not is_first_process():
+        return {}
+    if done.weights is not None:  # FSDP has taken the model apart: the same once more, with what it learned
+        loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
+        trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
+        trained.load_state_dict(done.weights)
+    with quiet():
+        trained.save_pretrained(folder.path / "model")
+    loaded.tokenizer.save_pretrained(folder.path / "model")
+    save_policy(chosen, folder.path / "model")
+    test = _encoded(loaded, texts.test)
+    with on_policy(trained, chosen), autocast(device):
+        right = right_tokens(trained, test)
+    metrics = {
+        "losses": done.losses,
+        "tokens_per_second": round(done.tokens_per_second),
+        "left_out": texts.left_out,
+        "data": texts.sha256,
+        "by_length": _by_length(texts.test, test, right),
+        "model": str(folder.path / "model"),
+    }
+    folder.finish(metrics)
+    return metrics
+
+
+def print_finetuned(metrics: dict[str, Any]) -> None:
+    """Print accuracy by length, and where the model is."""
+    if not metrics:
+        return
+    print("length  exact answers  tokens")
+    for length, found in metrics["by_length"].items():
+        print(f"{length:>6}  {100 * found['exact']:12.1f}%  {100 * found['tokens']:5.1f}%")
+    print(f"model: {metrics['model']}")
+
+
+def _encoded(loaded: LoadedModel, examples: list[Example]) -> list[Encoded]:
+    return encode(loaded.tokenizer, [(example.question, example.answer) for example in examples])
+
+
+def _by_length(examples: list[Example], encoded: list[Encoded], right: list[int]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for length in sorted({example.length for example in examples}):
+        counts = [
+            (r, len(e.ids) - e.start) for x, e, r in zip(examples, encoded, right, strict=True) if x.length == length
+        ]
+        found[str(length)] = {
+            "examples": len(counts),
+            "exact": sum(r == n for r, n in counts) / len(counts),
+            "tokens": sum(r / n for r, n in counts) / len(counts),  # an answer counts as one, as in the loss
+        }
+    return found

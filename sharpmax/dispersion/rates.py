@@ -1,0 +1,121 @@
+"""How fast each head loses its sharpness: entropy as a line in log n, and whether that line foretells longer inputs.
+
+    H(n) ≈ level + rate · log n
+
+rate 0 is a head that keeps looking at a fixed number of keys, rate 1 one that looks at a fixed share of all of them:
+what the theorem says must come in the end. The longest length is held out of the fit and predicted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sharpmax.dispersion.record import Dispersion, json_values
+
+
+@dataclass(frozen=True)
+class DecayFit:
+    """The line of every head, (layer, head), and how its prediction fared at the held-out length."""
+
+    level: np.ndarray
+    rate: np.ndarray
+    held_out: int
+    predicted: np.ndarray
+    actual: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """Mean absolute error of the predicted entropy at the held-out length, in nats."""
+        return float(np.nanmean(np.abs(self.predicted - self.actual)))
+
+    @property
+    def layers_predicted(self) -> list[int]:
+        """Layers by predicted loss of sharpness at the held-out length, the first to go first."""
+        return _falling(_layer_means(self.predicted))
+
+    @property
+    def layers_actual(self) -> list[int]:
+        """Layers by their measured entropy at the held-out length, highest first."""
+        return _falling(_layer_means(self.actual))
+
+    @property
+    def layer_agreement(self) -> float | None:
+        """Rank correlation (Spearman's) between the two orders of layers, 1 is the same order; None of a single one."""
+        predicted, actual = _layer_means(self.predicted), _layer_means(self.actual)
+        seen = np.isfinite(actual)
+        return rank_correlation(predicted[seen], actual[seen]) if seen.sum() > 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as JSON values."""
+        return {
+            "held_out_length": self.held_out,
+            "mean_absolute_error": self.error,
+            "layers_predicted": self.layers_predicted,
+            "layers_actual": self.layers_actual,
+            "layer_agreement": self.layer_agreement,
+            "rate": json_values(self.rate),
+        }
+
+
+def fit_decay(dispersion: Dispersion) -> DecayFit:
+    """Fit every head's line to all lengths but the longest, and predict that one.
+
+    Raises:
+        ValueError: fewer than three lengths.
+    """
+    if len(dispersion.lengths) < 3:
+        raise ValueError(f"a rate and its check need three lengths or more, got {list(dispersion.lengths)}")
+    log_n = np.log(np.asarray(dispersion.lengths, dtype=np.float64))
+    H = dispersion.entropy
+    x, y = log_n[:-1] - log_n[:-1].mean(), H[..., :-1]
+    mean = y.mean(axis=-1)
+    rate = (y * x).sum(axis=-1) / (x * x).sum()
+    level = mean - rate * log_n[:-1].mean()
+    return DecayFit(level, rate, int(dispersion.lengths[-1]), level + rate * log_n[-1], H[..., -1])
+
+
+def sharpest(dispersion: Dispersion, most: int = 10) -> list[dict[str, Any]]:
+    """Return the heads of least relative entropy at the shortest length, sharpest first."""
+    return _ranked(dispersion, dispersion.values["relative_entropy"][..., 0], most, "relative_entropy", falling=False)
+
+
+def fastest_losing(dispersion: Dispersion, fit: DecayFit, most: int = 10) -> list[dict[str, Any]]:
+    """Return the heads whose entropy grows fastest with log n, fastest first."""
+    return _ranked(dispersion, fit.rate, most, "rate", falling=True)
+
+
+def rank_correlation(one: Sequence[float] | np.ndarray, other: Sequence[float] | np.ndarray) -> float:
+    """Spearman's rank correlation, ties sharing their mean rank; 0 where one side does not vary."""
+    a, b = (_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other))
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum() / norm) if norm else 0.0
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    return np.asarray([(values < v).sum() + ((values == v).sum() - 1) / 2 for v in values], dtype=np.float64)
+
+
+def _layer_means(heads: np.ndarray) -> np.ndarray:
+    """Return the mean over the heads of each layer; NaN for one that never ran, as an image's does on text."""
+    seen = np.isfinite(heads)
+    observed = np.where(seen.any(axis=1), seen.sum(axis=1), np.nan)
+    return np.asarray(np.where(seen, heads, 0.0).sum(axis=1) / observed)
+
+
+def _falling(values: np.ndarray) -> list[int]:
+    return [int(i) for i in np.argsort(-values, kind="stable") if np.isfinite(values[i])]
+
+
+def _ranked(dispersion: Dispersion, by: np.ndarray, most: int, name: str, *, falling: bool) -> list[dict[str, Any]]:
+    keys = np.where(np.isfinite(by), -by if falling else by, np.inf)
+    order = np.argsort(keys, axis=None, kind="stable")[: min(most, np.isfinite(keys).sum())]
+    heads = [divmod(int(i), by.shape[1]) for i in order]
+    H = dispersion.entropy
+    return [
+        {"layer": layer, "head": head, name: float(by[layer, head])}
+        | {"entropy_short": float(H[layer, head, 0]), "entropy_long": float(H[layer, head, -1])}
+        for layer, head in heads
+    ]

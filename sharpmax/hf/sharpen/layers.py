@@ -1,0 +1,133 @@
+"""Where a model attends: its attention modules in model order, and whether each can be sharpened.
+
+A transformers module attends through the attention interface if its `forward` asks for it; `nn.MultiheadAttention` and
+our own `Attention` slot are known by type. Whatever else attends cannot be reached, and is refused by name.
+
+A layer's index, as in `PerLayer` and in every report, is its place in this list: for an encoder-decoder the encoder's
+layers come first, then the decoder's own and cross attention as they stand in each block. A model that runs one module
+many times (ALBERT) has as many layers as it runs.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from sharpmax.extras import extra
+from sharpmax.hf.sharpen.modules import Attention
+
+with extra("hf"):
+    from transformers import PreTrainedModel
+
+INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+
+BYPASSING = {
+    "attends by blocks of its own": (
+        "LongT5LocalAttention LongT5TransientGlobalAttention PegasusXGlobalLocalAttention BigBirdPegasusSelfAttention "
+        "BigBirdPegasusBlockSparseAttention Gemma3nAudioAttention Gemma4AudioAttention"
+    ),
+    "keeps only some of its queries": "InformerProbSparseAttention",
+    "adds positions to the logits itself": (
+        "SamVisionAttention SamHQVisionAttention DeepseekOcr2SamVisionAttention UnlimitedOcrSamVisionAttention "
+        "PPFormulaNetVisionAttention"
+    ),
+    "computes its softmax itself": (
+        "GitSelfAttention ClapAudioSelfAttention EvollaSequenceCompressorAttention ChameleonVQVAEEncoderAttnBlock "
+        "JanusVQVAEAttnBlock DetrMHAttentionMap ConditionalDetrMHAttentionMap MaskFormerDetrMHAttentionMap"
+    ),
+    "calls PyTorch's attention itself": "Aimv2AttentionPoolingHead",
+}
+"""Attention that passes the interface by, in models whose other attention asks it: such a model would be sharpened in
+part and in silence. Deformable attention is not among them: it has no logits of keys to sharpen."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionLayer:
+    """One attention module: its name, itself, the index of its first layer, and how many layers it runs as."""
+
+    name: str
+    module: nn.Module
+    index: int
+    runs: int
+
+
+def attention_layers(model: nn.Module) -> list[AttentionLayer]:
+    """Return the attention modules of a model, in model order.
+
+    Raises:
+        NotImplementedError: part of the model attends in a way that cannot be reached; the message names it.
+    """
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
+            raise NotImplementedError(
+                f"{type(part).__name__} computes attention inside its own code and bypasses transformers' attention "
+                "interface, so it cannot be sharpened; nothing was changed"
+            )
+    for name, module in model.named_modules():
+        _refuse_out_of_reach(name, module)
+    found = [(name, module) for name, module in model.named_modules() if is_attention(module)]
+    if not found:
+        raise NotImplementedError(
+            f"{type(model).__name__} has no attention that can be reached: none of its modules goes through "
+            "transformers' attention interface, nn.MultiheadAttention or sharpmax.hf.Attention"
+        )
+    runs = _runs_of_a_shared_module(model) if len(found) == 1 else 1
+    return [AttentionLayer(name, module, index, runs) for index, (name, module) in enumerate(found)]
+
+
+def layer_count(layers: list[AttentionLayer]) -> int:
+    """Return how many layers a policy a layer has to cover."""
+    return sum(layer.runs for layer in layers)
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Tell whether the module attends in a way that can be sharpened."""
+    return isinstance(module, nn.MultiheadAttention | Attention) or _asks_the_interface(type(module))
+
+
+def configs_of(model: nn.Module) -> list[Any]:
+    """Return every distinct config that a module of the model may ask for its attention implementation."""
+    found: dict[int, Any] = {}
+    waiting = [getattr(module, "config", None) for module in model.modules()]
+    while waiting:
+        config = waiting.pop()
+        if hasattr(config, "_attn_implementation_internal") and id(config) not in found:
+            found[id(config)] = config
+            waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
+    return list(found.values())
+
+
+def _refuse_out_of_reach(name: str, module: nn.Module) -> None:
+    """Raise NotImplementedError for a module whose attention would stay plain, or would be replaced by another."""
+    kind = type(module)
+    if isinstance(module, nn.MultiheadAttention) and kind.forward is not nn.MultiheadAttention.forward:
+        raise NotImplementedError(
+            f"{name or 'the model'} is a {kind.__name__}, an nn.MultiheadAttention with a forward of its own, which "
+            "sharpening would replace; nothing was changed"
+        )
+    named = {parent.__name__ for parent in kind.__mro__}
+    why = next((why for why, names in BYPASSING.items() if named.intersection(names.split())), None)
+    if why is not None and not is_attention(module):
+        raise NotImplementedError(
+            f"{name} is a {kind.__name__}, which {why} and bypasses transformers' attention interface, so this model "
+            "would be sharpened in part; nothing was changed. Sharpen a part without it instead: sharpen(model.part, …)"
+        )
+
+
+_asking: dict[type, bool] = {}
+
+
+def _asks_the_interface(kind: type) -> bool:
+    if kind not in _asking:
+        try:
+            _asking[kind] = INTERFACE in inspect.getsource(inspect.unwrap(kind.forward))  # type: ignore[attr-defined]
+        except (OSError, TypeError, AttributeError):
+            _asking[kind] = False
+    return _asking[kind]
+
+
+def _runs_of_a_shared_module(model: nn.Module) -> int:
+    depths = [getattr(config, "num_hidden_layers", 1) for config in configs_of(model)]
+    groups = [getattr(config, "num_hidden_groups", None) for config in configs_of(model)]
+    return int(max(depths)) if any(groups) else 1

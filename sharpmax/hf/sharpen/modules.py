@@ -1,0 +1,109 @@
+"""Attention outside transformers: a slot for one's own modules, and `nn.MultiheadAttention` as it stands.
+
+    class Mine(nn.Module):
+        def __init__(self): self.attend = sharpmax.hf.Attention()
+        def forward(self, q, k, v): return self.attend(q, k, v, is_causal=True)
+
+The slot is PyTorch's own attention until the model is sharpened.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sharpmax.hf.sharpen.site import Site, attend_at
+
+
+class Attention(nn.Module):
+    """scaled_dot_product_attention as a module: plain by itself, sharpened inside `sharpen(model, …)`."""
+
+    sharpmax_site: Site | None = None
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Attend (B, H, Lq, D) to (B, Hkv, Lk, D); `mask`: True = visible; causal aligns the last ones."""
+        if self.sharpmax_site is not None:
+            return attend_at(self.sharpmax_site, query, key, value, mask=mask, is_causal=is_causal, scale=scale)
+        if is_causal and (mask is not None or query.shape[2] != key.shape[2]):
+            behind = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+            behind = behind.tril(key.shape[2] - query.shape[2])
+            mask, is_causal = behind if mask is None else mask & behind, False
+        gqa = query.shape[1] != key.shape[1]
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=gqa
+        )
+
+
+def multihead_forward(
+    module: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, None]:
+    """Do what `nn.MultiheadAttention.forward` does, by way of the module's site; returns (output, None).
+
+    In its masks True means hidden. The weights themselves are never formed, so none are returned.
+    """
+    del need_weights, average_attn_weights
+    site: Any = module.sharpmax_site
+    if module.bias_k is not None or module.add_zero_attn:
+        raise NotImplementedError("nn.MultiheadAttention with add_bias_kv or add_zero_attn cannot be sharpened")
+    if query.ndim != 3:
+        raise NotImplementedError(f"nn.MultiheadAttention is sharpened on batches (3 axes), got {query.ndim} axes")
+    if not module.batch_first:
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    q, k, v = (_heads(x, module.num_heads) for x in _projected(module, query, key, value))
+    mask, bias = _merged(attn_mask, key_padding_mask, q, k)
+    dropout = module.dropout if module.training else 0.0
+    # With a mask given, is_causal is only a hint that the mask is causal.
+    causal = is_causal and attn_mask is None
+    out = attend_at(site, q, k, v, mask=mask, bias=bias, is_causal=causal, dropout=dropout)
+    out = module.out_proj(out.transpose(1, 2).flatten(2))
+    return (out if module.batch_first else out.transpose(0, 1)), None
+
+
+def _projected(module: nn.MultiheadAttention, *inputs: Tensor) -> list[Tensor]:
+    weights = (
+        [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
+        if module.in_proj_weight is None
+        else module.in_proj_weight.chunk(3)
+    )
+    biases = [None] * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
+    return [functional.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)]
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    batch, length, width = x.shape
+    return x.view(batch, length, heads, width // heads).transpose(1, 2)
+
+
+def _merged(attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor) -> tuple[Any, Any]:
+    """Return (mask, bias) in our sense from masks where True, or -inf, means hidden."""
+    mask = bias = None
+    for hidden, shape in ((attn_mask, (-1, q.shape[1])), (padding, None)):
+        if hidden is None:
+            continue
+        if shape is None:
+            hidden = hidden[:, None, None, :]
+        elif hidden.ndim == 3:
+            hidden = hidden.view(*shape, *hidden.shape[1:])
+        if hidden.dtype == torch.bool:
+            mask = ~hidden if mask is None else mask & ~hidden
+        else:
+            bias = hidden if bias is None else bias + hidden
+    return mask, bias

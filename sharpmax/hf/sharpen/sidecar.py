@@ -1,0 +1,63 @@
+"""A policy card beside a model: `sharpmax.json` in the folder that `save_pretrained` writes.
+
+transformers does not save which attention a model used, so the card travels as a file of its own.
+"""
+
+import warnings
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import model_folder
+from sharpmax.core.cards import Card, load_card
+from sharpmax.core.policies import Policy
+
+CARD_FILE = "sharpmax.json"
+
+
+class OtherModelWarning(UserWarning):
+    """A card is used on a model that it was not fitted on."""
+
+
+def card_file(path: str | PathLike[str]) -> Path:
+    """Return the card at `path`: the file itself, or the sidecar of a model's folder."""
+    file = Path(path)
+    return file / CARD_FILE if file.is_dir() else file
+
+
+def card_for(model: str, path: str | PathLike[str]) -> Card:
+    """Read the card at `path` for the model of that name, "" where nobody knows it; raises as `load_card`.
+
+    Warns whoever called the caller when the card names another model, unless it lies beside this one's weights.
+    """
+    file = card_file(path)
+    card = load_card(file)
+    other = card.model is not None and Path(card.model).name != Path(model).name
+    if model and other and file.resolve().parent != Path(model).resolve():
+        warnings.warn(f"this card was fitted on {card.model}, and is used on {model}", OtherModelWarning, stacklevel=3)
+    return card
+
+
+def name_of(model: Any) -> str:
+    """Return what the model was loaded by: a name on the hub, a folder, or a built-in name; "" where nobody knows."""
+    name = str(getattr(model, "name_or_path", ""))
+    return next((known for known, builtin in BUILTIN.items() if Path(name) == model_folder(builtin)), name)
+
+
+def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]) -> Path:
+    """Save the model as transformers does, and the card beside it; returns the card's path."""
+    model.save_pretrained(folder)
+    file = Path(folder) / CARD_FILE
+    (card if isinstance(card, Card) else Card(policy=card)).save(file)
+    return file
+
+
+def from_card(model: Any, path: str | PathLike[str], **options: Any) -> Any:
+    """Sharpen the model with the card at `path` (a file, or a folder with a sidecar); `options` as in `sharpen`.
+
+    Warns as `sharpen` does when the card was fitted on another model.
+    """
+    from sharpmax.hf.sharpen.switch import sharpen  # sharpen reads cards, so it cannot be imported first
+
+    return sharpen(model, card_for(name_of(model), path).policy, **options)

@@ -1,0 +1,285 @@
+"""Sharpen a model: one line on, one line off.
+
+    with sharpen(model, policy):
+        model.generate(…)
+
+Nothing is patched globally: the model's attention modules carry their policy, its configs name our function in
+transformers' attention *and* mask interfaces (without the second a decoder would silently lose its causal mask), and
+all of it is put back on leaving, whatever happens. `unsharpen(model)` does so where nobody holds the block any more.
+"""
+
+import dataclasses
+import warnings
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from sharpmax.core.ladder import check_implementation
+from sharpmax.core.policies import Constant, Detached, PerHead, PerLayer, Policy
+from sharpmax.core.softmax import SilentPolicyWarning
+from sharpmax.extras import extra
+from sharpmax.hf.sharpen.interface import NAME, interface_attention
+from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers, configs_of, layer_count
+from sharpmax.hf.sharpen.length_temperature import warn_of_second_temperature
+from sharpmax.hf.sharpen.modules import multihead_forward
+from sharpmax.hf.sharpen.sidecar import card_for, name_of
+from sharpmax.hf.sharpen.site import Observer, Probe, Run, Site
+from sharpmax.torch import IMPLEMENTATIONS
+
+with extra("hf"):
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers.masking_utils import sdpa_mask
+
+
+def sharpen(
+    model: nn.Module,
+    policy: Policy | str | PathLike[str] = Constant(1.0),  # noqa: B008
+    *,
+    observer: Observer | None = None,
+    probe: Probe | None = None,
+    implementation: str | None = None,
+) -> "Sharpened":
+    """Switch the policy on in every attention layer of a model, until the block ends or `restore()` is called.
+
+    Args:
+        model: any transformers model (bare, under PEFT, compiled), or any module with `nn.MultiheadAttention` or our
+            `Attention` slots inside.
+        policy: a policy, `PerLayer` for one a layer (`attention_layers` gives their order), or the path of a card or of
+            a folder that holds one; a card that was fitted on another model is warned of (`OtherModelWarning`).
+        observer: called with a layer's index and its row statistics at every attention call.
+        probe: called with a layer's index, query, key and options before every attention call.
+        implementation: of `sharpmax.torch.attention`; the fastest that can serve unless given.
+
+    Raises:
+        NotImplementedError: the model attends in a way that cannot be reached.
+        ValueError: a `PerLayer` for another number of layers, or arrays that are not one value a head.
+        TypeError: something else for a policy.
+    """
+    if isinstance(policy, str | PathLike):
+        policy = card_for(name_of(model), policy).policy
+    if not isinstance(policy, Policy):
+        raise TypeError(f"expected a sharpmax policy or the path of a card, got {policy!r}")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch module, got {type(model).__name__}")
+    check_implementation(IMPLEMENTATIONS, implementation)
+    layers = attention_layers(model)
+    check_layers(policy, layers)
+    warn_of_second_temperature(policy, configs_of(model))
+    return Sharpened(model, policy, layers, Run(observer, implementation, probe))
+
+
+def unsharpen(model: nn.Module) -> None:
+    """Switch off every policy that is on in the model, whoever switched it on; harmless where there is none.
+
+    For a notebook that has lost what `sharpen` returned, and for a copy of a sharpened model.
+
+    Raises:
+        RuntimeError: a copy of a part of a sharpened model, which does not know what it was before.
+    """
+    while sites := {id(site.run) for module in model.modules() if (site := _site(module)) is not None}:
+        hooks = (h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values()))
+        owners = (getattr(hook, "__self__", None) for hook in hooks)
+        copies = {id(owner._run): owner for owner in owners if isinstance(owner, Sharpened)}
+        on = [one for run in sites if (one := _switched_on.get(run) or copies.get(run)) is not None]
+        latest = next((one for one in on if one._is_latest()), None)
+        if latest is None:
+            raise RuntimeError("this is a copy of a part of a sharpened model: make it before the model is sharpened")
+        latest._put_back()
+
+
+class Sharpened:
+    """A model with its policy switched on; made by `sharpen`. Leaving the block, or `restore()`, switches it off."""
+
+    def __init__(self, model: nn.Module, policy: Policy, layers: list[AttentionLayer], run: Run) -> None:
+        self.model, self.policy, self.layers = model, policy, layers
+        self._run = run
+        self._undo: list[tuple[Any, str, Any]] = []
+        self._sites: dict[nn.Module, Site] = {}
+        self._hooks: list[RemovableHandle] = []
+        _register()
+        try:
+            self._switch_on()
+        except BaseException:
+            self._put_back()
+            raise
+
+    @property
+    def calls(self) -> int:
+        """How often an attention layer has run since it was switched on."""
+        return self._run.calls
+
+    def restore(self) -> None:
+        """Switch it off: everything is as it was before. Harmless the second time."""
+        self._switch_off()
+
+    def _switch_off(self) -> None:
+        if not self._undo:
+            return
+        if not self._is_latest():
+            raise RuntimeError("this model was sharpened again since; restore the later one first")
+        self._put_back()
+        self._say_if_silent()
+        self._say_if_owed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if kind is None:
+            self._switch_off()
+        else:
+            self._put_back_later_ones()
+            self._put_back()
+
+    def _is_latest(self) -> bool:
+        """Tell whether nothing was switched on since that is on still."""
+        return all(_site(module) is site for module, site in self._sites.items())
+
+    def _put_back_later_ones(self) -> None:
+        """Switch off what was switched on inside this block and outlives it: it would put back this block's policy."""
+        for module, site in self._sites.items() if self._undo else ():
+            while (current := _site(module)) is not None and current is not site:
+                later = _switched_on.get(id(current.run))
+                if later is None:
+                    break
+                later._put_back()
+
+    def _switch_on(self) -> None:
+        _switched_on[id(self._run)] = self
+        for layer in self.layers:
+            indices = range(layer.index, layer.index + layer.runs)
+            policies = tuple(with_tensors(self.policy.for_layer(index), layer.module) for index in indices)
+            site = self._sites[layer.module] = Site(self._run, layer.index, policies)
+            self._set(layer.module, "sharpmax_site", site)
+            if isinstance(layer.module, nn.MultiheadAttention):
+                self._set(layer.module, "forward", multihead_forward.__get__(layer.module))
+                # In evaluation nn.TransformerEncoderLayer passes its attention by, unless something is hooked to it.
+                self._hooks.append(layer.module.register_forward_pre_hook(lambda *_: None))
+        for module in self.model.modules():
+            if isinstance(module, nn.TransformerEncoder):
+                self._set(module, "use_nested_tensor", False)  # only that fast path reads nested tensors
+        for config in configs_of(self.model):
+            self._set(config, "_attn_implementation_internal", NAME)
+        if any(layer.runs > 1 for layer in self.layers):  # a part may be called by itself
+            parts = [part for part in self.model.modules() if isinstance(part, PreTrainedModel)]
+            for part in parts:
+                self._hooks.append(part.register_forward_pre_hook(self._begin_part))
+                self._hooks.append(part.register_forward_hook(self._end_part))
+        self._hooks.append(self.model.register_forward_pre_hook(self._begin_forward))
+        self._hooks.append(self.model.register_forward_hook(self._end_forward))
+
+    def _begin_part(self, *_: Any) -> None:
+        self._run.in_forward = True
+        for site in self._sites.values():
+            site.ran = 0
+
+    def _end_part(self, *_: Any) -> None:
+        self._run.in_forward = False
+
+    def _begin_forward(self, *_: Any) -> None:
+        self._run.with_graph = torch.is_grad_enabled()
+        self._before = self._run.calls
+
+    def _end_forward(self, *_: Any) -> None:
+        self._run.with_graph = False
+        on = any(_site(module) is site for module, site in self._sites.items())
+        if on and self._run.calls == self._before:  # a policy nested inside this one takes its calls
+            raise RuntimeError(
+                f"{type(self.model).__name__} ran without asking for attention once: sharpening it does nothing. "
+                "A model whose attention was chosen when it was built has to be loaded anew"
+            )
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        self._undo.append((owner, name, owner.__dict__.get(name, _Absent)))
+        owner.__dict__[name] = value
+
+    def _put_back(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+        while self._undo:
+            owner, name, before = self._undo.pop()
+            if before is _Absent:
+                owner.__dict__.pop(name, None)
+            else:
+                owner.__dict__[name] = before
+
+    def _say_if_silent(self) -> None:
+        points = [p.silent_above for site in self._sites.values() for p in site.policies if p.silent_above is not None]
+        if points and self._run.highest_entropy > min(points):
+            warnings.warn(
+                f"the policy does nothing above an entropy of {min(points):.3f} nats, and some rows reached "
+                f"{self._run.highest_entropy:.2f}: they stayed plain softmax",
+                SilentPolicyWarning,
+                stacklevel=4,  # whoever left the block or called `restore`
+            )
+
+    def _say_if_owed(self) -> None:
+        if self._run.owed:
+            warnings.warn(
+                f"{self._run.owed} attention calls ran without a graph in a pass to differentiate, as under reentrant "
+                "gradient checkpointing: a backward() from now on runs them again without the policy, and its "
+                "gradients are wrong; call backward() before, or checkpoint with use_reentrant=False",
+                RuntimeWarning,
+                stacklevel=4,  # whoever left the block or called `restore`
+            )
+
+
+class _Absent:
+    """What stood where nothing stood: a class, because a copy of it is itself."""
+
+
+def _site(module: nn.Module) -> Site | None:
+    """Return what a sharpened module carries."""
+    site = module.__dict__.get("sharpmax_site")
+    return site if isinstance(site, Site) else None
+
+
+_switched_on: WeakValueDictionary[int, Sharpened] = WeakValueDictionary()
+"""Every sharpening that is on, by the id of its run: a site knows its run, and copies of a model copy its sites."""
+
+
+def with_tensors(policy: Policy, module: nn.Module) -> Policy:
+    """Return the policy with one value a head, as a card holds it in nested tuples, as a tensor where the module is.
+
+    Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
+    """
+    place = next(module.parameters(), torch.empty(0)).device
+    columns = {
+        name: torch.tensor(value, dtype=torch.float32, device=place)
+        for name in policy.learnable
+        if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
+    }
+    return dataclasses.replace(policy, **columns) if columns else policy  # type: ignore[type-var]
+
+
+def _register() -> None:
+    """Enter our function into both of transformers' tables: a name nobody uses until a config says so."""
+    AttentionInterface.register(NAME, interface_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def check_layers(policy: Policy, layers: list[AttentionLayer]) -> None:
+    """Raise ValueError for a `PerLayer` of another number of layers, or for arrays that would run along the queries."""
+    count = layer_count(layers)
+    if isinstance(policy, PerLayer) and len(policy.policies) != count:
+        raise ValueError(f"the policy holds {len(policy.policies)} layers, and this model has {count} attention layers")
+    shape = next((shape for shape in _shapes(policy) if shape and shape[-1] != 1), None)
+    if shape is not None:  # where there are as many queries as heads it would even fit
+        raise ValueError(
+            f"one value a head is an array of shape (heads, 1), got {shape}: its last axis is the queries'"
+        )
+
+
+def _shapes(policy: Policy) -> list[tuple[int, ...]]:
+    match policy:
+        case PerHead() | PerLayer():
+            return [shape for member in policy.policies for shape in _shapes(member)]
+        case Detached():
+            return _shapes(policy.policy)
+        case _:
+            return policy.field_shapes

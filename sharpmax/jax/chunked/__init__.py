@@ -1,0 +1,1 @@
+"""Implementation 'chunked': streaming attention in JAX, on any device, in O(n) memory."""

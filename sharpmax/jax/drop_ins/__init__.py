@@ -1,0 +1,1 @@
+"""Sharpened attention and softmax for Flax, Equinox and `jax.nn`."""

@@ -1,0 +1,1 @@
+"""Attention over a sequence sharded on an axis of a device mesh."""

@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA's Hopper GPUs, by Pallas in its Mosaic lowering."""

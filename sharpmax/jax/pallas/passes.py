@@ -1,0 +1,182 @@
+"""The two passes of attention by our Pallas kernels, each with the gradient that its own kernels compute.
+
+Statistics and values are separate functions, so either may be paired with another's: see `pallas_cudnn`. Pallas lowers
+to Mosaic, for Hopper (`pallas_hopper`), or to Triton, for any NVIDIA GPU (`pallas_tiles`). Statistics have kernels in
+both, and Mosaic's are the faster where they serve; values have them in Triton.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.custom_derivatives import SymbolicZero
+from jax.experimental import pallas as pl
+
+from sharpmax.core.stats import RowStats, finite_maximum
+from sharpmax.jax.lengths import counted_by_position
+from sharpmax.jax.logits import Logits, refusal_of_device
+from sharpmax.jax.padding import padded
+from sharpmax.jax.pallas.gradients import OfMaximum, OfStatistics, OfValues, gradients
+from sharpmax.jax.pallas.hopper import pipeline, statistics
+from sharpmax.jax.pallas.statistics import statistics as statistics_kernel
+from sharpmax.jax.pallas.tiles import LN2, Tiles
+from sharpmax.jax.pallas.values import values as values_kernel
+from sharpmax.jax.request import Request
+
+INTERPRET = False
+"""Run the kernels by Pallas's interpreters, on any device: for checking them, not for using them."""
+
+LOWERING: str | None = None
+"""Which kernels make the statistics: "triton"; "mosaic", on any device, where they serve; or None for Mosaic's on a
+Hopper GPU, else Triton's."""
+
+BLOCK_Q, BLOCK_K = 64, 64  # of Triton's kernels, with 4 warps and 3 stages: on an H200 the best of three for statistics
+WIDTHS = (16, 32, 64, 128, 256)
+
+
+def refusal_of_kernels(request: Request) -> str | None:
+    """Return why the kernels cannot serve this, or None."""
+    logits = request.logits
+    if not INTERPRET and (reason := refusal_of_device("the kernels need", logits)) is not None:
+        return reason
+    if request.dropout:
+        return "dropout is drawn by 'xla' only"
+    if request.is_empty:
+        return "an array with an axis of length 0 is served by 'xla'"
+    for name in ("mask", "bias", "sinks", "softcap"):
+        if getattr(logits, name) is not None:
+            return f"{name} is not honoured by the kernels"
+    if logits.query_segments is not None or logits.query_places is not None:
+        return "documents in one sequence are not honoured by the kernels"
+    if logits.query.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"the kernels multiply in half precision, and these are {logits.query.dtype}"
+    if logits.query.shape[3] not in WIDTHS or request.value.shape[3] not in WIDTHS:
+        return f"widths must be of {WIDTHS}, got {logits.query.shape[3]} and {request.value.shape[3]}"
+    if request.extra:
+        return f"{', '.join(sorted(request.extra))}: the kernels give entropy, logsumexp and maximum"
+    if getattr(request.policy, "iterative", False):
+        return "an iterative policy asks for the variance, which the kernels do not give"
+    return None
+
+
+def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
+    """Return entropy, logsumexp, maximum and count; a scale a row and anything extra was refused."""
+    assert row_scale is None
+    assert not extra
+    arrays = (_lengths_first(logits.query), _lengths_first(logits.key))
+    entropy, logsumexp, maximum = _compiled_statistics(*arrays, _tiles(logits), _by_mosaic(logits))
+    return RowStats(entropy, logsumexp, maximum, counted_by_position(logits))
+
+
+def weighted(logits: Logits, value: Array, beta: Array) -> Array:
+    """Return softmax(beta·e)·v, (B, H, Lq, Dv)."""
+    arrays = (_lengths_first(array) for array in (logits.query, logits.key, value))
+    return _lengths_first(_compiled_values(*arrays, beta, _tiles(logits)))
+
+
+def _lengths_first(array: Array) -> Array:
+    """(B, H, L, D) <-> (B, L, H, D): undoes what the request did, and under jit costs nothing."""
+    return array.swapaxes(1, 2)
+
+
+def _by_mosaic(logits: Logits) -> bool:
+    """Whether the statistics are made by Mosaic's kernels."""
+    if LOWERING not in (None, "triton", "mosaic"):
+        raise ValueError(f"pallas_passes.LOWERING must be 'triton', 'mosaic' or None, got {LOWERING!r}")
+    low, high = pipeline.SCALES
+    if LOWERING == "triton" or logits.query.shape[3] not in pipeline.WIDTHS or not low <= logits.scale <= high:
+        return False
+    return LOWERING == "mosaic" or getattr(logits.device, "compute_capability", None) == "9.0"
+
+
+def _tiles(logits: Logits) -> Tiles:
+    width = logits.query.shape[3]
+    queries, keys = logits.query.shape[2], logits.key.shape[2]
+    return Tiles(
+        queries=queries,
+        keys=keys,
+        groups=logits.groups,
+        left=logits.left,
+        right=logits.right,
+        scale=logits.scale,
+        block_q=max(16, min(BLOCK_Q, pl.next_power_of_2(queries))),
+        block_k=max(16, min(BLOCK_K, pl.next_power_of_2(keys))),
+        warps=4 if width <= 128 else 8,
+        stages=3,
+        interpret=INTERPRET,
+    )
+
+
+def _whole(tiles: Tiles, q: Array, *of_keys: Array) -> Any:
+    return padded(q, 1, tiles.whole_queries), *(padded(x, 1, tiles.whole_keys) for x in of_keys)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _statistics(q: Array, k: Array, tiles: Tiles, by_mosaic: bool) -> Any:
+    if by_mosaic:
+        return statistics.statistics(q, k, tiles)
+    whole_q, whole_k = _whole(tiles, q, k)
+    return tuple(field[:, :, : tiles.queries] for field in statistics_kernel(whole_q, whole_k, tiles))
+
+
+def _statistics_forward(q: Any, k: Any, tiles: Tiles, by_mosaic: bool) -> Any:
+    found = _statistics(q.value, k.value, tiles, by_mosaic)
+    return found, (q.value, k.value, found)
+
+
+def _statistics_backward(tiles: Tiles, by_mosaic: bool, saved: Any, incoming: Any) -> Any:
+    q, k, (entropy, logsumexp, maximum) = saved
+    of_maximum = not isinstance(incoming[2], SymbolicZero)
+    d_entropy, d_logsumexp, d_maximum = (
+        jnp.zeros_like(entropy) if isinstance(d, SymbolicZero) else d for d in incoming
+    )
+    of_statistics = (finite_maximum(logsumexp) / LN2, d_logsumexp - d_entropy * entropy, -LN2 * d_entropy)
+    if by_mosaic and not of_maximum:
+        return statistics.gradients(q, k, of_statistics, tiles)
+    whole_q, whole_k = _whole(tiles, q, k)
+    rows: Any = OfStatistics(*of_statistics)
+    if of_maximum:  # seldom: no policy of ours reads it, and only Triton's kernels count what attains it
+        *_, ties = statistics_kernel(whole_q, whole_k, tiles, ties=True)
+        share = d_maximum / jnp.maximum(ties[:, :, : tiles.queries], 1.0)
+        rows = OfMaximum(*of_statistics, finite_maximum(maximum) / LN2, share)
+    d_q, d_k = gradients(whole_q, whole_k, type(rows)(*(padded(row, 2, tiles.whole_queries) for row in rows)), tiles)
+    return d_q[:, : tiles.queries].astype(q.dtype), d_k[:, : tiles.keys].astype(k.dtype)
+
+
+_statistics.defvjp(_statistics_forward, _statistics_backward, symbolic_zeros=True)
+_compiled_statistics = jax.jit(_statistics, static_argnums=(2, 3))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _values(q: Array, k: Array, v: Array, beta: Array, tiles: Tiles) -> Any:
+    return _values_forward(q, k, v, beta, tiles)[0]
+
+
+def _values_forward(q: Array, k: Array, v: Array, beta: Array, tiles: Tiles) -> Any:
+    row_beta = padded(beta, 2, tiles.whole_queries)
+    whole_q, whole_k, whole_v = _whole(tiles, q, k, v)
+    output, maximum, total = values_kernel(whole_q, whole_k, whole_v, row_beta, tiles)
+    output = output[:, : tiles.queries]
+    return output, (q, k, v, beta, output, maximum, total)
+
+
+def _values_backward(tiles: Tiles, saved: Any, d_output: Array) -> Any:
+    q, k, v, beta, output, maximum, total = saved
+    delta = (d_output.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1).swapaxes(1, 2)
+    beta, delta = (padded(x, 2, tiles.whole_queries) for x in (beta, delta))
+    rows = OfValues(beta, maximum, total, delta)
+    whole_q, whole_k, whole_v = _whole(tiles, q, k, v)
+    d_out = padded(d_output, 1, tiles.whole_queries)
+    d_q, d_k, d_v, d_beta = gradients(whole_q, whole_k, rows, tiles, whole_v, d_out)
+    return (
+        d_q[:, : tiles.queries].astype(q.dtype),
+        d_k[:, : tiles.keys].astype(k.dtype),
+        d_v[:, : tiles.keys].astype(v.dtype),
+        d_beta[:, :, : tiles.queries],
+    )
+
+
+_values.defvjp(_values_forward, _values_backward)
+_compiled_values = jax.jit(_values, static_argnums=4)

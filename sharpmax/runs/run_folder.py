@@ -1,0 +1,192 @@
+"""A run on disk: `root/<experiment>/<name>/` with its config, its results step by step, and its metrics.
+
+A run that was killed continues: steps already on disk are read back, the rest are computed, and the numbers at the end
+are those of a run that was never interrupted, provided each step draws from its own seed.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sharpmax
+from sharpmax.files import atomic
+from sharpmax.runs.provenance import commit, provenance
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run. Make it with `RunFolder.open`.
+
+    >>> run = RunFolder.open("runs", "bounds", "seed0", {"seed": 0})     # doctest: +SKIP
+    >>> squares = [run.once(f"square-{n}", lambda n=n: n * n) for n in range(3)]     # doctest: +SKIP
+    >>> run.finish({"squares": squares})     # doctest: +SKIP
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+
+    @classmethod
+    def open(
+        cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any], *, grows: str | None = None
+    ) -> "RunFolder":
+        """Start the run `root/<experiment>/<name>/`, or continue it if it was started with the same config.
+
+        `grows` names a list in the config that may have gained items since: what each item gave is kept, and the run is
+        from now on the longer one.
+
+        Raises:
+            ValueError: if the folder holds a run with another config, or a config that cannot be read.
+            OSError: if the folder cannot be written.
+        """
+        run = cls.planned(root, experiment, name, config, grows=grows)
+        config_file = run.path / "config.json"
+        if not config_file.exists() or _read(config_file) != run.config:
+            with _writing(run.path):
+                atomic.write_json(config_file, run.config)
+        return run
+
+    @classmethod
+    def planned(
+        cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any], *, grows: str | None = None
+    ) -> "RunFolder":
+        """Return the run that `open` would start, or raise what it would, before there is anything to put into it.
+
+        For work that may still turn out impossible: it leaves nothing behind, neither an empty folder nor one with
+        nothing but a config, which would bar another one.
+        """
+        path = Path(root) / _plain(experiment) / _plain(name)
+        # Through JSON and back, so that a tuple equals the list it is stored as.
+        wanted = json.loads(json.dumps({"sharpmax": sharpmax.__version__, **config}))
+        with _writing(path):
+            atomic.require_folder(path)
+        if (stored := stored_config(path)) is not None:
+            _must_match(path, stored, wanted, grows)
+        return cls(path, wanted)
+
+    @property
+    def figures(self) -> Path:
+        """Where the figures of the run belong."""
+        return self.path / "figures"
+
+    def once(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Return `compute()`, which must be JSON, from disk if an earlier call of this run already has it.
+
+        The value always passes through JSON, so a fresh run and a continued one see the same thing.
+        """
+        if not self.has(key):
+            atomic.write_json(self._step(key), {"commit": commit(), "value": compute()})
+        return self.read(key)
+
+    def has(self, key: str) -> bool:
+        """Tell whether an earlier call of this run already has it."""
+        return self._step(key).exists()
+
+    def read(self, key: str) -> Any:
+        """Return what `once` kept."""
+        return _read_step(self._step(key))["value"]
+
+    def _step(self, key: str) -> Path:
+        return self.path / "steps" / f"{_plain(key)}.json"
+
+    def finish(self, metrics: Mapping[str, Any], *, commits: Collection[str] = ()) -> Path:
+        """Write `metrics.json`: the metrics with the config, seed, versions, device, commit and command.
+
+        Where steps, or what `commits` tells of, were computed by other commits than this one, `commit` lists them all.
+        """
+        file = self.path / "metrics.json"
+        origin = provenance()
+        stepped = {_read_step(step)["commit"] for step in (self.path / "steps").glob("*.json")} | {origin["commit"]}
+        known = {each or "unknown" for each in stepped} | set(commits)
+        if len(known) > 1:
+            origin["commit"] = sorted(known)
+        about = {"config": self.config, "seed": self.config.get("seed"), **origin}
+        if taken := sorted(about.keys() & metrics.keys()):
+            raise ValueError(f"metrics may not be named {', '.join(taken)}: those say where the numbers come from")
+        atomic.write_json(file, {**about, **metrics})
+        return file
+
+
+def read_metrics(path: Path) -> dict[str, Any] | None:
+    """Return what `finish` wrote into the folder of a run; None if that run is not finished."""
+    file = path / "metrics.json"
+    if not file.exists():
+        return None
+    metrics: dict[str, Any] = _read(file)
+    return metrics
+
+
+def stored_config(path: Path) -> dict[str, Any] | None:
+    """Return the config of the run in the folder `path`; None if there is no run."""
+    file = path / "config.json"
+    if not file.exists():
+        return None
+    stored = _read(file)
+    if not isinstance(stored, dict):
+        raise ValueError(f"expected an object in {file}, got {type(stored).__name__}; choose another --out")
+    return stored
+
+
+def run_name(model: str) -> str:
+    """Return a plain name for a run on a model: a built-in name, a hub's, or the path of a folder.
+
+    >>> run_name("google/gemma-2b"), run_name("my models/fine tuned")
+    ('gemma-2b', 'fine-tuned')
+    """
+    path = Path(model)
+    name = path.resolve().name if path.is_dir() else path.name
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "-", name).lstrip("._=+-") or "model"
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(
+            f"cannot write the run folder {path}: {error.strerror or error}; choose another one with --out"
+        ) from error
+
+
+def _plain(name: str) -> str:
+    if not _PLAIN_NAME.fullmatch(name):
+        raise ValueError(f"expected a plain file name (letters, digits, . _ = + -), got {name!r}")
+    return name
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}); delete it to compute it again") from error
+
+
+def _read_step(file: Path) -> dict[str, Any]:
+    step = _read(file)
+    if not isinstance(step, dict) or not step.keys() >= {"commit", "value"}:
+        raise ValueError(f"{file} is not a step of a run; delete it to compute it again")
+    return step
+
+
+def _must_match(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any], grows: str | None) -> None:
+    """Raise ValueError with every setting in which they differ, but for a list that has grown."""
+    differing = [
+        f"{key}: {there!r} there, {here!r} here"
+        for key in sorted(stored.keys() | wanted.keys())
+        if (there := stored.get(key, "nothing")) != (here := wanted.get(key, "nothing"))
+        and not (key == grows and _holds_all(here, there))
+    ]
+    if differing:
+        settings = "; ".join(differing)
+        raise ValueError(
+            f"{path} holds a run with another config ({settings}); choose another --out, or delete that folder"
+        )
+
+
+def _holds_all(longer: Any, shorter: Any) -> bool:
+    return isinstance(longer, list) and isinstance(shorter, list) and all(item in longer for item in shorter)

@@ -1,0 +1,1 @@
+"""Paired tests, intervals and corrections, once for every experiment."""

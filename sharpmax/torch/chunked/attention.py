@@ -1,0 +1,64 @@
+"""Attention a few rows at a time: any device, every argument but dropout, O(n) memory, backward by recomputation.
+
+Where no gradient is asked and the policy looks at one row at a time, one pass over the chunks does all; else the two
+passes are operators, and the policy stands between them. Tracing sees operators, never the loop.
+"""
+
+import torch
+from torch import Tensor
+
+from sharpmax.core.stats import RowStats
+from sharpmax.torch.chunked.forward import attend_in_one_pass, is_rowwise
+from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
+from sharpmax.torch.request import NO_FUNCTIONAL_GRADIENT, NO_TANGENTS, Request
+from sharpmax.torch.three_steps import attend_in_three_steps
+from sharpmax.torch.tracing import looked_on
+
+
+def refusal(request: Request) -> str | None:
+    """Serve everything but dropout, forward-mode derivatives, those of torch.func, and empty tensors."""
+    if request.dropout:
+        return "dropout is drawn by 'eager' only"
+    if request.has_tangent:
+        return NO_TANGENTS
+    if request.has_functional_gradient:
+        return NO_FUNCTIONAL_GRADIENT
+    if request.is_empty:
+        return "a tensor with an axis of length 0 is served by 'eager'"
+    return None
+
+
+def attend(request: Request) -> tuple[Tensor, RowStats]:
+    """Return the output (B, H, Lq, Dv) and the statistics."""
+    traced = torch.compiler.is_compiling() or looked_on(request.query, request.key, request.value)
+    if not (traced or request.needs_gradient) and is_rowwise(request.policy):
+        return attend_in_one_pass(request)
+    return attend_in_three_steps(request, _row_statistics, _weighted)
+
+
+def statistics(request: Request) -> RowStats:
+    """Return the statistics alone."""
+    return _row_statistics(request, row_scale=None, extra=request.extra)
+
+
+def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
+    scale = None if row_scale is None else row_scale.detach()
+    asked = ("minimum" in extra, "variance" in extra)
+    found = chunked_statistics(*_logits_of(request), scale, *_options(request), *asked)
+    # What was not asked for comes as an empty tensor.
+    return RowStats(*found[:4], *(field if wanted else None for field, wanted in zip(found[4:], asked, strict=True)))
+
+
+def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
+    del stats
+    output: Tensor = chunked_output(*_logits_of(request), request.value, beta, *_options(request))
+    return output
+
+
+def _logits_of(request: Request) -> tuple[Tensor | None, ...]:
+    """The tensors that the logits come from."""
+    return request.query, request.key, request.bias, request.sinks, request.mask
+
+
+def _options(request: Request) -> tuple[int | float | None, ...]:
+    return request.left, request.right, request.scale, request.softcap

@@ -1,0 +1,309 @@
+"""The second pass, softmax(beta·e)·v, alone or fused behind the statistics pass of the same tile of queries.
+
+Fused, a program walks its keys twice without leaving the chip's caches: once for (m, Z, S), hence H and beta, then for
+the output. The maximum is known by then, so the second walk needs neither a running maximum nor a rescaling. Two walks
+are three products a tile, against two for plain attention.
+"""
+
+# A kernel is not Python that a type checker can read.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sharpmax.torch.triton.logits import load_sink, noted_bounds, of_head, raw_scores, scales, seen_by, with_sink
+from sharpmax.torch.triton.policy import beta_and_slope
+from sharpmax.torch.triton.statistics import masked_scores, scaled_statistics_step, statistics_step
+from sharpmax.torch.triton.tiles import (
+    LENGTHS,
+    TileShape,
+    key_bounds,
+    load_rows,
+    load_tile,
+    poisoned_maximum,
+    tile_shape,
+    tiles,
+)
+
+
+@triton.jit
+def weigh_block(
+    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_offset, b_z, b_o, LQ, LK, left,
+    right, seen, bend, D:
+    tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
+    HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr,
+):  # fmt: skip
+    """Add a block of keys to Z and the output of rows whose maximum is known: exp2(x·scale - offset)."""
+    o_j = start + tl.arange(0, BN)
+    b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
+    b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None] - b_offset[:, None]
+    if MASKED:
+        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+    b_p = tl.exp2(b_x)
+    b_z += tl.sum(b_p, 1)
+    b_v = load_rows(v_tiles, v, sv_l, i_b, i_hk, start, LK, DV, BDV, BN, MASKED, TILED)
+    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision="ieee")
+    return b_z, b_o
+
+
+@triton.jit
+def online_block(
+    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK, left, right,
+    seen, bend, D:
+    tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
+    HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr,
+):  # fmt: skip
+    """Add a block of keys to rows whose maximum is still running."""
+    o_j = start + tl.arange(0, BN)
+    b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
+    b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
+    if MASKED:
+        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+    b_m_new = tl.maximum(b_m, tl.max(b_x, 1))
+    b_c = tl.exp2(b_m - b_m_new)
+    b_p = tl.exp2(b_x - b_m_new[:, None])
+    b_z = b_c * b_z + tl.sum(b_p, 1)
+    b_v = load_rows(v_tiles, v, sv_l, i_b, i_hk, start, LK, DV, BDV, BN, MASKED, TILED)
+    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_c[:, None], input_precision="ieee")
+    return b_m_new, b_z, b_o
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def fused_kernel(
+    q, k, v, k_tiles, v_tiles, seen, sinks, out, entropy, logsumexp, maximum, beta, numbers,
+    scale_log2, bend,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
+    H, LQ, LK, left, right,
+    GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+    KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr,
+    TILED: tl.constexpr,
+):  # fmt: skip
+    """Both walks of one tile of queries of one head."""
+    i_m = tl.num_programs(0) - 1 - tl.program_id(0)
+    i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
+    q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS).to(tl.int64) * sk_h
+    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS).to(tl.int64) * sv_h
+    o_m = i_m * BM + tl.arange(0, BM)
+    o_d = tl.arange(0, BD)
+    o_i = o_m + (LK - LQ)
+    m_m = o_m < LQ
+    b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
+
+    b_scale = tl.full([BM], 1.0, tl.float32) * scale_log2
+    b_m = tl.full([BM], -1e18, tl.float32)
+    b_z = tl.zeros([BM], tl.float32)
+    b_s = tl.zeros([BM], tl.float32)
+    if seen is None:
+        low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    else:
+        seen = of_head(seen, i_b, i_h)
+        low, full_low, full_high, high = noted_bounds(seen, i_m)
+    for start in tl.range(full_low, full_high, BN):
+        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
+        b_x = raw_scores(b_q, b_k, bend)
+        b_m, b_z, b_s, _ = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_s, False)
+    if HAS_LEFT or seen is not None:
+        for start in tl.range(low, full_low, BN):
+            o_j = start + tl.arange(0, BN)
+            b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
+            b_x = raw_scores(b_q, b_k, bend) * scale_log2
+            b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+            b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
+    for start in tl.range(full_high, high, BN):
+        o_j = start + tl.arange(0, BN)
+        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
+        b_x = raw_scores(b_q, b_k, bend) * scale_log2
+        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+        b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
+
+    b_m = poisoned_maximum(b_m, b_z)
+    m_empty = b_m <= -1e18
+    if sinks is not None:
+        b_m, b_z, b_s, _ = with_sink(b_m * 0.0 + load_sink(sinks, i_h), b_m, b_z, b_s, b_s)
+        b_m = poisoned_maximum(b_m, b_z)
+    b_z = tl.where(m_empty, 1.0, b_z)
+    b_h = 0.6931471805599453 * (tl.log2(b_z) - tl.where(m_empty, 0.0, b_s) / b_z)
+    b_h = tl.where(b_h < 0, 0.0, b_h)
+    b_beta, _ = beta_and_slope(b_h, numbers, KIND, COUNT)
+    b_beta = tl.where(m_empty, 1.0, b_beta)
+    o_row = (i_b.to(tl.int64) * H + i_h) * LQ + o_m
+    if STORE:
+        tl.store(entropy + o_row, b_h, mask=m_m)
+        b_lse = 0.6931471805599453 * (b_m + tl.log2(b_z))
+        tl.store(logsumexp + o_row, tl.where(m_empty, float("-inf"), b_lse), mask=m_m)
+        tl.store(maximum + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_m)
+        tl.store(beta + o_row, b_beta, mask=m_m)
+
+    b_scale = scale_log2 * b_beta
+    b_offset = b_m * b_beta
+    b_zw = tl.zeros([BM], tl.float32)
+    if sinks is not None:
+        b_zw += tl.exp2(load_sink(sinks, i_h) * b_beta - b_offset)
+    b_o = tl.zeros([BM, BDV], tl.float32)
+    for start in tl.range(full_low, full_high, BN):
+        b_zw, b_o = weigh_block(
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LQ,
+            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED,
+        )  # fmt: skip
+    if HAS_LEFT or seen is not None:
+        for start in tl.range(low, full_low, BN):
+            b_zw, b_o = weigh_block(
+                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o,
+                LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
+            )  # fmt: skip
+    for start in tl.range(full_high, high, BN):
+        b_zw, b_o = weigh_block(
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LQ,
+            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
+        )  # fmt: skip
+    b_o = b_o / tl.where(m_empty | (b_zw == 0), 1.0, b_zw)[:, None]
+    o_dv = tl.arange(0, BDV)
+    p_o = out + o_row[:, None] * DV + o_dv[None, :]
+    tl.store(p_o, tl.where(m_empty[:, None], 0.0, b_o).to(out.dtype.element_ty),
+             mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
+
+
+@triton.jit(do_not_specialize=LENGTHS)
+def weighted_kernel(
+    q, k, v, k_tiles, v_tiles, seen, sinks, beta, out, log2_sum,
+    scale_log2, bend,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
+    H, LQ, LK, left, right,
+    GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
+):  # fmt: skip
+    """FlashAttention-2 (arXiv 2307.08691) with a scale of its own for every row: one tile of queries of one head."""
+    i_m = tl.num_programs(0) - 1 - tl.program_id(0)
+    i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
+    q += i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
+    k += i_b.to(tl.int64) * sk_b + (i_h // GROUPS).to(tl.int64) * sk_h
+    v += i_b.to(tl.int64) * sv_b + (i_h // GROUPS).to(tl.int64) * sv_h
+    o_m = i_m * BM + tl.arange(0, BM)
+    o_d = tl.arange(0, BD)
+    o_dv = tl.arange(0, BDV)
+    o_i = o_m + (LK - LQ)
+    m_m = o_m < LQ
+    b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
+    o_row = (i_b.to(tl.int64) * H + i_h) * LQ + o_m
+    b_scale = scale_log2 * tl.load(beta + o_row, mask=m_m, other=1.0)
+    b_m = tl.full([BM], -1e18, tl.float32)
+    b_z = tl.zeros([BM], tl.float32)
+    b_o = tl.zeros([BM, BDV], tl.float32)
+    if seen is None:
+        low, full_low, full_high, high = key_bounds(i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT)
+    else:
+        seen = of_head(seen, i_b, i_h)
+        low, full_low, full_high, high = noted_bounds(seen, i_m)
+    for start in tl.range(full_low, full_high, BN):
+        b_m, b_z, b_o = online_block(
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
+            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED,
+        )  # fmt: skip
+    if HAS_LEFT or seen is not None:
+        for start in tl.range(low, full_low, BN):
+            b_m, b_z, b_o = online_block(
+                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
+                left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
+            )  # fmt: skip
+    for start in tl.range(full_high, high, BN):
+        b_m, b_z, b_o = online_block(
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
+            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
+        )  # fmt: skip
+    b_m = poisoned_maximum(b_m, b_z)
+    m_empty = b_m <= -1e18
+    if sinks is not None:
+        b_run = b_m
+        b_m, b_z, _, _ = with_sink(load_sink(sinks, i_h) * b_scale / scale_log2, b_m, b_z, b_z, b_z)
+        b_o *= tl.exp2(b_run - b_m)[:, None]
+        b_m = poisoned_maximum(b_m, b_z)
+    b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
+    tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),
+             mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
+    # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
+    tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
+
+
+def launch_fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    kind: int,
+    numbers: tuple[float, ...],
+    store: bool,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the output and entropy, logsumexp, maximum, beta (empty unless `store`)."""
+    batch, heads, length, width = query.shape
+    keys, value_width = value.shape[2:]
+    out = query.new_empty((batch, heads, length, value_width))
+    rows = (batch, heads, length) if store else (0,)
+    entropy, logsumexp, maximum, beta = (query.new_empty(rows, dtype=torch.float32) for _ in range(4))
+    shape = tile_shape("forward" if mask is None else "forward under a mask", query, value)
+    k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
+    fused_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
+        query, key, value, k_tiles, v_tiles, seen, sinks, out, entropy, logsumexp, maximum, beta, numbers,
+        *scales(scale, softcap),
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+        heads, length, keys, left or 0, right or 0,
+        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
+        BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, KIND=kind, COUNT=len(numbers), STORE=store,
+        TILED=tiled, num_warps=shape.num_warps, num_stages=shape.num_stages,
+    )  # fmt: skip
+    return out, entropy, logsumexp, maximum, beta
+
+
+def launch_weighted(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    *,
+    scale: float,
+    left: int | None,
+    right: int | None,
+    mask: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return softmax(beta·e)·v and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
+    batch, heads, length, width = query.shape
+    value_width = value.shape[3]
+    out = query.new_empty((batch, heads, length, value_width))
+    log2_sum = torch.empty_like(beta)
+    shape = tile_shape("forward" if mask is None else "forward under a mask", query, value)
+    k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
+    weighted_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
+        query, key, value, k_tiles, v_tiles, seen, sinks, beta, out, log2_sum,
+        *scales(scale, softcap),
+        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+        heads, length, key.shape[2], left or 0, right or 0,
+        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
+        BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, TILED=tiled,
+        num_warps=shape.num_warps, num_stages=shape.num_stages,
+    )  # fmt: skip
+    return out, log2_sum
+
+
+def _key_and_value_tiles(key: Tensor, value: Tensor, shape: TileShape) -> tuple[Any, Any, bool]:
+    """Describe both to the copy engine, or neither."""
+    k_tiles = tiles(key, shape.BN, shape.BD)
+    v_tiles = tiles(value, shape.BN, max(16, triton.next_power_of_2(value.shape[3])))
+    tiled = k_tiles is not key and v_tiles is not value
+    return (k_tiles, v_tiles, True) if tiled else (key, value, False)

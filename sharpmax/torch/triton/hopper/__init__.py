@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA's Hopper GPUs, and how their results are combined."""

@@ -1,0 +1,416 @@
+"""The attention benchmark checks before it times, says what it timed, and outlives a contestant that fails."""
+
+import json
+import math
+import re
+
+import entmax
+import pytest
+import torch
+
+from sharpmax.bench import BENCHMARKS, bench
+from sharpmax.bench import attention as benchmark
+from sharpmax.bench.attention import contestants as contestants
+from sharpmax.bench.attention.figure import display
+from sharpmax.bench.attention.inputs import KINDS, draw
+from sharpmax.bench.attention.judging import COMPUTED, entmax15, error_of
+from sharpmax.bench.attention.masks import settings
+from sharpmax.bench.attention.profile import short
+from sharpmax.bench.attention.timing import timed
+from sharpmax.cli import main
+from sharpmax.torch import attention
+from tests.places import ROOT
+
+on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU's table")
+SMALL = {"lengths": [64], "widths": [256], "repeats": 1, "threads": 1}  # two heads
+
+
+@on_cpu
+def test_the_cpu_table():
+    figures = benchmark.measure(**SMALL, only=["ours", "math", "by-hand", "entmax"])
+    rows = {(r["case"], r["implementation"]): r for r in figures["results"]}
+    assert rows["plain", "flash_attention"]["ratio"] == 1.0
+    for case in ("forward, rows sharpened", "forward + backward", "forward + backward, detached"):
+        for name in ("stock", "chunked"):
+            assert rows[case, name]["milliseconds"] > 0
+    assert rows["row_stats", "chunked"]["error"] < 1e-5
+    for name in ("math (dense SDPA)", "the paper's rule by hand", "entmax, dense"):
+        assert rows["other, forward + backward", name]["error"] < 1e-4
+    assert not benchmark.wrong(figures)
+    benchmark.show(figures)
+
+
+@on_cpu
+def test_what_fails_says_why_and_stops_nothing(monkeypatch):
+    def broken(setting):
+        raise RuntimeError("no kernel\nfor this")
+
+    def wrong(setting):
+        return lambda q, k, v: torch.zeros_like(v)
+
+    monkeypatch.setitem(contestants.OTHERS, "flex", contestants.Contestant("flex", "plain", broken))
+    monkeypatch.setitem(contestants.OTHERS, "math", contestants.Contestant("math", "plain", wrong))
+    monkeypatch.setitem(contestants.OTHERS, "by-hand", contestants.Contestant("absent", "plain", _absent))
+    figures = benchmark.measure(**SMALL, only=["flex", "math", "by-hand", "entmax"])
+    rows = {r["implementation"]: r for r in figures["results"] if r["case"] == "other, forward"}
+    assert rows["flex"]["failed"] == "no kernel"
+    assert "errs by 1.0e+00" in rows["math"]["failed"]
+    assert rows["absent"]["failed"] == "no_such_package is not installed"
+    assert "milliseconds" not in rows["math"]
+    assert rows["entmax, dense"]["ratio"] > 0
+    assert not benchmark.wrong(figures)  # they are others'
+    benchmark.show(figures)
+
+
+def _absent(setting):
+    import no_such_package
+
+    return no_such_package
+
+
+@on_cpu
+def test_a_wrong_result_of_ours_is_not_timed_and_fails_the_command(monkeypatch, tmp_path, capsys):
+    attention = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr("sharpmax.torch.attention", lambda q, k, v, **_: attention(q, k, v, is_causal=True))
+    options = ["--only", "ours", "--lengths", "64", "--widths", "256", "--repeats", "1", "--threads", "1", "--json"]
+    assert main(["bench", "attention", *options, str(tmp_path / "a.json")]) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("sharpmax: wrong: forward, rows sharpened, 64 tokens")
+    rows = json.loads((tmp_path / "a.json").read_text())["results"]
+    assert all("not timed" in r["failed"] for r in rows if r["case"] == "forward, rows sharpened")
+
+
+@on_cpu
+def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path, capsys):
+    file = tmp_path / "figures.json"
+    figures = bench("attention", json=file, only=["ours", "entmax"], **SMALL)
+    svg = file.with_suffix(".svg").read_bytes()
+    file.with_suffix(".png").unlink()
+    assert bench("attention", draw=file) == figures
+    assert file.with_suffix(".svg").read_bytes() == svg
+    assert file.with_suffix(".png").exists()
+    assert "entmax, dense" in display(figures).panels["forward + backward"]
+    file.write_text("[]")
+    with pytest.raises(ValueError, match="expected a file that bench --json wrote"):
+        bench("attention", draw=file)
+
+
+@on_cpu
+@pytest.mark.parametrize("learns", [False, True])
+def test_what_models_ask_beyond_a_causal_mask_is_judged_as_asked(learns):
+    """On a CPU, where the benchmark does not time it: every setting is served, and right."""
+    inputs = draw("sharpened", length=64, width=16, tokens=128, features=32, dtype=torch.float32, device="cpu", seed=0)
+    names = []
+    for name, setting, tensors in settings(inputs, "cpu"):
+        gradient = torch.ones_like(tensors[0]) if learns else None
+        tensors = [x.detach().clone().requires_grad_(learns) for x in tensors]
+        for contestant in (*contestants.plain("cpu"), *contestants.named("chunked", "triton")):
+            entry = benchmark._Entry(name, contestant, tensors, gradient)
+            assert benchmark._checked(entry, setting, benchmark._call(entry, setting)())["error"] < 1e-4
+        names.append(name)
+    assert names == ["padding mask", "window mask", "sinks", "softcap", "a stretch of a prompt"]
+
+
+RESULTS = ROOT / "results" / "attention"
+
+
+def test_the_committed_figures_can_be_drawn():
+    files = [file for name in ("metrics", "others") for file in RESULTS.glob(f"*/{name}.json")]
+    assert len(files) > 2
+    for file in files:
+        assert display(json.loads(file.read_text())).panels["forward"]
+
+
+def test_the_committed_profile_explains_the_committed_times():
+    """The kernels of a call take no longer than the call, and nearly as long: nobody waits for the host."""
+    measured, profiled = (
+        json.loads((RESULTS / "h200" / f"{name}.json").read_text()) for name in ("metrics", "profile")
+    )
+    assert profiled["commit"] == measured["commit"]
+    best = {}
+    for row in measured["results"]:
+        if "milliseconds" in row:
+            case = row["case"], row["length"], row["width"]
+            best[case] = min(row["milliseconds"], best.get(case, math.inf))
+    for row in profiled["results"]:
+        case = row["case"], row["length"], row["width"]
+        kernels = sum(row["microseconds"].values()) / 1e3
+        assert 0.95 < kernels / best[case] < 1.01, row
+
+
+ASKED = {
+    "forward, rows sharpened": 1.65,
+    "forward, no row sharpened": 1.5,
+    "forward, retrieval": 1.2,
+    "row_stats": 0.7,
+    "forward + backward": 2.2,
+    "forward + backward, detached": 1.35,
+    "decode": 1.1,
+}
+
+
+def test_the_committed_times_are_within_what_was_asked():
+    rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
+    for case, most in ASKED.items():
+        ratios = {(r["length"], r["width"]): r["ratio"] for r in rows if r["case"] == case}
+        assert len(ratios) == {"forward, retrieval": 2, "decode": 1}.get(case, 8), case
+        assert max(ratios.values()) <= most, (case, ratios)
+    (memory,) = (r["ratio_of_memory"] for r in rows if r["case"] == "peak memory")
+    assert memory <= 1.02
+
+
+LENGTHS, WIDTHS = (2048, 4096, 8192, 16384), (128, 64)
+ON_THE_PAGE = {
+    "`row_stats` |": "row_stats",
+    "forward, rows sharpened |": "forward, rows sharpened",
+    "forward, no row sharpened |": "forward, no row sharpened",
+    "forward, retrieval |": "forward, retrieval",
+    "forward, one stretch in ten sharpened |": "forward, one stretch in ten sharpened",
+    "forward, sharpened from the middle on |": "forward, sharpened from the middle on",
+    "forward + backward through beta |": "forward + backward",
+    "forward + backward, detached |": "forward + backward, detached",
+}
+
+
+def test_the_page_gives_the_committed_times():
+    """docs/kernels.md, what it costs; and the ranges of README.md and CHANGELOG.md."""
+    rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
+    ratios = {(r["case"], r["length"], r["width"]): r["ratio"] for r in rows if "ratio" in r}
+    for name, case in ON_THE_PAGE.items():
+        for length, cell in zip(LENGTHS, _cells(name)[2:], strict=False):
+            measured = [ratios[case, length, width] for width in WIDTHS if (case, length, width) in ratios]
+            assert cell == " / ".join(f"{ratio:.2f}" for ratio in measured), (name, length)
+    for page, cases in {
+        "README.md": ("rows sharpened", "no row sharpened", "retrieval", "backward"),
+        "CHANGELOG.md": ("rows sharpened", "no row sharpened", "retrieval"),
+    }.items():
+        for case in cases:
+            found = [r for (name, *_), r in ratios.items() if name in (f"forward, {case}", f"forward + {case}")]
+            assert f"{min(found):.2f}\N{EN DASH}{max(found):.2f}" in (ROOT / page).read_text(), (page, case)
+
+
+IN_THE_PROFILE = {
+    "plain: cuDNN": ("plain", ["cudnn"]),
+    "`row_stats`: statistics": ("row_stats", ["statistics"]),
+    "rows sharpened:": ("forward, rows sharpened", ["statistics", "once", ""]),
+    "no row sharpened:": ("forward, no row sharpened", ["statistics", "once", ""]),
+    "one stretch in ten sharpened:": ("forward, one stretch in ten sharpened", ["statistics", "once", ""]),
+    "sharpened from the middle on:": ("forward, sharpened from the middle on", ["statistics", "once", ""]),
+    "retrieval:": ("forward, retrieval", ["statistics", "once", "leaders", ""]),
+}
+
+
+def test_the_page_gives_the_committed_profile():
+    """docs/kernels.md, where the time goes: microseconds of each kernel named, and of the rest."""
+    results = json.loads((RESULTS / "h200" / "profile.json").read_text())["results"]
+    profiled = {(r["case"], r["length"], r["width"]): r["microseconds"] for r in results}
+    for name, (case, kernels) in IN_THE_PROFILE.items():
+        for length, cell in zip(LENGTHS, _cells(name)[1:], strict=False):
+            written = cell.replace(",", "").split(" / ") if cell else []
+            measured = [profiled[case, length, width] for width in WIDTHS if (case, length, width) in profiled]
+            assert len(written) == len(measured), (name, length)
+            for numbers, spent in zip(written, measured, strict=True):
+                left = dict(spent)
+                for kernel, number in zip(kernels, numbers.split(" + "), strict=True):
+                    of_it = [left.pop(one) for one in list(left) if one.startswith(kernel)]
+                    assert abs(sum(of_it) - float(number)) < 0.51, (name, length, kernel)
+
+
+def test_the_page_gives_the_committed_walks():
+    """docs/kernels.md, one walk: with beta and with entropies, over cuDNN; less the launch that ends at once."""
+    results = json.loads((RESULTS / "h200" / "profile.json").read_text())["results"]
+    profiled = {(r["case"], r["length"], r["width"]): r["microseconds"] for r in results}
+
+    def over_plain(case):
+        ratios = [
+            " / ".join(
+                f"{(profiled[case, n, d]['once_kernel'] - 3) / max(profiled['plain', n, d].values()):.2f}"
+                for d in WIDTHS
+            )
+            for n in LENGTHS
+        ]
+        return f"{', '.join(ratios[:-1])} and {ratios[-1]}"
+
+    beta, entropies = over_plain("forward, rows sharpened"), over_plain("forward, no row sharpened")
+    assert f"{beta} with beta and {entropies} with entropies" in (ROOT / "docs" / "kernels.md").read_text()
+
+
+def test_the_page_gives_the_committed_milliseconds_of_training():
+    rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
+    through, detached, plain = (
+        min(r["milliseconds"] for r in rows if r["case"] == case and (r["length"], r["width"]) == (16384, 128))
+        for case in ("forward + backward", "forward + backward, detached", "plain, forward + backward")
+    )
+    sentence = f"take {through:.2f} ms, detached {detached:.2f}, plain {plain:.2f} (metrics.json)"
+    assert sentence in (ROOT / "docs" / "kernels.md").read_text()
+
+
+MASKED = ("padding mask", "window mask", "sinks", "softcap", "a stretch of a prompt")
+
+
+def masked_cells(name):
+    """Return a row of the page's table of masks: the ratios of ours and of `chunked`, forward and with gradients."""
+    rows = json.loads((RESULTS / "h200" / "masks.json").read_text())["results"]
+    ratios = {(r["case"], r["width"], r["implementation"] == "chunked"): r["ratio"] for r in rows if "ratio" in r}
+    return [
+        " / ".join(f"{ratios[f'{which}, {name}', width, is_chunked]:.2f}" for width in WIDTHS)
+        for which in ("forward", "forward + backward")
+        for is_chunked in (False, True)
+    ]
+
+
+def test_the_page_gives_the_committed_long_rows():
+    figures = json.loads((RESULTS / "h200" / "long.json").read_text())
+    assert not benchmark.wrong(figures)
+    ratios = {r["case"]: f"{r['ratio']:.2f}" for r in figures["results"] if r["implementation"] == "hybrid"}
+    text = (ROOT / "docs" / "kernels.md").read_text()
+    for said, case in {
+        "rows sharpened": "forward, rows sharpened",
+        "none": "forward, no row sharpened",
+        "retrieval": "forward, retrieval",
+        "one stretch in ten": "forward, one stretch in ten sharpened",
+        "`row_stats`": "row_stats",
+        "with gradients": "forward + backward",
+        "detached": "forward + backward, detached",
+    }.items():
+        assert f"{said} {ratios[case]}" in text[text.index("**Longer rows.**") :].split("\n")[0], said
+
+
+def test_the_page_gives_the_committed_masks():
+    for name in MASKED:
+        assert _cells(f"{name} |")[1:] == masked_cells(name)
+    figures = json.loads((RESULTS / "h200" / "masks.json").read_text())
+    taken = {r["implementation"] for r in figures["results"] if r["case"].startswith(("forward", "decode"))}
+    assert taken == {"triton", "chunked"}
+    assert not benchmark.wrong(figures)
+
+
+def _cells(name):
+    """Return the cells of the page's one row of a table that begins with this name."""
+    (row,) = (line for line in (ROOT / "docs" / "kernels.md").read_text().splitlines() if line.startswith(f"| {name}"))
+    return [cell.strip() for cell in row.split("|")[1:-1]]
+
+
+def test_committed_memory_is_given_beyond_the_inputs_and_with_them():
+    rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
+    plain, ours = (next(r for r in rows if r["case"] == case) for case in ("plain, peak memory", "peak memory"))
+    inputs = 3 * ours["length"] * benchmark.FEATURES * 2 / 1e6  # of bfloat16
+    before = [row["megabytes_with_inputs"] - row["megabytes"] for row in (plain, ours)]
+    assert before[0] == pytest.approx(before[1])
+    assert before[0] >= inputs
+    rows = ours["length"] * benchmark.FEATURES // ours["width"]
+    more = rows * 4 / 1e6 * (1 + 1 / 64 + 1 / 192)  # beta of each row, marks and tickets of tiles, four bytes each
+    assert ours["megabytes"] - plain["megabytes"] == pytest.approx(more, rel=1e-3)
+    assert ours["ratio_of_memory"] == pytest.approx(ours["megabytes"] / plain["megabytes"])
+
+
+@on_cpu
+def test_a_profile_names_what_each_case_spends_its_time_on():
+    figures = benchmark.measure(**SMALL, only=["profile"])
+    rows = {(r["case"], r["implementation"]): r for r in figures["results"]}
+    (kernel,) = (name for name in rows["plain", "flash_attention"]["microseconds"] if "flash" in name)
+    assert rows["forward, rows sharpened", "stock"]["microseconds"][kernel] > 0  # it attends by PyTorch's kernel
+    assert kernel not in rows["forward, rows sharpened", "chunked"]["microseconds"]
+    benchmark.show(figures)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("void at::native::(anonymous namespace)::fill<int, 4>(int, at::Array<char*, 1>)", "fill"),
+        ("Memset (Device)", "Memset (Device)"),
+        ("statistics_kernel", "statistics_kernel"),
+    ],
+)
+def test_a_kernel_is_called_by_its_own_name(kernel, name):
+    assert short(kernel) == name
+
+
+@on_cpu
+def test_memory_of_chunked_is_linear():
+    """Four times the tokens take about four times the memory; a matrix of logits would take sixteen times."""
+    short, long = (benchmark._cpu_memory(length)["megabytes"] for length in (2048, 8192))
+    assert 1 < long < 5 * short
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"repeats": 0}, "repeats of at least 1, got 0"),
+        ({"lengths": [64, 0]}, "lengths of at least 1, got 0"),
+        ({"only": ["ours", "xformers"]}, "only may name ours.*got xformers"),
+        ({"framework": "mlx"}, "torch or jax"),
+        ({"framework": "jax", "only": ["flex"]}, "may name ours and memory"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        benchmark.measure(**options)
+
+
+@on_cpu
+@pytest.mark.parametrize("part", sorted(benchmark.ON_A_GPU))
+def test_what_needs_a_gpu_says_so(part):
+    with pytest.raises(ValueError, match=f"^{part}: measured on a GPU alone"):
+        benchmark.measure(only=["ours", part])
+
+
+def test_the_help_names_every_part():
+    (of_attention,) = (b for b in BENCHMARKS if b.name == "attention")
+    named = re.findall(r"[\w-]+", of_attention.options["--only"]["help"])
+    assert set(benchmark.PARTS) <= set(named)
+
+
+def test_a_slow_contestant_takes_fewer_turns(monkeypatch):
+    monkeypatch.setattr("sharpmax.bench.attention.timing.SECONDS_EACH", 0.0)
+    calls = []
+    timed({"slow": lambda: calls.append(1)}, device="cpu", repeats=50)
+    assert len(calls) == 2 + 3
+
+
+@pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_inputs_are_what_they_say(kind):
+    q, k, v = draw(kind, length=2048, width=64, tokens=2048, features=64, dtype=torch.float32, device="cpu", seed=0)
+    assert q.shape == k.shape == v.shape == (1, 1, 2048, 64)
+    _, stats = attention(q, k, v, is_causal=True, return_stats=True, implementation="chunked")
+    shares = {
+        "sharpened": (0.99, 1),
+        "peaked": (1 / 12, 1 / 6),
+        "paired": (0, 0),
+        "scattered": (0.02, 0.25),  # 32 stretches were drawn
+        "turning": (0.98, 1),  # of equal twos the entropy is log 2 higher: a few rows pass the range of the polynomial
+        "retrieval": (0, 0),
+    }
+    sharpened = stats.inverse_temperature > 1
+    low, high = shares[kind]
+    assert low <= sharpened[..., 1024:].float().mean().item() <= high
+    if kind == "turning":
+        assert not sharpened[..., :1024].any()
+    largest = (stats.maximum - stats.logsumexp).exp()
+    assert (largest > 0.999).all() if kind == "retrieval" else (largest < 0.6).any()
+    with pytest.raises(ValueError, match="kind must be"):
+        draw("other", length=8, width=8, tokens=8, features=8, dtype=torch.float32, device="cpu", seed=0)
+
+
+def test_entmax_of_the_judge_is_that_of_the_package():
+    logits = torch.randn(50, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
+    logits[0, 5:] = -torch.inf
+    torch.testing.assert_close(entmax15(logits), entmax.entmax_bisect(logits, alpha=1.5, n_iter=60))
+
+
+@pytest.mark.parametrize("kind", ["plain", "sharpened", "entmax"])
+def test_the_judge_accepts_the_function_itself_and_nothing_else(kind):
+    tensors = draw(
+        "sharpened", length=128, width=16, tokens=128, features=32, dtype=torch.float32, device="cpu", seed=0
+    )
+    q, k, v = tensors
+    hidden = torch.ones(128, 128, dtype=torch.bool).triu(1)
+    logits = (q @ k.mT / 4).masked_fill(hidden, -torch.inf)
+    for other in ("plain", "sharpened", "entmax"):
+        output = COMPUTED[other](logits, v)
+        if other == kind:
+            assert error_of(kind, output, tensors, is_causal=True) < 1e-5
+        else:
+            with pytest.raises(ArithmeticError, match="not timed"):
+                error_of(kind, output, tensors, is_causal=True)

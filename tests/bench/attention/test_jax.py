@@ -1,0 +1,61 @@
+"""The JAX attention benchmark checks before it times, says what it timed, and why the rest refused."""
+
+import jax
+import pytest
+
+from sharpmax.bench import attention
+from sharpmax.bench.attention import jax as benchmark
+from sharpmax.cli import main
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
+def test_the_cpu_table():
+    figures = benchmark.measure(lengths=[64], widths=[64], repeats=1)
+    timed = {(r["case"], r["implementation"]) for r in figures["results"] if "ratio" in r}
+    both = {(case, name) for case in (benchmark.FORWARD, benchmark.TRAINED) for name in ("plain", "chunked", "xla")}
+    assert timed == both | {(benchmark.STATISTICS, name) for name in ("chunked", "xla")}
+    assert set(figures["refused"]) == {"stock", "pallas", "pallas_cudnn"}
+    assert figures["results"][0]["ratio"] == 1.0
+    memory = {r["length"]: r["megabytes"] for r in figures["results"] if r["case"] == "memory of one sequence, forward"}
+    assert 0 < memory[4096] < 8 * memory[1024]
+    benchmark.show(figures)
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
+def test_it_is_the_attention_benchmark_s_other_framework(capsys, monkeypatch, tmp_path):
+    command = "bench attention --framework jax --only ours --lengths 32 --widths 16 --repeats 1"
+    assert main(command.split()) == 0
+    assert "chunked" in capsys.readouterr().out
+    monkeypatch.setattr(benchmark, "CPU_LENGTHS_OF_MEMORY", (32,))
+    assert main(f"bench attention --framework jax --only memory --widths 16 --json {tmp_path}/memory.json".split()) == 0
+    assert "nothing to draw" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="torch or jax"):
+        attention.measure(framework="numpy")
+
+
+@pytest.mark.parametrize("case", [benchmark.FORWARD, benchmark.TRAINED, benchmark.STATISTICS])
+def test_a_wrong_result_is_not_timed(case):
+    inputs = benchmark._drawn((1, 70, 1, 16), 0)
+    call = benchmark._contestants(inputs, {})[case, "xla"]
+    exact, right = benchmark._Exact(inputs), call(*inputs[: 4 if case == benchmark.TRAINED else 3])
+    assert exact.error(case, "xla", right) < 0.05
+    with pytest.raises(ArithmeticError, match="not timed"):
+        exact.error(case, "xla", jax.tree.map(lambda x: x * 1.2, right))
+
+
+def test_what_fails_says_so_in_its_row_and_the_others_are_timed():
+    shape = (1, 32, 1, 16)
+    inputs = benchmark._drawn(shape, 0)
+    calls = benchmark._contestants(inputs, {})
+    calls[benchmark.FORWARD, "xla"] = lambda q, k, v: 2 * v
+    calls[benchmark.STATISTICS, "xla"] = lambda q, k, v: q @ v
+    rows = benchmark._in_turns(shape, benchmark._compiled(shape, calls), inputs, 1)
+    failed = {(r["case"], r["implementation"]) for r in rows if "failed" in r}
+    assert failed == {(benchmark.FORWARD, "xla"), (benchmark.STATISTICS, "xla")}
+    assert all("ratio" in r for r in rows if "failed" not in r)
+    assert len(attention.wrong({"results": rows})) == 2
+
+
+def test_sizes_below_1_are_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        benchmark.measure(repeats=0)

@@ -1,0 +1,71 @@
+"""Files are absent, old or new; never half."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sharpmax.files import atomic
+
+
+def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path):
+    file = tmp_path / "value.json"
+    atomic.write_json(file, "old")
+    killed_before_the_move = f"""
+import os, pathlib
+from sharpmax import atomic
+pathlib.Path.replace = lambda *_: os.kill(os.getpid(), {int(signal.SIGKILL)})
+atomic.write_json(pathlib.Path({str(file)!r}), "new")
+"""
+    assert subprocess.run([sys.executable, "-c", killed_before_the_move]).returncode == -signal.SIGKILL
+    assert json.loads(file.read_text()) == "old"
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(OSError, match="disk full"):
+        atomic.write_text(tmp_path / "value.txt", "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_become_numbers(tmp_path):
+    atomic.write_json(tmp_path / "a.json", {"row": np.arange(3), "one": np.float64(0.1)})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"row": [0, 1, 2], "one": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(float("nan"), ValueError), (float("inf"), ValueError), (object(), TypeError)]
+)
+def test_what_json_cannot_hold_is_refused(value, error, tmp_path):
+    with pytest.raises(error):
+        atomic.write_json(tmp_path / "a.json", value)
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_a_new_file_is_readable_by_others(tmp_path):
+    atomic.write_text(tmp_path / "a.txt", "a")
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("name", ["", "file/inside"])
+def test_require_writable_refuses_what_cannot_be_written(name, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"folder|exists|directory"):
+        atomic.require_writable(tmp_path / name)
+
+
+def test_asking_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "a" / "b" / "file", Path("a/b/file"), Path("file")):
+        atomic.require_writable(path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError, match="gone"):
+        atomic.require_writable(tmp_path / "gone" / "file")

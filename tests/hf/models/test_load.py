@@ -1,0 +1,59 @@
+"""Models by name: a licence that is read before it is used, folders that hold a whole one, weights that are finite."""
+
+import pytest
+
+from sharpmax.hf.models.load import load, must_be_finite
+from tests.hf.families import build
+from tests.hf.tiny import tiny
+
+
+def test_a_restricted_licence_must_be_accepted(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match=r"non-commercial.*--accept-license"):
+        load("iglm")
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"neither a built-in model \(smollm2, minilm"):
+        load("no such model")
+
+
+def test_a_folder_without_a_whole_model_and_its_tokenizer_is_named(tmp_path):
+    def assert_refused(reason):
+        with pytest.raises(ValueError, match=f"does not hold a whole model: .*{reason}"):
+            load(str(tmp_path))
+
+    assert_refused("model_type")
+    build("llama").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"no tokenizer that can be read: save that there too, tokenizer\."):
+        load(str(tmp_path))
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": 64'))
+    assert_refused("mismatched")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert_refused("header")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(number):
+    model = build("llama")
+    must_be_finite("mine", model)
+    model.model.layers[1].self_attn.q_proj.weight.data[0, 0] = number
+    with pytest.raises(ValueError, match=r"'mine' has weights that are not finite, in model.layers.1.self_attn.q_proj"):
+        must_be_finite("mine", model)
+
+
+def test_an_encoder_with_a_decoder_is_no_causal_language_model():
+    assert [tiny(family).generates for family in ("llama", "bert", "t5", "bart")] == [True, False, False, False]
+
+
+def test_real_weights_load_and_their_tokenizer_knows_its_words():
+    loaded = load("rxnmapper")
+    ids = loaded.tokens("CC(=O)Cl.OCC>>CCOC(C)=O")
+    assert loaded.tokenizer.unk_token_id not in ids
+    words = loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    assert words[:8] == ["[CLS]", "C", "C", "(", "=", "O", ")", "Cl"]
+    predicted = loaded.model(ids).logits.argmax(-1)
+    # Random weights guess one word in 591; a masked language model repeats what it sees.
+    assert (predicted == ids).float().mean() > 0.8

@@ -1,0 +1,483 @@
+"""Sharpening: on and off again whatever happens, per layer and head, beside PEFT, torch.compile and checkpointing."""
+
+import copy
+import pickle
+import re
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from transformers import AlbertForMaskedLM
+
+import sharpmax
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import model_folder
+from sharpmax.hf import (
+    Attention,
+    OtherModelWarning,
+    SecondTemperatureWarning,
+    attention_layers,
+    from_card,
+    save_pretrained,
+    sharpen,
+    unsharpen,
+)
+from sharpmax.hf.sharpen.interface import interface_attention, split_mask
+from sharpmax.hf.sharpen.sidecar import name_of
+from tests.hf.families import build, inputs, output, tokens
+
+SHARP = sharpmax.Constant(2.0)
+
+
+def state(model):
+    """Everything that sharpening touches, by value."""
+    modules = {name: set(vars(module)) for name, module in model.named_modules()}
+    hooks = [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()]
+    return modules, hooks, getattr(model, "config", None) and model.config._attn_implementation
+
+
+def test_leaving_restores_everything():
+    model = build("llama")
+    before = state(model)
+    with sharpen(model, SHARP):
+        assert state(model) != before
+    assert state(model) == before
+
+
+def test_an_exception_restores_everything_and_passes_on():
+    model = build("llama")
+    before = state(model)
+    with pytest.raises(ZeroDivisionError), sharpen(model, SHARP):
+        raise ZeroDivisionError
+    assert state(model) == before
+
+
+def test_an_exception_ends_what_was_switched_on_inside_too():
+    model, ids = build("llama"), tokens()
+    before, plain = state(model), output(model, input_ids=ids)
+    first = sharpen(model, SHARP)
+    second = sharpen(model, SHARP)
+    later = [sharpen(model, sharpmax.PAPER), sharpen(model, SHARP)]
+    with pytest.raises(ZeroDivisionError), second:
+        raise ZeroDivisionError
+    first.restore()
+    assert state(model) == before
+    for one in later:
+        one.restore()
+    assert state(model) == before
+    assert torch.equal(output(model, input_ids=ids), plain)
+
+
+def test_a_model_whose_block_was_lost_can_be_unsharpened():
+    model = build("llama")
+    before = state(model)
+    sharpen(model, SHARP)
+    kept = sharpen(model, sharpmax.PAPER)
+    sharpen(model.model.layers[1], SHARP)  # over the two others, in a part of it
+    unsharpen(model)
+    assert state(model) == before
+    kept.restore()
+    unsharpen(model)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@pytest.mark.parametrize("family", ["llama", "albert"])
+def test_a_copy_of_a_sharpened_model_can_be_unsharpened(family, copied):
+    model, given = build(family), inputs(family)
+    before, plain = state(model), output(model, **given)
+    with sharpen(model, SHARP):
+        twin, sharp = copied(model), output(model, **given)
+        part = copied(attention_layers(model)[0].module)
+    assert torch.equal(output(twin, **given), sharp)
+    unsharpen(twin)
+    assert state(twin) == before
+    assert torch.equal(output(twin, **given), plain)
+    with pytest.raises(RuntimeError, match="copy of a part"):
+        unsharpen(part)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (2, 4, 4)])
+@pytest.mark.parametrize("wrap", [lambda p: p, sharpmax.detach, lambda p: sharpmax.PerHead((p,) * 4)])
+def test_values_that_would_run_along_the_queries_are_refused(shape, wrap):
+    """With as many queries as heads, four, they would fit, and be each query's instead of each head's."""
+    model = build("llama")
+    before = state(model)
+    with pytest.raises(ValueError, match=r"an array of shape \(heads, 1\)"):
+        sharpen(model, wrap(sharpmax.Constant(torch.ones(shape))))
+    assert state(model) == before
+
+
+def test_an_unknown_implementation_is_refused_before_any_work():
+    with pytest.raises(ValueError, match="implementation must be one of"):
+        sharpen(build("llama"), SHARP, implementation="fastest")
+
+
+def test_what_is_said_on_leaving_names_the_line_of_the_caller():
+    model, ids = build("llama"), torch.zeros(1, 512, dtype=torch.long)
+    for leave in (lambda on: on.__exit__(None, None, None), lambda on: on.restore()):
+        on = sharpen(model, sharpmax.PAPER)
+        model(ids)
+        with pytest.warns(sharpmax.SilentPolicyWarning) as said:
+            leave(on)
+        assert [one.filename for one in said] == [__file__]
+
+
+def test_a_failure_while_switching_on_restores_everything(monkeypatch):
+    model = build("llama")
+    before = state(model)
+    monkeypatch.setitem(vars(model), "register_forward_pre_hook", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sharpen(model, SHARP)
+    monkeypatch.undo()
+    assert state(model) == before
+
+
+def test_nested_policies_come_and_go_in_order():
+    model, ids = build("llama"), tokens()
+    plain = output(model, input_ids=ids)
+    with sharpen(model, SHARP):
+        outer = output(model, input_ids=ids)
+        with sharpen(model, sharpmax.Constant(0.5)):
+            inner = output(model, input_ids=ids)
+        assert torch.equal(output(model, input_ids=ids), outer)
+    assert not torch.equal(inner, outer)
+    assert torch.equal(output(model, input_ids=ids), plain)
+
+
+def test_a_plain_call_lasts_until_restored_and_in_order():
+    model, ids = build("llama"), tokens()
+    plain = output(model, input_ids=ids)
+    first, second = sharpen(model, SHARP), sharpen(model, SHARP)
+    with pytest.raises(RuntimeError, match="restore the later one first"):
+        first.restore()
+    second.restore()
+    first.restore()
+    first.restore()
+    assert torch.equal(output(model, input_ids=ids), plain)
+
+
+def test_two_models_of_one_class_are_sharpened_apart():
+    one, other, ids = build("llama"), build("llama"), tokens()
+    plain = output(other, input_ids=ids)
+    with sharpen(one, SHARP):
+        assert torch.equal(output(other, input_ids=ids), plain)
+        assert not torch.equal(output(one, input_ids=ids), plain)
+
+
+def test_each_layer_and_head_gets_its_own_policy():
+    model, ids = build("llama"), tokens()
+    seen = {}
+    heads = sharpmax.PerHead(tuple(sharpmax.Constant(1.0 + head) for head in range(4)))
+    policy = sharpmax.PerLayer((sharpmax.Constant(1.0), heads))
+    with sharpen(model, policy, observer=lambda layer, stats: seen.setdefault(layer, stats)):
+        output(model, input_ids=ids)
+    assert seen[0].inverse_temperature.unique().tolist() == [1.0]
+    assert seen[1].inverse_temperature.mean((0, 2)).tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_shared_module_is_as_many_layers_as_it_runs():
+    model, ids = build("albert"), tokens()
+    (layer,) = attention_layers(model)
+    assert layer.runs == 2
+    seen = []
+    policy = sharpmax.PerLayer((sharpmax.Constant(1.0), SHARP))
+    with sharpen(model, policy, observer=lambda layer, stats: seen.append((layer, stats.inverse_temperature.max()))):
+        output(model, input_ids=ids)
+        output(model, input_ids=ids)
+    assert seen == [(0, 1.0), (1, 2.0)] * 2
+
+
+def test_a_shared_module_is_reached_through_a_part_of_the_model():
+    model, ids, seen = AlbertForMaskedLM(build("albert").config).eval(), tokens(), []
+    policy = sharpmax.PerLayer((sharpmax.Constant(1.0), SHARP))
+    with sharpen(model, policy, observer=lambda layer, stats: seen.append((layer, stats.inverse_temperature.max()))):
+        output(model.albert, input_ids=ids)
+        output(model, input_ids=ids)
+        with pytest.raises(NotImplementedError, match="call the whole model"):
+            model.albert.encoder(torch.zeros(1, 4, 16))
+    assert seen == [(0, 1.0), (1, 2.0)] * 2
+
+
+def test_a_policy_for_another_number_of_layers_is_refused():
+    with pytest.raises(ValueError, match="holds 3 layers, and this model has 2"):
+        sharpen(build("llama"), sharpmax.PerLayer((SHARP,) * 3))
+
+
+@pytest.mark.parametrize("wrong", [None, 2.0, "no/such/card.json"])
+def test_something_else_for_a_policy_is_refused(wrong):
+    with pytest.raises((TypeError, OSError), match=r"policy|card"):
+        sharpen(build("llama"), wrong)
+
+
+def test_a_model_that_never_asks_is_not_passed_over_in_silence():
+    model = build("llama")
+    with sharpen(model, SHARP):
+        model.config._attn_implementation_internal = "eager"
+        with pytest.raises(RuntimeError, match="without asking for attention once"):
+            output(model, input_ids=tokens())
+    with pytest.raises(NotImplementedError, match="no attention that can be reached"):
+        sharpen(nn.Linear(2, 2), SHARP)
+
+
+def test_without_its_mask_function_the_model_would_look_ahead(monkeypatch):
+    """The trap: a name in the attention table alone gets no mask. Padded input shows it, and so does this test."""
+    model, ids = build("llama"), tokens()
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    with sharpen(model) as _:
+        right = output(model, input_ids=ids, attention_mask=mask)
+        monkeypatch.delitem(type(_mask_table())._global_mapping, "sharpmax")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrong = output(model, input_ids=ids, attention_mask=mask)
+    assert not torch.allclose(right[0, 5:], wrong[0, 5:])
+
+
+def _mask_table():
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    return ALL_MASK_ATTENTION_FUNCTIONS
+
+
+def test_hidden_keys_leave_the_logits_before_beta():
+    lowest = torch.finfo(torch.float32).min
+    mask, bias = split_mask(torch.tensor([[0.0, -1.5, lowest, -torch.inf, -100.0]]))
+    assert mask.tolist() == [[True, True, False, False, True]]
+    assert bias.tolist() == [[0.0, -1.5, 0.0, 0.0, -100.0]]
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ({"cache": object()}, "paged cache"),
+        ({"output_attentions": True}, "observer"),
+        ({"cu_seq_lens_q": torch.tensor([0, 4])}, "packed sequences"),
+        ({"alibi": torch.zeros(1)}, "'alibi'"),
+    ],
+)
+def test_what_is_not_honoured_is_refused_by_name(argument, words):
+    x = torch.zeros(1, 1, 2, 4)
+    with pytest.raises(NotImplementedError, match=words):
+        interface_attention(nn.Identity(), x, x, x, None, **argument)
+
+
+def test_a_second_length_temperature_is_warned_of():
+    model = build("llama", rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0})
+    with pytest.warns(SecondTemperatureWarning, match="yarn"):
+        sharpen(model, sharpmax.LengthScaled.log_n(16)).restore()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sharpen(model, sharpmax.Constant(1.1)).restore()
+
+
+def test_a_policy_that_switched_itself_off_says_so_on_leaving():
+    model = build("llama", max_position_embeddings=1024)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    with (
+        pytest.warns(sharpmax.SilentPolicyWarning, match=r"above an entropy of 5\.945"),
+        sharpen(model, sharpmax.PAPER),
+    ):
+        output(model, input_ids=tokens(length=600))
+
+
+def test_the_card_travels_beside_the_model(tmp_path):
+    from transformers import LlamaForCausalLM
+
+    model, ids = build("llama"), tokens()
+    policy = sharpmax.PerLayer((SHARP, sharpmax.Constant(1.0)))
+    save_pretrained(model, policy, tmp_path)
+    again = LlamaForCausalLM.from_pretrained(tmp_path)
+    with sharpen(model, policy), from_card(again, tmp_path), sharpen(again, tmp_path / "sharpmax.json"):
+        assert torch.equal(output(again, input_ids=ids), output(model, input_ids=ids))
+
+
+@pytest.mark.parametrize("switch_on", [sharpen, from_card])
+def test_a_card_of_another_model_is_warned_of_and_used(switch_on, tmp_path):
+    from transformers import LlamaForCausalLM
+
+    nameless, folder = build("llama"), tmp_path / "tuned"
+    save_pretrained(nameless, sharpmax.Card(SHARP, model="its-base"), folder)
+    card = tmp_path / "card.json"
+    card.write_bytes((folder / "sharpmax.json").read_bytes())
+    for known, its_card in ((False, card), (True, folder)):  # nobody knows its name; or the card lies beside it
+        model = LlamaForCausalLM.from_pretrained(folder) if known else nameless
+        switch_on(model, its_card).restore()
+    switch_on(nn.MultiheadAttention(16, 4), card).restore()
+    said = re.escape(f"this card was fitted on its-base, and is used on {folder}")
+    with pytest.warns(OtherModelWarning, match=f"^{said}$") as warned:
+        sharpened = switch_on(model, card)
+    assert warned[0].filename == __file__
+    assert sharpened.policy == SHARP
+    sharpened.restore()
+    SHARP.save(card, model="elsewhere/tuned")
+    switch_on(model, card).restore()
+
+
+def test_a_built_in_model_is_known_by_its_name_and_not_by_where_it_is_kept():
+    model = build("llama")
+    model.name_or_path = str(model_folder(BUILTIN["smollm2"]))
+    assert name_of(model) == "smollm2"
+    model.name_or_path = "google/gemma-2b"
+    assert name_of(model) == "google/gemma-2b"
+    assert name_of(nn.Linear(2, 2)) == ""
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("masks", ["none", "padding", "causal", "both", "float"])
+def test_multihead_attention_as_it_stands(batch_first, masks):
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(16, 4, batch_first=batch_first).eval()
+    x = torch.randn(2, 6, 16) if batch_first else torch.randn(6, 2, 16)
+    hidden = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    given = {
+        "none": {},
+        "padding": {"key_padding_mask": padding},
+        "causal": {"attn_mask": hidden, "is_causal": True},
+        "both": {"attn_mask": hidden, "key_padding_mask": padding},
+        "float": {"attn_mask": torch.randn(6, 6)},
+    }[masks]
+    plain = module(x, x, x, need_weights=False, **given)[0]
+    with sharpen(module):
+        torch.testing.assert_close(module(x, x, x, need_weights=False, **given)[0], plain)
+    with sharpen(module, SHARP):
+        assert not torch.allclose(module(x, x, x, need_weights=False, **given)[0], plain)
+    assert torch.equal(module(x, x, x, need_weights=False, **given)[0], plain)
+
+
+def test_a_forward_of_ones_own_is_not_replaced():
+    class Shifted(nn.MultiheadAttention):
+        def forward(self, query, key, value, **options):
+            output, weights = super().forward(query * 3, key, value, **options)
+            return output + 1, weights
+
+    class Same(nn.MultiheadAttention):
+        """Differs in how it is made only."""
+
+    with pytest.raises(
+        NotImplementedError, match=r"^0 is a Shifted, an nn.MultiheadAttention with a forward of its own"
+    ):
+        sharpen(nn.Sequential(Shifted(16, 4)), SHARP)
+    sharpen(Same(16, 4), SHARP).restore()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_encoder_of_pytorchs_own_does_not_pass_its_attention_by(padded, nested):
+    """In evaluation its layers run as one fused kernel, and padded batches as nested tensors, out of our reach."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
+    x, padding = torch.randn(2, 6, 16), torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    given = {"src_key_padding_mask": padding} if padded else {}
+    seen = ~padding if padded else ...
+    before = state(model)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        plain = model(x, **given)
+        with sharpen(model) as sharpened:
+            torch.testing.assert_close(model(x, **given)[seen], plain[seen])
+        assert sharpened.calls == 2
+        with sharpen(model, SHARP):
+            assert not torch.allclose(model(x, **given)[seen], plain[seen])
+        assert torch.equal(model(x, **given), plain)
+    assert state(model) == before
+
+
+def test_a_module_of_ones_own_has_a_slot():
+    class Mine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = Attention()
+
+        def forward(self, q, k):
+            return self.attend(q, k, k, is_causal=True)
+
+    model, q, k = Mine(), torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8)
+    plain = model(q, k)
+    with sharpen(model):
+        torch.testing.assert_close(model(q, k), plain)
+    with sharpen(model, SHARP):
+        assert not torch.allclose(model(q, k), plain)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 5])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 5), (5,), (2, 1, None, 5), (1, 4, None, 1)])
+def test_a_slot_is_plain_attention_under_a_causal_mask_and_any_other(shape, queries):
+    torch.manual_seed(0)
+    slot, q, k = Attention(), torch.randn(2, 4, queries, 8), torch.randn(2, 2, 5, 8)
+    mask = torch.rand([queries if axis is None else axis for axis in shape]) > 0.3
+    expected = sharpmax.torch.attention(q, k, k, policy=sharpmax.Constant(1.0), mask=mask, is_causal=True)
+    torch.testing.assert_close(slot(q, k, k, mask=mask, is_causal=True), expected)
+    with sharpen(slot):
+        torch.testing.assert_close(slot(q, k, k, mask=mask, is_causal=True), expected)
+
+
+def test_gradients_reach_the_policy_and_checkpointing_changes_nothing():
+    ids = tokens()
+
+    def gradients(checkpointing):
+        model = build("llama").train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        parameters = [torch.zeros(4, 1, requires_grad=True) for _ in range(2)]
+        policy = sharpmax.PerLayer(tuple(sharpmax.LogLinear(c=p) for p in parameters))
+        with sharpen(model, policy):
+            model(ids, labels=ids).loss.backward()
+        return [p.grad for p in parameters] + [model.model.layers[0].self_attn.q_proj.weight.grad]
+
+    plain, checkpointed = gradients(False), gradients(True)
+    assert all(g.abs().min() > 0 for g in plain[:2])
+    for one, other in zip(plain, checkpointed, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_beside_peft():
+    import peft
+
+    model, ids = build("llama"), tokens()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)).eval()
+    plain = output(adapted, input_ids=ids)
+    with sharpen(adapted) as sharpened:
+        torch.testing.assert_close(output(adapted, input_ids=ids), plain, rtol=1e-4, atol=1e-4)
+        assert sharpened.calls == 2
+    with sharpen(adapted, SHARP):
+        assert not torch.allclose(output(adapted, input_ids=ids), plain)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, on itself
+def test_under_torch_compile():
+    model, ids = build("llama"), tokens()
+    compiled = torch.compile(model, backend="eager")
+    plain = output(model, input_ids=ids)
+    with sharpen(model, SHARP):
+        expected = output(model, input_ids=ids)
+    torch.testing.assert_close(output(compiled, input_ids=ids), plain)
+    with sharpen(compiled, SHARP):
+        torch.testing.assert_close(output(compiled, input_ids=ids), expected)
+    torch.testing.assert_close(output(compiled, input_ids=ids), plain)
+
+
+def test_vision_and_speech_statistics_are_of_every_layer():
+    for family, layers in (("vit", 2), ("swin", 4), ("whisper", 6)):
+        model, seen = build(family), []
+        with sharpen(model, observer=lambda layer, stats, seen=seen: seen.append(layer)):
+            output(model, **inputs(family))
+        assert sorted(seen) == list(range(layers))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_card_with_a_value_a_head_does_what_the_tensors_did(family, tmp_path):
+    model, ids = build(family), tokens()
+    columns = [torch.tensor([[0.1], [0.2], [0.3], [0.4]]) * sign for sign in (1, -1)]
+    learned = sharpmax.PerLayer(tuple(sharpmax.LogLinear(a=column, c=column) for column in columns))
+    learned.save(tmp_path / "card.json")
+    for observer in (None, lambda layer, stats: None):
+        with sharpen(model, learned, observer=observer):
+            expected = output(model, input_ids=ids)
+        with sharpen(model, tmp_path / "card.json", observer=observer):
+            torch.testing.assert_close(output(model, input_ids=ids), expected)
