@@ -1,5 +1,11 @@
 """Hugging Face models: load one, sharpen it, and bind diagnosis, certificates and calibration to it."""
 
+from sharpmax.extras import extra
+
+with extra("hf"):
+    import torch as _torch  # noqa: F401, said in one line when it is missing, before any module needs it
+    import transformers as _transformers  # noqa: F401
+
 from sharpmax.builtin import BUILTIN, Builtin
 from sharpmax.hf.diagnose.training_log import AttentionLog
 from sharpmax.hf.models.harness import harness_model

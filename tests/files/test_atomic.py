@@ -17,7 +17,7 @@ def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path):
     atomic.write_json(file, "old")
     killed_before_the_move = f"""
 import os, pathlib
-from sharpmax import atomic
+from sharpmax.files import atomic
 pathlib.Path.replace = lambda *_: os.kill(os.getpid(), {int(signal.SIGKILL)})
 atomic.write_json(pathlib.Path({str(file)!r}), "new")
 """

@@ -1,0 +1,1 @@
+"""Run folders: what was computed, from which settings, by which code, on which machine."""
