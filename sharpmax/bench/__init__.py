@@ -72,6 +72,40 @@ BENCHMARKS = (
         },
     ),
     Benchmark(
+        "model",
+        "sharpmax.bench.model",
+        "how fast a whole model reads, generates and trains with a policy in every head, host time included",
+        {
+            "--models": {
+                "nargs": "+",
+                "metavar": "NAME",
+                "help": "shapes with random weights (smollm2, llama-1b, gemma-2b, tiny) or real models by name or folder "
+                "(default: the first three on a GPU, tiny on a CPU)",
+            },
+            "--policies": {
+                "nargs": "+",
+                "metavar": "NAME",
+                "help": "beside plain attention: constant, paper, card, entropy-target (default: all)",
+            },
+            "--only": {
+                "nargs": "+",
+                "metavar": "CASE",
+                "help": "'prefill', 'padded prefill', 'generate', 'padded generate', 'static generate', 'training step' "
+                "(default: all)",
+            },
+            "--lengths": {
+                "type": int,
+                "nargs": "+",
+                "metavar": "N",
+                "help": "tokens of a prompt (default: 2048 8192 32768 on a GPU, 128 512 on a CPU)",
+            },
+            "--new-tokens": {"type": int, "metavar": "N", "help": "tokens to generate (default: 32)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, in turns (default: 5)"},
+            "--card": {"metavar": "FILE", "help": "a card to time (default: random numbers per head)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+        },
+    ),
+    Benchmark(
         "softmax",
         "sharpmax.bench.softmax",
         "what sharpmax.softmax costs beside the framework's own softmax and a hand-written entropy",

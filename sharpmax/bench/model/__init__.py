@@ -1,0 +1,242 @@
+"""How fast a whole model runs with a policy in every head, beside the same model with PyTorch's own attention.
+
+A kernel's ratio hides the host; here nothing is hidden. Each figure is the wall time of the call a user makes, from
+the first line of Python to the synchronised result. Plain and sharpened take turns on the same inputs. Where a model
+is compiled, each takes its turns after its own compilation, because compiled code is dropped between them.
+"""
+
+import gc
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from sharpmax.bench.model.cases import CASES, Case
+from sharpmax.bench.model.counting import asked_of_device, graphs_compiled
+from sharpmax.core.cards import load_card
+from sharpmax.core.policies import PAPER, Constant, EntropyTarget, LogLinear, PerLayer, Policy
+from sharpmax.extras import extra
+from sharpmax.hf.models.load import load, must_run_on
+from sharpmax.hf.models.shapes import SHAPES, random_model
+from sharpmax.hf.sharpen.layers import attention_layers, layer_count
+from sharpmax.hf.sharpen.switch import sharpen
+
+with extra("hf"):
+    import numpy as np
+    import torch
+
+PLAIN = "plain"
+POLICIES = ("constant", "paper", "card", "entropy-target")
+LENGTHS = {"cuda": (2048, 8192, 32768), "cpu": (128, 512)}
+"""Tokens of a prompt, by device."""
+LONGEST = {"padded prefill": 4096, "padded generate": 1024, "training step": 2048, "generate": 16384}
+"""Tokens of a prompt at most, by case: eight sequences take eight times the memory."""
+NEW_TOKENS = 32
+COUNTED = 4  # new tokens of the shorter of the two calls whose difference gives the launches per step
+
+Contestants = Mapping[str, Callable[[Any], AbstractContextManager[Any]]]
+"""What switches each contestant on in a model."""
+
+
+def measure(
+    *,
+    models: Sequence[str] = (),
+    policies: Sequence[str] = POLICIES,
+    only: Sequence[str] = (),
+    lengths: Sequence[int] = (),
+    new_tokens: int = NEW_TOKENS,
+    repeats: int = 5,
+    card: str | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Time every model, case and length; returns the figures, a result for each.
+
+    Args:
+        models: shapes with random weights, or names of real models; `smollm2` is the shape on a GPU.
+        policies: contestants beside plain attention.
+        only: the cases to time; all of `CASES` unless given.
+        lengths: tokens of a prompt; what is longer than a case allows is left out.
+        card: a policy card to time as `card`; random numbers per head unless given.
+
+    Raises:
+        ValueError: a name or number that is not among those there are.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    must_run_on(device)
+    kind = device.partition(":")[0]
+    models = models or (tuple(name for name in SHAPES if name != "tiny") if kind == "cuda" else ("tiny",))
+    lengths = lengths or LENGTHS.get(kind, LENGTHS["cpu"])
+    for name, asked, known in (("policies", policies, POLICIES), ("only", only, CASES)):
+        if unknown := sorted(set(asked) - set(known)):
+            raise ValueError(f"{name} may name {', '.join(known)}, got {', '.join(unknown)}")
+    for name, least, values in (("lengths", 2, lengths), ("new_tokens", 2, [new_tokens]), ("repeats", 1, [repeats])):
+        if min(values) < least:
+            raise ValueError(f"expected {name} of at least {least}, got {min(values)}")
+    results = []
+    for name in models:
+        model = _model(name, max(lengths) + new_tokens, device)
+        contestants = _contestants(model, policies, card)
+        for case_name in only or CASES:
+            for length in sorted({min(length, LONGEST.get(case_name, length)) for length in lengths}):
+                found = _time(model, CASES[case_name], contestants, length, new_tokens, repeats)
+                results.append({"model": name, "case": case_name, "length": length, **found})
+        del model, contestants
+        _forget()
+    options = {"new_tokens": new_tokens, "repeats": repeats, "policies": list(policies), "card": card}
+    name = torch.cuda.get_device_name() if kind == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    return {"device": name, "versions": {"torch": torch.__version__}, **options, "results": results}
+
+
+def show(figures: dict[str, Any]) -> Any:
+    """Lay the figures out as a table for the terminal."""
+    from rich.table import Table
+
+    named = [PLAIN, *figures["policies"]]
+    title = f"{figures['device']}: milliseconds per call of plain attention, and the ratio of each policy to it"
+    table = Table("model", "case", "tokens", *named, "launches per step", "compiled after warm-up", title=title)
+    for result in figures["results"]:
+        of = result["contestants"]
+        cells = [f"{1e3 * of[PLAIN]['seconds']:.1f}"]
+        cells += [f"{of[name]['ratio']:.2f}" if name in of else "-" for name in figures["policies"]]
+        counts = [of[name].get("launches_per_step") for name in named if name in of]
+        launches = " ".join("-" if count is None else f"{count:g}" for count in counts)
+        compiled = " ".join(str(of[name]["compiled_after_warm_up"]) for name in named if name in of)
+        table.add_row(result["model"], result["case"], f"{result['length']:,}", *cells, launches, compiled)
+    return table
+
+
+def draw_figure(figures: dict[str, Any], folder: Any, name: str) -> Any:
+    """Draw the ratios, a panel per case and a row per policy; returns the SVG's path."""
+    from sharpmax.report.ratios import RatiosDisplay, Series
+
+    panels: dict[str, dict[str, list[tuple[str, float]]]] = {}
+    for result in figures["results"]:
+        rows = panels.setdefault(result["case"], {})
+        for policy in figures["policies"]:
+            if policy in result["contestants"]:
+                dot = (result["model"], result["contestants"][policy]["ratio"])
+                rows.setdefault(policy, []).append(dot)
+    named = list(dict.fromkeys(result["model"] for result in figures["results"]))
+    looks = {model: Series(f"C{index}") for index, model in enumerate(named)}
+    return RatiosDisplay(panels, looks, "time / plain attention", "Whole models, wall time").save(folder, name)
+
+
+def _model(name: str, context: int, device: str) -> Any:
+    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+    if name in SHAPES:
+        return random_model(name, context=context, dtype=dtype, device=device)
+    loaded = load(name, dtype=dtype, device=device)
+    if not loaded.generates:
+        raise ValueError(f"{name} is not a causal language model: it cannot continue a text")
+    return loaded.model
+
+
+def _contestants(model: Any, policies: Sequence[str], card: str | None) -> Contestants:
+    made: dict[str, Policy] = {"constant": Constant(1.0), "paper": PAPER, "entropy-target": EntropyTarget(1.0)}
+    if "card" in policies:
+        made["card"] = load_card(card).policy if card else random_card(model)
+    return {
+        PLAIN: lambda model: nullcontext(),
+        **{name: partial(sharpen, policy=made[name]) for name in policies},
+    }
+
+
+def random_card(model: Any, *, seed: int = 0) -> PerLayer:
+    """Return what `calibrate` fits, three numbers per head in every layer, drawn instead of fitted."""
+    rng = np.random.default_rng(seed)
+    heads = model.config.get_text_config().num_attention_heads
+    numbers = rng.normal(0.0, 0.1, (layer_count(attention_layers(model)), 3, heads, 1))
+    return PerLayer(tuple(LogLinear(a, b, c) for a, b, c in numbers))
+
+
+def _time(
+    model: Any, case: Case, contestants: Contestants, length: int, new_tokens: int, repeats: int
+) -> dict[str, Any]:
+    """Return seconds per call and ratio of each contestant; where it generates, also what one more token asks."""
+    model.train(case.trains)
+    call = case.work(model, length, new_tokens)
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    compiled, asked, peak = dict.fromkeys(contestants, 0), {}, {}
+    # Compiled code is kept per contestant only if no other one runs between.
+    turns = 1 if case.compiled else repeats
+    for turn in range(turns):
+        for name, switch in contestants.items():
+            if case.compiled:
+                _forget()
+            with switch(model):
+                if turn == 0:
+                    for _ in range(2):
+                        call()
+                    peak[name] = _peak_gigabytes(call)
+                    asked[name] = _asked_per_step(model, case, length)
+                before = graphs_compiled()
+                for _ in range(repeats // turns):
+                    seconds[name].append(_wall_seconds(call))
+                compiled[name] += graphs_compiled() - before
+    model.zero_grad(set_to_none=True)
+    model.eval()
+    plain = median(seconds[PLAIN])
+    found: dict[str, Any] = {}
+    for name, times in seconds.items():
+        found[name] = {
+            "seconds": median(times),
+            "fastest": min(times),
+            "slowest": max(times),
+            "ratio": median(times) / plain,
+            "tokens_per_second": case.tokens(length, new_tokens) / median(times),
+            "peak_gigabytes": peak[name],
+            "compiled_after_warm_up": compiled[name],
+        }
+        if asked[name] is not None:
+            found[name] |= asked[name]
+    return {"contestants": found}
+
+
+def _asked_per_step(model: Any, case: Case, length: int) -> dict[str, float] | None:
+    """Return kernels and launches of a call; of generation, of one more token, by the difference of two calls."""
+    if not case.generates:
+        found = asked_of_device(case.work(model, length, 1))
+        return None if found is None else {"kernels_per_step": found.kernels, "launches_per_step": found.launches}
+    short, long = (asked_of_device(case.work(model, length, new)) for new in (COUNTED, 2 * COUNTED))
+    if short is None or long is None:
+        return None
+    per_token = long - short
+    return {
+        "kernels_per_step": per_token.kernels / COUNTED,
+        "launches_per_step": per_token.launches / COUNTED,
+    }
+
+
+def _wall_seconds(call: Callable[[], Any]) -> float:
+    _synchronise()
+    start = perf_counter()
+    call()
+    _synchronise()
+    return perf_counter() - start
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _peak_gigabytes(call: Callable[[], Any]) -> float:
+    """Return the most memory a call holds: of the device, or of the whole process where there is none."""
+    if not torch.cuda.is_available():
+        call()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() / 1e9
+
+
+def _forget() -> None:
+    """Drop compiled code and free memory, so that no contestant pays for or gains from another."""
+    torch._dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

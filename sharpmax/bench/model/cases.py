@@ -1,0 +1,105 @@
+"""What is timed on a whole model: reading a prompt, continuing it, a padded batch, a training step.
+
+Each case makes, from a model and the number of tokens, a call that does the work once. The call is what a user would
+write; nothing in it knows which attention runs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BATCH = 8  # sequences in a padded batch and in a training step
+PADDING = 0.75  # the shortest sequence of a padded batch has this share of the tokens less
+
+Work = Callable[..., Callable[[], Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of work: how a call is made, and how many tokens a call of it handles."""
+
+    about: str
+    work: Work
+    tokens: Callable[[int, int], int]
+    """(tokens of the prompt, new tokens) -> tokens that count towards tokens per second."""
+    generates: bool = False
+    compiled: bool = False
+    trains: bool = False
+
+
+def _prefill(model: Any, length: int, new: int) -> Callable[[], Any]:
+    ids = _ids(model, 1, length)
+    return _without_gradient(lambda: model(ids, use_cache=True, logits_to_keep=1))
+
+
+def _padded_prefill(model: Any, length: int, new: int) -> Callable[[], Any]:
+    ids = _ids(model, BATCH, length)
+    mask = _left_padding(ids)
+    return _without_gradient(lambda: model(ids, attention_mask=mask, use_cache=True, logits_to_keep=1))
+
+
+def _generate(model: Any, length: int, new: int, *, batch: int = 1, **options: Any) -> Callable[[], Any]:
+    ids = _ids(model, batch, length)
+    mask = _left_padding(ids) if batch > 1 else torch.ones_like(ids)
+    return lambda: model.generate(
+        ids, attention_mask=mask, max_new_tokens=new, min_new_tokens=new, do_sample=False, **options
+    )
+
+
+def _padded_generate(model: Any, length: int, new: int) -> Callable[[], Any]:
+    return _generate(model, length, new, batch=BATCH)
+
+
+def _static(model: Any, length: int, new: int) -> Callable[[], Any]:
+    return _generate(model, length, new, cache_implementation="static")
+
+
+def _training_step(model: Any, length: int, new: int) -> Callable[[], Any]:
+    ids = _ids(model, BATCH, length)
+
+    def step() -> float:
+        model.zero_grad(set_to_none=True)
+        loss = model(ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        return float(loss.detach())
+
+    return step
+
+
+CASES = {
+    "prefill": Case("read one prompt", _prefill, lambda length, new: length),
+    "padded prefill": Case(f"read a padded batch of {BATCH}", _padded_prefill, lambda length, new: BATCH * length),
+    "generate": Case("read one prompt and continue it", _generate, lambda length, new: new, generates=True),
+    "padded generate": Case(
+        f"the same, a padded batch of {BATCH}", _padded_generate, lambda length, new: BATCH * new, generates=True
+    ),
+    "static generate": Case(
+        "with a static cache, compiled by transformers",
+        _static,
+        lambda length, new: new,
+        generates=True,
+        compiled=True,
+    ),
+    "training step": Case(
+        f"forward and backward of {BATCH} sequences", _training_step, lambda length, new: BATCH * length, trains=True
+    ),
+}
+
+
+def _ids(model: Any, batch: int, length: int) -> Tensor:
+    generator = torch.Generator().manual_seed(length)
+    return torch.randint(1, model.config.vocab_size, (batch, length), generator=generator).to(model.device)
+
+
+def _left_padding(ids: Tensor) -> Tensor:
+    """Return the mask of a batch whose sequences are padded on the left, the first not at all, the last most."""
+    batch, length = ids.shape
+    hidden = torch.linspace(0, PADDING * length, batch, device=ids.device).long()
+    return (torch.arange(length, device=ids.device) >= hidden[:, None]).long()
+
+
+def _without_gradient(call: Callable[[], Any]) -> Callable[[], Any]:
+    return torch.no_grad()(call)

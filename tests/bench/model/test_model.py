@@ -1,0 +1,82 @@
+"""The benchmark of whole models runs on a CPU, in small, and counts what it says it counts."""
+
+import pytest
+import torch
+
+from sharpmax.bench import bench
+from sharpmax.bench.model import PLAIN, draw_figure, measure, random_card, show
+from sharpmax.bench.model.cases import BATCH, CASES
+from sharpmax.bench.model.counting import graphs_compiled
+from sharpmax.hf import sharpen
+from sharpmax.hf.models.shapes import LOGITS, random_model
+
+SMALL = {"models": ("tiny",), "lengths": (16,), "new_tokens": 2, "repeats": 1}
+
+
+@pytest.fixture(scope="module")
+def figures():
+    return measure(**SMALL, policies=("constant", "card"), only=("prefill", "padded generate", "training step"))
+
+
+def test_every_case_has_every_contestant_beside_plain(figures):
+    assert [result["case"] for result in figures["results"]] == ["prefill", "padded generate", "training step"]
+    for result in figures["results"]:
+        assert set(result["contestants"]) == {PLAIN, "constant", "card"}
+        assert result["contestants"][PLAIN]["ratio"] == 1.0
+        for found in result["contestants"].values():
+            assert 0 < found["fastest"] <= found["seconds"] <= found["slowest"]
+            assert found["compiled_after_warm_up"] == 0
+
+
+def test_tokens_per_second_count_what_the_case_makes(figures):
+    prefill, generated, trained = (result["contestants"][PLAIN] for result in figures["results"])
+    for found, tokens in ((prefill, 16), (generated, BATCH * 2), (trained, BATCH * 16)):
+        assert found["tokens_per_second"] == pytest.approx(tokens / found["seconds"])
+
+
+def test_the_table_and_the_figure_hold_what_was_measured(figures, tmp_path):
+    assert len(show(figures).rows) == 3
+    assert draw_figure(figures, tmp_path, "model").exists()
+
+
+def test_logits_of_random_weights_vary_as_said():
+    model = random_model("tiny", context=64, dtype=torch.float32, device="cpu")
+    found = []
+    with sharpen(model, observer=lambda layer, stats: found.append(stats.entropy[..., -1])), torch.no_grad():
+        model(torch.randint(1, 256, (8, 64)))
+    # Gaussian logits lose half their variance from log n; an entropy of log 64 would be a uniform row.
+    expected = torch.log(torch.tensor(64.0)) - LOGITS**2 / 2
+    assert torch.stack(found).mean() < torch.log(torch.tensor(64.0)) - 1.0
+    assert torch.stack(found).mean() > expected - 1.0
+
+
+def test_a_random_card_has_numbers_for_every_head_and_layer():
+    card = random_card(random_model("tiny", context=64, dtype=torch.float32, device="cpu"))
+    assert len(card.policies) == 2
+    assert all(policy.a.shape == (4, 1) for policy in card.policies)
+
+
+def test_a_new_graph_is_counted():
+    before = graphs_compiled()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert graphs_compiled() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"policies": ("zz",)}, "policies may name constant, paper, card, entropy-target, got zz"),
+        ({"only": ("decode",)}, "only may name prefill"),
+        ({"lengths": (1,)}, "expected lengths of at least 2, got 1"),
+        ({"models": ("huge",)}, "'huge' is neither a built-in model"),
+    ],
+)
+def test_what_is_not_there_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        measure(**{**SMALL, **wrong})
+
+
+def test_the_command_knows_it():
+    figures = bench("model", **SMALL, policies=("constant",), only=("generate",))
+    assert set(CASES) > {"generate"}
+    assert figures["results"][0]["case"] == "generate"
