@@ -79,8 +79,8 @@ BENCHMARKS = (
             "--models": {
                 "nargs": "+",
                 "metavar": "NAME",
-                "help": "shapes with random weights (smollm2, llama-1b, gemma-2b, tiny) or real models by name or folder "
-                "(default: the first three on a GPU, tiny on a CPU)",
+                "help": "shapes with random weights (smollm2, llama-1b, gemma-2b, tiny) or real models by name or "
+                "folder (default: the first three on a GPU, tiny on a CPU)",
             },
             "--policies": {
                 "nargs": "+",
@@ -90,8 +90,8 @@ BENCHMARKS = (
             "--only": {
                 "nargs": "+",
                 "metavar": "CASE",
-                "help": "'prefill', 'padded prefill', 'generate', 'padded generate', 'static generate', 'training step' "
-                "(default: all)",
+                "help": "'prefill', 'padded prefill', 'generate', 'padded generate', 'static generate', 'training "
+                "step' (default: all)",
             },
             "--lengths": {
                 "type": int,

@@ -69,6 +69,22 @@ EXPERIMENTS = (
         by_default=False,
     ),
     Experiment(
+        "recall",
+        "sharpmax.experiments.recall",
+        "Transformers trained to recall among 14 pairs, asked among 4,096, with sharp attention trained in or not",
+        {
+            "--arms": {
+                "nargs": "+",
+                "metavar": "ARM",
+                "help": "of softmax, paper, rising, paper-inference (default: all)",
+            },
+            "--seeds": {"type": int, "metavar": "N", "help": "models per arm (default: 5; quick: 2)"},
+            "--steps": {"type": int, "metavar": "N", "help": "training steps (default: 5000; quick: 40)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+        },
+        by_default=False,
+    ),
+    Experiment(
         "clrs-text",
         "sharpmax.experiments.clrs_text",
         "thirty algorithms learned on short inputs, asked on longer ones, with and without sharp attention",

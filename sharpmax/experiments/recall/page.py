@@ -1,0 +1,109 @@
+"""The page of the recall experiment: accuracy by size, differences to softmax paired over seeds, entropies by layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.stats import ttest_rel
+
+from sharpmax.experiments.recall.arms import ARMS, SOFTMAX
+from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.runs.run_folder import RunFolder
+
+Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+def summarise(answers: Answers) -> dict[str, Any]:
+    """Return accuracy per seed of every arm and size, its mean, and the paired difference to softmax."""
+    accuracy = {
+        arm: {size: [float(np.mean(s) / one["questions"]) for s in one["right"]] for size, one in by_size.items()}
+        for arm, by_size in answers.items()
+    }
+    return {
+        arm: {
+            size: {"accuracy": values, "mean": float(np.mean(values)), **_difference(values, accuracy[SOFTMAX][size])}
+            for size, values in by_size.items()
+        }
+        for arm, by_size in accuracy.items()
+    }
+
+
+def _difference(values: list[float], plain: list[float]) -> dict[str, Any]:
+    apart = np.subtract(values, plain)
+    found: dict[str, Any] = {"difference": float(apart.mean()), "interval": None, "p_value": None}
+    if len(values) > 2 and apart.std() > 0:  # of two seeds nothing can be said
+        test = ttest_rel(values, plain)
+        found |= {"interval": [float(end) for end in test.confidence_interval()], "p_value": float(test.pvalue)}
+    return found
+
+
+def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
+    """Draw the figure into the run folder and write the page beside it."""
+    display(metrics).save(folder.figures, "accuracy")
+    trained = metrics["trained_pairs"][1]
+    page = Page(
+        "Recall in a deep model",
+        f"Transformers of {metrics['parameters']:,} parameters learn to recall values by their keys among at most "
+        f"{trained} pairs. Do they still find them among thousands, and does sharpening help?",
+        [
+            Text(verdict(metrics), "What was found"),
+            table(metrics),
+            Figure("figures/accuracy.svg", "Both tokens of the value right, mean and range of the seeds.", "Accuracy."),
+            Text(
+                "Varied: the rule in every head, the seed, the number of pairs asked. Not varied: the task, the size "
+                "of the model, its positions (half of the heads without, half with ALiBi), the learning rate."
+            ),
+        ],
+    )
+    page.save(folder.path)
+    return page
+
+
+def verdict(metrics: dict[str, Any]) -> str:
+    """Say at which sizes the paper's rule, trained in, is ahead of softmax, behind it, or neither."""
+    if "paper" not in metrics["summary"]:
+        return "The paper's rule was not among the arms."
+    sides: dict[str, list[str]] = {"ahead of": [], "behind": [], "within chance of": []}
+    for size, found in metrics["summary"]["paper"].items():
+        ends = found["interval"]
+        side = (
+            "within chance of" if ends is None or ends[0] <= 0 <= ends[1] else "ahead of" if ends[0] > 0 else "behind"
+        )
+        sides[side].append(size)
+    said = [f"{side} softmax at {', '.join(sizes)} pairs" for side, sizes in sides.items() if sizes]
+    return f"The paper's rule, trained in, is {'; '.join(said)} (95 % intervals, paired over seeds)."
+
+
+def table(metrics: dict[str, Any]) -> Table:
+    """Return mean accuracy in percent by arm and size, and how far it is from softmax."""
+    rows = []
+    for arm, by_size in metrics["summary"].items():
+        cells = []
+        for found in by_size.values():
+            ends = found["interval"]
+            apart = "" if ends is None else f" ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f})"
+            cells.append(f"{100 * found['mean']:.1f}{apart}")
+        rows.append([ARMS[arm].label, *cells])
+    caption = "Accuracy in percent; in brackets the 95 % interval of the difference to softmax, paired over seeds."
+    return Table(["", *(f"{int(size):,} pairs" for size in metrics["sizes"])], rows, caption)
+
+
+def display(metrics: dict[str, Any]) -> CurvesDisplay:
+    """Return accuracy against the number of pairs, a curve per arm."""
+    curves = []
+    for arm, by_size in metrics["summary"].items():
+        values = [[100 * a for a in found["accuracy"]] for found in by_size.values()]
+        curves.append(
+            Curve(
+                ARMS[arm].label,
+                metrics["sizes"],
+                [float(np.mean(v)) for v in values],
+                [min(v) for v in values],
+                [max(v) for v in values],
+            )
+        )
+    trained = metrics["trained_pairs"][1]
+    return CurvesDisplay(
+        curves, "pairs", "accuracy (%)", "Recall", [Mark(f"trained up to {trained}", x=trained)], y_limits=(0.0, 104.0)
+    )
