@@ -151,7 +151,7 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     assert "no token holds 50% beyond" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("source", ["--text text.txt", "--task maximum"])
+@pytest.mark.parametrize("source", ["--text text.txt", pytest.param("--task maximum", marks=pytest.mark.slow)])
 def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_path, capsys, monkeypatch):
     from sharpmax.cli import main
 
