@@ -20,6 +20,13 @@ if importlib.util.find_spec("hypothesis"):
 if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# JAX keeps what it compiled between runs, in programs that the tests start too; it reads this when it is imported.
+# With a bound on the size it locks the folder, so several processes can share it.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sharpmax" / "jax-tests"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
 
 def pytest_runtest_setup(item):
     """Fail a test that was asked to run on a GPU where there is none: a skip would look like a success."""
