@@ -76,6 +76,7 @@ def test_a_finished_arm_is_not_trained_again(root, monkeypatch):
     assert after["policy"] == before["policy"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_finished_run_goes_on_to_more_seeds_and_trains_those_alone(tmp_path, monkeypatch):
     few = {"quick": True, "steps": 4, "arms": ("plain", "paper"), "device": "cpu"}

@@ -138,7 +138,7 @@ def test_code_that_continues_a_training_is_named_beside_the_code_that_began_it(w
         assert_same(continued.params, whole.params)
 
 
-@pytest.mark.parametrize("encoder", ["linear", "mlp"])
+@pytest.mark.parametrize("encoder", ["linear", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("isotropic", [True, False])
 def test_training_commutes_with_a_rotation_of_the_inputs_only_if_isotropic(encoder, isotropic):
     with jax.enable_x64(True):
