@@ -1,8 +1,10 @@
-# Two commands, from nothing but Python 3.11+ and make:
-#   make reproduce   the theorem and the paper's experiment, in one report.html  (ARGS="bounds --quick" for less)
-#   make test        runs every check that guards it                         (ARGS="-k policies" for fewer)
-# Both build .venv once, against constraints.txt; after that they start at once. And a third, in .venv-oldest:
-#   make test-oldest runs the tests with the oldest Python and packages that pyproject.toml allows
+# From nothing but Python 3.11+ and make:
+#   make reproduce    the theorem and the paper's experiment, in one report.html    (ARGS="bounds --quick" for less)
+#   make test         source checks and all tests but the slow ones: minutes        (ARGS="-k policies" for fewer)
+#   make test-slow    the tests marked slow: trainings, builds, clean environments
+#   make test-gpu     the kernels on this machine's GPU            (PYTHON=python3 to install nothing and use that one)
+#   make test-oldest  the tests with the oldest Python and packages that pyproject.toml allows
+# The first use builds .venv against constraints.txt (test-oldest: .venv-oldest); after that they start at once.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,10 +16,14 @@ INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constr
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
 
-.PHONY: help reproduce test test-oldest clean
+# Two processes share the tests. Each starts with half of the files in order, so it builds what a file shares once;
+# the one that is done first takes over from the other.
+PYTEST := -m pytest -n 2 --dist worksteal
+
+.PHONY: help reproduce test test-slow test-gpu test-oldest clean
 
 help:
-	@sed -n '2,5s/^#   //p' Makefile
+	@sed -n 's/^#   make/make/p' Makefile
 
 reproduce: $(VENV)/installed-reproduce
 	$(BIN)/sharpmax reproduce $(ARGS)
@@ -27,11 +33,25 @@ test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/python $(PYTEST) $(ARGS)
+
+test-slow: $(VENV)/installed-test
+	$(BIN)/python $(PYTEST) -m "slow and not gpu" $(ARGS)
+
+# Every test that launches a kernel, the slow ones too: what an interpreter takes minutes for, a GPU does at once.
+# PYTHON is used as it is: a machine with a GPU often has its own PyTorch and JAX, and may install nothing.
+GPU_TESTS := tests/torch tests/jax tests/hf/sharpen/test_kernels.py tests/hf/finetune/test_fused_row.py
+GPU_PYTHON := $(or $(PYTHON),$(BIN)/python)
+test-gpu: $(if $(PYTHON),,$(VENV)/installed-test)
+	@test -e /dev/nvidiactl || { echo 'make test-gpu needs an NVIDIA GPU, and this machine has no /dev/nvidiactl.' >&2; exit 2; }
+	export XLA_PYTHON_CLIENT_PREALLOCATE=false; \
+	spread=$$($(GPU_PYTHON) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null); \
+	$(GPU_PYTHON) -m pytest $$spread -m "" -o filterwarnings=default $(GPU_TESTS) $(ARGS)
 
 # Old versions warn of one another. Left out are the tests of what reads the source and of what is pinned.
 test-oldest: $(OLDEST)/installed
-	$(OLDEST)/bin/pytest -n 2 -o filterwarnings=default --ignore tests/test_imports.py --ignore tests/test_makefile.py $(ARGS)
+	$(OLDEST)/bin/python $(PYTEST) -m "not gpu" -o filterwarnings=default \
+	  --ignore tests/test_imports.py --ignore tests/test_makefile.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(OLDEST)

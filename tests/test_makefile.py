@@ -30,7 +30,7 @@ def make(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("command", ["reproduce", "test", "test-oldest"])
+@pytest.mark.parametrize("command", ["reproduce", "test", "test-slow", "test-oldest"])
 def test_without_a_usable_python_it_says_what_to_do(make, command):
     done = make("PYTHON=no-such-python", command)
     assert done.returncode != 0
@@ -43,12 +43,32 @@ def test_installs_once_and_again_when_a_pin_changes(make, tmp_path):
     (tmp_path / ".venv").mkdir()
     for stamp in ("created", "installed-reproduce", "installed-test"):
         (tmp_path / ".venv" / stamp).touch()
-    for command in ("reproduce", "test"):
+    for command in ("reproduce", "test", "test-slow", "test-gpu"):
         assert "pip install" not in make("--dry-run", command).stdout
     later = time.time() + 10
     os.utime(tmp_path / "constraints.txt", (later, later))
     for command in ("reproduce", "test"):
         assert "pip install" in make("--dry-run", command).stdout
+
+
+def test_slow_tests_are_run_by_their_own_command_and_by_ci(make):
+    assert '-m "slow and not gpu"' in make("--dry-run", "test-slow").stdout
+    assert "test test-slow" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_on_a_gpu_a_python_that_is_named_is_used_as_it_is(make):
+    said = make("--dry-run", "PYTHON=python-of-the-machine", "test-gpu").stdout
+    assert "python-of-the-machine -m pytest" in said
+    assert '-m ""' in said
+    assert "pip install" not in said
+    assert ".venv" not in said
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+def test_without_a_gpu_its_tests_say_so(make):
+    done = make("PYTHON=python3", "test-gpu")
+    assert done.returncode != 0
+    assert "needs an NVIDIA GPU" in done.stderr
 
 
 def declared() -> list[Requirement]:

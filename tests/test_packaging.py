@@ -46,6 +46,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {name.split("/")[0].split("-")[0] for name in names} == {"sharpmax"}
 
 
+@pytest.mark.slow  # pip has to be installed first
 def test_the_installed_command_works_outside_the_checkout(clean, tmp_path):
     def run(*command: str) -> str:
         return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout

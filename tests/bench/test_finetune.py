@@ -20,6 +20,7 @@ def test_every_policy_is_measured_beside_plain_attention():
     assert show(found).row_count == 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_blocks_are_measured_beside_the_model_as_it_is(monkeypatch):
     monkeypatch.setattr(train, "compiled", partial(train.compiled, backend="aot_eager"))

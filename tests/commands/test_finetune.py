@@ -127,6 +127,7 @@ def test_a_card_that_was_edited_makes_another_run(tmp_path, capsys):
     assert "another config (policy" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_processes_train_together(tmp_path):
     """`accelerate launch` on two processes of a CPU: the loss falls, one of them writes, and no step is lost."""
     launch = [

@@ -233,10 +233,13 @@ def test_a_huge_beta_is_hard_attention(dtype):
 
 
 def test_statistics_come_back_for_policies_that_still_learn():
-    rows = jnp.asarray(np.random.default_rng(0).normal(size=(2, 9)))
-    jax.jit(lambda c: softmax(rows, Polynomial((c, 1.0)), return_stats=True))(0.3)
-    leaf = torch.tensor(0.3, requires_grad=True)
-    softmax(torch.zeros(2, 9), Polynomial((leaf, 1 + leaf)), return_stats=True)
+    rows = np.random.default_rng(0).normal(size=(2, 9))
+    expected = softmax(rows, Polynomial((0.3, 1.0)), return_stats=True)[1].inverse_temperature
+    leaf = torch.tensor(0.3, requires_grad=True, dtype=torch.float64)
+    _, traced = jax.jit(lambda c: softmax(jnp.asarray(rows), Polynomial((c, 1.0)), return_stats=True))(0.3)
+    _, learned = softmax(torch.tensor(rows), Polynomial((leaf, 1.0)), return_stats=True)
+    np.testing.assert_allclose(traced.inverse_temperature, expected, rtol=1e-5)
+    np.testing.assert_allclose(learned.inverse_temperature.detach(), expected, rtol=1e-12)
 
 
 LEARNABLE = [

@@ -26,7 +26,8 @@ POLICIES = [
     LogLinear(b=0.2, c=0.3),
     Table((0.5, 3.0), (1.0, 4.0)),
 ]
-COMPILED = [*POLICIES, PerHead((PAPER, EntropyTarget(0.5), Constant(2.0)))]
+SOLVED = PerHead((PAPER, EntropyTarget(0.5), Constant(2.0)))
+COMPILED = [*POLICIES, pytest.param(SOLVED, marks=pytest.mark.slow)]
 row = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-50, 50, width=64))
 
 
@@ -168,6 +169,7 @@ def test_torch_compile_without_graph_breaks(policy):
 @pytest.mark.skipif(
     shutil.which("g++") is None and "CI" not in os.environ, reason="torch.compile needs a C++ compiler; CI requires it"
 )
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own parts
 def test_torch_compile_to_machine_code():
     logits = torch.randn(4, 17, generator=torch.Generator().manual_seed(0), requires_grad=True)

@@ -34,7 +34,7 @@ def in_float64(head):
     return widen(params), widen(batch)
 
 
-@pytest.mark.parametrize("beta", [1.0, 3.7])
+@pytest.mark.parametrize("beta", [pytest.param(1.0, marks=pytest.mark.slow), 3.7])
 def test_folded_equals_direct_with_its_gradients_in_float64(head, beta):
     with jax.enable_x64(True):
         params, batch = in_float64(head)

@@ -96,7 +96,7 @@ def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path, capsys)
 
 
 @on_cpu
-@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("learns", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_models_ask_beyond_a_causal_mask_is_judged_as_asked(learns):
     """On a CPU, where the benchmark does not time it: every setting is served, and right."""
     inputs = draw("sharpened", length=64, width=16, tokens=128, features=32, dtype=torch.float32, device="cpu", seed=0)
@@ -326,6 +326,7 @@ def test_a_kernel_is_called_by_its_own_name(kernel, name):
     assert short(kernel) == name
 
 
+@pytest.mark.slow
 @on_cpu
 def test_memory_of_chunked_is_linear():
     """Four times the tokens take about four times the memory; a matrix of logits would take sixteen times."""

@@ -8,6 +8,7 @@ from sharpmax.bench.attention import jax as benchmark
 from sharpmax.cli import main
 
 
+@pytest.mark.slow  # the benchmark's other framework, below, prints the same table
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
 def test_the_cpu_table():
     figures = benchmark.measure(lengths=[64], widths=[64], repeats=1)

@@ -13,6 +13,9 @@ from tests.core.normalisers.cases import NORMALISERS, cascade
 ONE_OF_EACH = list({type(kind): kind for kind in reversed(NORMALISERS)}.values())
 """Other fields are for the values, which test_values and test_threshold hold to their definitions."""
 
+ROWS = (3, 9)
+"""One shape for all laws where shape does not matter: JAX compiles every operation once for each."""
+
 
 @pytest.fixture(params=ONE_OF_EACH, ids=str)
 def normaliser(request):
@@ -24,9 +27,9 @@ def some_logits(*shape, scale=2.0):
 
 
 def test_masked_is_removed_whatever_it_held(library, normaliser):
-    logits = some_logits(4, 12)
-    visible = np.random.default_rng(1).random((4, 12)) < 0.6
-    hidden = np.where(visible, logits, np.resize([np.nan, np.inf, -np.inf, 1e30], (4, 12)))
+    logits = some_logits(*ROWS)
+    visible = np.random.default_rng(1).random(ROWS) < 0.6
+    hidden = np.where(visible, logits, np.resize([np.nan, np.inf, -np.inf, 1e30], ROWS))
     weights = library.numpy(normaliser(library.array(hidden), where=library.array(visible)))
     minus_inf = library.numpy(normaliser(library.array(np.where(visible, logits, -np.inf))))
     np.testing.assert_array_equal(minus_inf, weights)
@@ -37,18 +40,18 @@ def test_masked_is_removed_whatever_it_held(library, normaliser):
 
 def test_an_empty_row_is_zero_and_a_row_of_no_items_nothing(library, normaliser):
     visible = np.array([[False], [True]])
-    weights = library.numpy(normaliser(library.array(np.ones((2, 5))), where=library.array(visible)))
+    weights = library.numpy(normaliser(library.array(np.ones((2, 9))), where=library.array(visible)))
     np.testing.assert_array_equal(weights[0], 0)
     assert (weights[1] >= 0).all()
     assert weights[1].any()
     assert normaliser(library.array(np.zeros((3, 0)))).shape == (3, 0)
-    assert normaliser(library.array(np.zeros((0, 5)))).shape == (0, 5)
+    assert normaliser(library.array(np.zeros((0, 9)))).shape == (0, 9)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_poison_fills_its_row_and_no_other(library, normaliser, poison):
-    logits = some_logits(3, 6)
+    logits = some_logits(*ROWS)
     clean = library.numpy(normaliser(library.array(logits)))
     logits[1, 2] = poison
     weights = library.numpy(normaliser(library.array(logits)))
@@ -57,13 +60,13 @@ def test_poison_fills_its_row_and_no_other(library, normaliser, poison):
 
 
 def test_it_says_truly_whether_a_shift_changes_it(library, normaliser):
-    logits = some_logits(5, 9)
+    logits = some_logits(*ROWS)
     before, after = (library.numpy(normaliser(library.array(logits + shift))) for shift in (0.0, 3.0))
     assert np.allclose(before, after, atol=1e-12) == normaliser.ignores_shift
 
 
 def test_it_says_truly_whether_it_sums_to_one(library, normaliser):
-    logits = some_logits(5, 9)
+    logits = some_logits(*ROWS)
     logits[0] = -3.0
     logits[1, 1:] = -np.inf
     sums = library.numpy(normaliser(library.array(logits))).sum(-1)
@@ -134,7 +137,7 @@ def test_a_mask_or_axis_that_does_not_fit_is_refused(normaliser):
 
 
 def test_jit_vmap_and_checkpoint(normaliser):
-    logits = jnp.asarray(some_logits(4, 3, 17), jnp.float32)
+    logits = jnp.asarray(some_logits(4, *ROWS), jnp.float32)
     transformed = jax.jit(jax.vmap(jax.checkpoint(normaliser)))(logits)
     np.testing.assert_allclose(transformed, normaliser(logits), rtol=1e-5, atol=1e-6)
 
@@ -171,12 +174,12 @@ def both_gradients(normaliser, logits, heed, visible=None):
 
 def test_gradients_are_those_of_differences(normaliser):
     """Hard has that of softmax instead."""
-    logits, heed = some_logits(3, 9), np.random.default_rng(1).normal(size=(3, 9))
+    logits, heed = some_logits(*ROWS), np.random.default_rng(1).normal(size=ROWS)
     logits[1, 4:] = -np.inf
     gradient = both_gradients(normaliser, logits, heed)
     judge = Softmax() if isinstance(normaliser, Hard) else normaliser
     assert np.abs(gradient).max() > 1e-4
-    for index in np.ndindex(3, 9):
+    for index in np.ndindex(ROWS):
         bump = np.zeros_like(logits)
         bump[index] = 1e-6
         numeric = ((judge(logits + bump) - judge(logits - bump)) * heed).sum() / 2e-6
@@ -191,10 +194,10 @@ def test_torch_agrees_with_its_own_numerical_gradients(normaliser):
 
 
 def test_hidden_items_and_empty_rows_have_gradient_zero_whatever_they_hold(normaliser):
-    logits = np.resize([0.5, np.nan, 1.0, np.inf, -np.inf, 1e30, -1e30, 1.5], (3, 8))
-    visible = np.resize([True, False, True, False, True, False, True, True], (3, 8))
+    logits = np.resize([0.5, np.nan, 1.0, np.inf, -np.inf, 1e30, -1e30, 1.5], ROWS)
+    visible = np.resize([True, False, True, False, True, False, True, True], ROWS)
     visible[1] = False
-    gradient = both_gradients(normaliser, logits, np.arange(24.0).reshape(3, 8), visible)
+    gradient = both_gradients(normaliser, logits, np.arange(27.0).reshape(ROWS), visible)
     assert np.isfinite(gradient).all()
     np.testing.assert_array_equal(gradient[~visible | (logits == -np.inf)], 0)
     assert gradient[0].any()
@@ -211,8 +214,8 @@ def test_gradients_of_extreme_rows_are_finite(normaliser, row, dtype):
 
 
 def test_poison_spares_the_gradient_of_other_rows(normaliser):
-    logits = some_logits(3, 6)
-    heed = np.random.default_rng(1).normal(size=(3, 6))
+    logits = some_logits(*ROWS)
+    heed = np.random.default_rng(1).normal(size=ROWS)
     clean = both_gradients(normaliser, logits, heed)
     logits[1, 2] = np.nan
     leaf = torch.tensor(logits, requires_grad=True)

@@ -52,6 +52,7 @@ def test_what_is_switched_on_at_inference_has_the_heads_of_softmax(root):
     assert metrics["first"]["entropy-target"] == metrics["first"][SOFTMAX]  # no temperature changes the ranking
 
 
+@pytest.mark.slow
 def test_other_arms_join_the_same_run_and_change_none(root):
     before = metrics_of(root)
     file = folder(root) / "config.json"

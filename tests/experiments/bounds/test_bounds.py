@@ -37,6 +37,7 @@ def metrics(quick):
     return json.loads((quick / "metrics.json").read_text())
 
 
+@pytest.mark.slow  # tests/runs interrupts a smaller run
 def test_a_killed_run_continues_and_ends_the_same(quick, tmp_path, monkeypatch):
     script = KILL_AFTER.format(signal=int(signal.SIGKILL))
     assert subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True).returncode == -signal.SIGKILL

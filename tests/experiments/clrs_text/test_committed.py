@@ -56,6 +56,7 @@ def test_every_record_carries_its_commit_and_the_docs_name_them_all(metrics):
         assert f"at {drawn[:7]}" in text
 
 
+@pytest.mark.slow
 def test_every_number_follows_from_the_records(metrics, records):
     again = json.loads(json.dumps(measured(STUDY, step("test"), records)))
     assert len(records) == 16

@@ -41,6 +41,7 @@ def test_nothing_to_ask_is_refused(options):
         clrs_text_task(**{"algorithms": ("bfs",), "lengths": (4,), **options})
 
 
+@pytest.mark.slow  # it learns answers by heart first; tests/hf/models/test_harness.py asks a model as it is
 @pytest.mark.filterwarnings("ignore")
 def test_the_harness_says_what_one_pass_says_with_and_without_a_card(tmp_path):
     import lm_eval

@@ -2,6 +2,7 @@
 
 import json
 import time
+import warnings
 
 import pytest
 
@@ -19,14 +20,17 @@ from sharpmax.tasks.clrs_text.corpus import corpus, held_out
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
-def test_quick_runs_from_data_to_report(root):
-    began = time.process_time()
-    report = reproduce("clrs-text", out=root, quick=True)
+    """The folder of a whole quick run, which takes less than two minutes of one processor."""
+    out, began = tmp_path_factory.mktemp("runs"), time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the Trainer warns of itself
+        reproduce("clrs-text", out=out, quick=True)
     assert time.process_time() - began < 120
+    return out
+
+
+@pytest.mark.slow
+def test_quick_runs_from_data_to_report(root):
     folder = root / "clrs-text" / "gemma-tiny-quick"
     metrics = json.loads((folder / "metrics.json").read_text())
     assert {run["arm"] for run in metrics["runs"]} == {"plain", "paper", "ssmax", "learn"}
@@ -35,12 +39,13 @@ def test_quick_runs_from_data_to_report(root):
     for run in metrics["runs"]:
         assert run["generation"]["agree"] == run["generation"]["asked"] == 6
         assert run["origin"]["device"]  # of the machine that trained it, whichever draws the page
-    text = report.read_text()
+    text = (root / "report.html").read_text()
     assert "heapsort, MST-Kruskal and bubble sort" in text
     assert "sharpened at inference only" in text
     assert "All thirty algorithms, as committed: smollm2 on NVIDIA H200" in text
 
 
+@pytest.mark.slow
 def test_every_number_follows_from_the_records(root):
     folder = root / "clrs-text" / "gemma-tiny-quick"
     study = plan_study(seed=0, quick=True)
@@ -54,6 +59,7 @@ def test_every_number_follows_from_the_records(root):
     assert again.items() <= metrics.items()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_finished_arm_is_not_trained_again(root, monkeypatch):
     record = root / "clrs-text" / "gemma-tiny-quick" / "steps" / "learn-seed1.json"
@@ -70,6 +76,7 @@ def test_a_finished_arm_is_not_trained_again(root, monkeypatch):
     assert after["policy"] == before["policy"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_finished_run_goes_on_to_more_seeds_and_trains_those_alone(tmp_path, monkeypatch):
     few = {"quick": True, "steps": 4, "arms": ("plain", "paper"), "device": "cpu"}
@@ -97,6 +104,7 @@ def test_a_finished_run_goes_on_to_more_seeds_and_trains_those_alone(tmp_path, m
         run_study(tmp_path, seeds=1, **few)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_answers_to_other_questions_are_not_continued(root, monkeypatch):
     file = root / "clrs-text" / "gemma-tiny-quick" / "steps" / "test.json"

@@ -39,7 +39,10 @@ def plainly(head, params, rotation, policies, drawn, blocks, width):
     return np.stack(correct), np.stack([w.max(axis=-1) for w in weights]), logits, priority
 
 
-@pytest.mark.parametrize(("block", "rotated"), [(64, False), (16, True)], ids=["one block", "streamed, rotated"])
+@pytest.mark.parametrize(
+    ("block", "rotated"),
+    [pytest.param(64, False, marks=pytest.mark.slow, id="one block"), pytest.param(16, True, id="streamed, rotated")],
+)
 def test_every_rule_equals_one_softmax_over_all_items(block, rotated, monkeypatch):
     monkeypatch.setattr(f"{MODULE}.BLOCK", block)
     jax.clear_caches()  # jit keeps what it traced with the other block

@@ -42,6 +42,7 @@ def test_every_figure_of_the_page_is_there_and_the_report_holds_it(root):
     assert "Table 1" in write_report(root).read_text()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not(root, tmp_path):
     again, other = run(tmp_path, **SMALL), run(tmp_path, seed=1, **SMALL)
     first = json.loads((folder(root) / "metrics.json").read_text())
@@ -49,6 +50,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(root, tmp_pat
     assert other["accuracy"] != first["accuracy"]
 
 
+@pytest.mark.slow
 def test_a_recipe_of_ones_own_is_run_and_told(tmp_path):
     mine = replace(PAPER_RECIPE, name="mine", head=replace(PAPER_RECIPE.head, width=16, gelu="exact", biased=True))
     metrics = run(tmp_path, recipe=mine, **SMALL)

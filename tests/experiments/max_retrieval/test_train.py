@@ -56,6 +56,7 @@ def whole():
     return train_heads(TINY, seed=0, seeds=2)
 
 
+@pytest.mark.slow  # another process is killed; below, the same process is interrupted
 def test_a_killed_run_continues_and_ends_bit_equal(whole, tmp_path):
     process = subprocess.Popen([sys.executable, "-c", TRAIN_TINY, str(tmp_path)])
     deadline = time.monotonic() + 120
@@ -121,7 +122,7 @@ def test_a_checkpoint_replaces_the_older_one_and_refuses_another_tree(tmp_path):
         load_checkpoint(tmp_path, tree)
 
 
-def test_code_that_continues_a_training_is_named_beside_the_code_that_began_it(tmp_path, monkeypatch):
+def test_code_that_continues_a_training_is_named_beside_the_code_that_began_it(whole, tmp_path, monkeypatch):
     def stop_late(step, loss):
         if step == 48:
             raise KeyboardInterrupt
@@ -132,10 +133,12 @@ def test_code_that_continues_a_training_is_named_beside_the_code_that_began_it(t
         train(report=stop_late)
     for code in ("after", "too late to do anything"):
         monkeypatch.setattr("sharpmax.experiments.max_retrieval.train.commit", lambda code=code: code)
-        assert train().commits == {"before", "after"}
+        continued = train()
+        assert continued.commits == {"before", "after"}
+        assert_same(continued.params, whole.params)
 
 
-@pytest.mark.parametrize("encoder", ["linear", "mlp"])
+@pytest.mark.parametrize("encoder", ["linear", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("isotropic", [True, False])
 def test_training_commutes_with_a_rotation_of_the_inputs_only_if_isotropic(encoder, isotropic):
     with jax.enable_x64(True):

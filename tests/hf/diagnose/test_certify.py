@@ -121,6 +121,7 @@ def test_a_head_built_to_reach_the_bound_reaches_it():
             for head in range(4):
                 block.attn.c_attn.weight[:, start + head * 8] = v
     certificates = [head for head in certify(loaded, TEXT, length=64) if head.layer == 0]
+    assert len(certificates) == 4
     for head in certificates:
         assert 0.9 * head.proved_spread <= head.measured_spread <= head.proved_spread * (1 + 1e-5)
 

@@ -25,7 +25,7 @@ def losses(policy, folder, **options):
     return [loss for _, loss in done.losses]
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_losses_agree_and_one_compilation_serves_layers_steps_and_policies(bf16, tmp_path, monkeypatch):
     """Through autograd's graphs; the compiler's own kernels take a minute to build on a processor."""
     monkeypatch.setattr(module, "compiled", partial(compiled, backend="aot_eager"))

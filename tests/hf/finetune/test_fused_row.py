@@ -21,7 +21,7 @@ from tests.hf.families import VOCABULARY, build
 
 pytestmark = pytest.mark.skipif("hybrid" not in IMPLEMENTATIONS, reason="Triton is not installed")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-POLICIES = {"plain": None, "paper": sharpmax.PAPER, "by length": sharpmax.LengthScaled.ssmax(0.43)}
+SLOWLY = pytest.param(sharpmax.PAPER, marks=pytest.mark.slow, id="paper")  # its statistics, as Python, too
 SHARPER = 3
 """A random model attends evenly; logits so much sharper make every masking mistake show."""
 
@@ -71,7 +71,10 @@ def followed(monkeypatch):
     return roads
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param(None, id="plain"), SLOWLY, pytest.param(sharpmax.LengthScaled.ssmax(0.43), id="by length")],
+)
 def test_one_call_a_layer_errs_no_more_than_its_batches(policy, monkeypatch):
     exact_loss, exact = step(model(dtype=torch.float64), policy, implementation=None)
     roads = followed(monkeypatch)
@@ -100,7 +103,7 @@ def test_what_the_kernels_cannot_do_goes_in_batches(family, dtype, monkeypatch):
     assert roads == ["batches"] * 2
 
 
-@pytest.mark.parametrize("policy", [None, sharpmax.PAPER], ids=["plain", "paper"])
+@pytest.mark.parametrize("policy", [pytest.param(None, id="plain"), SLOWLY])
 def test_a_window_that_hides_nothing_is_none(policy, monkeypatch):
     """Longer than every example, though not than the row."""
     roads = followed(monkeypatch)

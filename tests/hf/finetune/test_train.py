@@ -219,6 +219,7 @@ run(sys.argv[1], "learn", LONGER, report=None)
 """
 
 
+@pytest.mark.slow  # two processes and three trainings; a broken checkpoint, above, is the same within one process
 def test_a_run_killed_in_the_middle_ends_with_the_same_metrics(tmp_path):
     """kill -9 between two checkpoints, then the same command: the same losses, step for step, and the same weights."""
     from safetensors.torch import load_file

@@ -49,6 +49,7 @@ def test_constant_one_is_the_encoder(name):
     assert (ours - judge).abs().max() <= 2 * (plain - judge).abs().max() + 2 * 2**-23 * judge.abs().max()
 
 
+@pytest.mark.slow
 def test_the_papers_rule_in_every_head_hurts_smollm2(smollm2):
     """Without training, all 270 heads at once: measured here first as perplexity 17.9 -> 106.2, windows of 512."""
     plain = perplexity(smollm2, LICENSE, 512)

@@ -42,6 +42,7 @@ def test_neither_tensorflow_nor_clrs_stays_imported_and_random_is_untouched():
     assert not {name.split(".")[0] for name in sys.modules} & {"tensorflow", "clrs"}
 
 
+@pytest.mark.slow
 def test_a_tensorflow_that_is_there_stays():
     code = (
         "import sys, types\n"
