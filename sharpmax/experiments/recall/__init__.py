@@ -17,7 +17,7 @@ from sharpmax.core.cards import policy_to_json
 from sharpmax.experiments.recall.arms import ARMS, arms_named
 from sharpmax.experiments.recall.exam import examine
 from sharpmax.experiments.recall.page import summarise, tell
-from sharpmax.experiments.recall.train import Recipe, train
+from sharpmax.experiments.recall.train import Recipe, train_seeds
 from sharpmax.extras import extra
 from sharpmax.models.transformer import Params, Transformer
 from sharpmax.runs.progress import report_as
@@ -111,7 +111,7 @@ def run(
 
 def _trained(scale: Scale, recipe: Recipe, arm: str, seeds: list[int], folder: RunFolder, device: str) -> Params:
     report = report_as(f"recall, {arm}")
-    return train(
+    return train_seeds(
         scale.model,
         recipe,
         ARMS[arm].policy,

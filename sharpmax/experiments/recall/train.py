@@ -34,7 +34,7 @@ class Recipe:
     weight_decay: float = 0.01
 
 
-def train(
+def train_seeds(
     model: Transformer,
     recipe: Recipe,
     policy: Policy,
