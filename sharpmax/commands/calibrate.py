@@ -55,12 +55,12 @@ from sharpmax.hf.calibrate.judge import (
 )
 from sharpmax.hf.calibrate.learn import learn
 from sharpmax.hf.calibrate.match import match
-from sharpmax.hf.calibrate.paired import Paired
 from sharpmax.hf.calibrate.splits import text_of
 from sharpmax.hf.models.load import LoadedModel, load
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.runs.run_folder import RunFolder, run_name
+from sharpmax.statistics import Paired
 
 with extra("hf"):
     pass

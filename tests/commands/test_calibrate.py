@@ -11,7 +11,7 @@ from sharpmax.commands import calibrate
 from sharpmax.core.cards import load_card
 from sharpmax.hf.calibrate.answers import Answered
 from sharpmax.hf.calibrate.judge import Sheet
-from sharpmax.hf.calibrate.paired import paired, paired_accuracy
+from sharpmax.statistics import paired, paired_accuracy
 from tests.hf.tiny import tiny
 
 

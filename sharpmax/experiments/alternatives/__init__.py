@@ -21,7 +21,7 @@ from rich.progress import Progress
 from sharpmax.experiments.alternatives.arms import ARMS, SOFTMAX, Arm, arms_named
 from sharpmax.experiments.alternatives.judge import judge_arm
 from sharpmax.experiments.alternatives.page import tell
-from sharpmax.experiments.alternatives.statistics import summarise
+from sharpmax.experiments.alternatives.summary import summarise
 from sharpmax.experiments.max_retrieval import MOST_AT_ONCE, progress_bars
 from sharpmax.experiments.max_retrieval.evaluate import BLOCK
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run

@@ -9,11 +9,11 @@ import sharpmax
 from sharpmax.core import normalisers
 from sharpmax.core.normalisers import Normaliser
 from sharpmax.experiments.alternatives.arms import ARMS, FAMILIES, SOFTMAX, Arm
-from sharpmax.experiments.max_retrieval.statistics import standard_error
 from sharpmax.extras import extra
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
+from sharpmax.statistics import standard_error
 
 with extra("jax"):
     import numpy as np

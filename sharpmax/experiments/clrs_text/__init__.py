@@ -16,8 +16,8 @@ from typing import Any
 
 from sharpmax.experiments.clrs_text.arm import opened, run_arm, test_set
 from sharpmax.experiments.clrs_text.rates import try_rates
-from sharpmax.experiments.clrs_text.statistics import Records, summarise
 from sharpmax.experiments.clrs_text.study import Study, plan_study
+from sharpmax.experiments.clrs_text.summary import Records, summarise
 from sharpmax.extras import extra
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder

@@ -6,8 +6,8 @@ from typing import Any
 
 import sharpmax
 from sharpmax.experiments.clrs_text.claims import by_seed, claims, exact_at_trained, has_learned, interval
-from sharpmax.experiments.clrs_text.statistics import verdicts
 from sharpmax.experiments.clrs_text.study import LABELS
+from sharpmax.experiments.clrs_text.summary import verdicts
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay

@@ -33,7 +33,7 @@ from sharpmax.experiments.max_retrieval.page import tell
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
 from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.experiments.max_retrieval.rules import fit_rules, rules_for
-from sharpmax.experiments.max_retrieval.statistics import losses, summarise, with_best_constant
+from sharpmax.experiments.max_retrieval.summary import losses, summarise, with_best_constant
 from sharpmax.experiments.max_retrieval.train import Trained, train_heads
 from sharpmax.runs.run_folder import RunFolder
 

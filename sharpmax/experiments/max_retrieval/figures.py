@@ -7,11 +7,11 @@ from sharpmax.core.cards import policy_from_json
 from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
 from sharpmax.experiments.max_retrieval import paper_table
-from sharpmax.experiments.max_retrieval.statistics import standard_error
 from sharpmax.extras import extra
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
 from sharpmax.runs.run_folder import RunFolder
+from sharpmax.statistics import standard_error
 
 with extra("jax"):
     import numpy as np

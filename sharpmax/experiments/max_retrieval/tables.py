@@ -4,8 +4,8 @@ from typing import Any
 
 from sharpmax.experiments.max_retrieval import paper_table
 from sharpmax.experiments.max_retrieval.figures import LABELS
-from sharpmax.experiments.max_retrieval.statistics import paired_p_value
 from sharpmax.report import Table
+from sharpmax.statistics import paired_p_value
 
 UNKNOWN = "?"
 HEADERS = {

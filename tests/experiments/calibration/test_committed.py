@@ -16,7 +16,7 @@ from sharpmax.experiments.calibration.study import CHOSEN, FITS, FRESH, LORAS, M
 from sharpmax.experiments.calibration.table import by_kind, comparison, transfer
 from sharpmax.hf.calibrate.choose import MARGIN, best_of, kept
 from sharpmax.hf.calibrate.judge import Sheet, compare
-from sharpmax.hf.calibrate.paired import Paired
+from sharpmax.statistics import Paired
 from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "calibration"

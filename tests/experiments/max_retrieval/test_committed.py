@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sharpmax.experiments.max_retrieval import paper_table
-from sharpmax.experiments.max_retrieval.statistics import paired_p_value
+from sharpmax.statistics import paired_p_value
 from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "max-retrieval"

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest, ttest_rel
+from scipy.stats import ttest_rel
 
 import sharpmax
 from sharpmax.hf import sharpen
@@ -19,7 +19,6 @@ from sharpmax.hf.calibrate.descent_state import Price
 from sharpmax.hf.calibrate.judge import Exam, Judgement, Sheet, Verdict, compare, must_take, sit, worst_perplexity_rise
 from sharpmax.hf.calibrate.learn import learn, learn_side_by_side, query_heads
 from sharpmax.hf.calibrate.match import match
-from sharpmax.hf.calibrate.paired import Paired, paired, paired_accuracy
 from sharpmax.hf.calibrate.text_loss import token_losses
 from tests.hf.tiny import Characters, tiny
 
@@ -291,36 +290,6 @@ def test_a_rise_is_what_it_may_be_not_what_a_few_windows_say():
     rise, at_most = worst_perplexity_rise(plain, differing)
     assert rise == pytest.approx(0.001, rel=1e-3)
     assert at_most > 0.008
-    found = paired([0.0, 0.0, 0.0], [1.0, 2.0, 4.0])
-    high = ttest_rel([1.0, 2.0, 4.0], [0.0] * 3).confidence_interval(0.90).high
-    assert found.at_most - found.difference == pytest.approx(math.sqrt(2) * (high - found.difference))
-    assert found.interval == pytest.approx(ttest_rel([1.0, 2.0, 4.0], [0.0] * 3).confidence_interval(0.95))
-    assert paired([0.0], [1.0]).interval == (-math.inf, math.inf)
-    assert Paired.from_json({**found.to_json(), "perplexity_rise": 1.0}) == found
-
-
-def test_a_few_answers_that_agree_prove_little():
-    low, high = paired_accuracy([True] * 4, [True] * 4).interval_of_shares
-    assert low == -high
-    assert high > 0.25
-    sure = paired_accuracy([False] * 900 + [True] * 100, [True] * 900 + [False] * 100)
-    assert sure.interval_of_shares == pytest.approx(sure.interval, abs=1.96**2 / 1000)  # they differ by order z²/n
-
-
-@pytest.mark.parametrize("won", [0.1, 0.6])
-def test_19_of_20_intervals_hold_the_true_difference_of_shares(won):
-    rng = np.random.default_rng(0)
-    plain = rng.random((2000, 24)) < 0.1
-    policy = plain | (rng.random((2000, 24)) < won)
-    ends = np.array([paired_accuracy(*pair).interval_of_shares for pair in zip(plain, policy, strict=True)])
-    assert np.mean((ends[:, 0] <= 0.9 * won) & (0.9 * won <= ends[:, 1])) > 0.94
-
-
-def test_another_sample_of_as_many_windows_stays_below_what_is_expected_19_times_of_20():
-    rng = np.random.default_rng(0)
-    samples = rng.standard_normal((2, 4000, 8))
-    below = [new.mean() <= paired(np.zeros(8), old).at_most for old, new in zip(*samples, strict=True)]
-    assert np.mean(below) == pytest.approx(0.95, abs=0.012)
 
 
 def test_search_keeps_what_lowers_the_loss(loaded):
@@ -416,18 +385,6 @@ def test_whether_a_model_takes_a_policy_is_asked_without_a_word(loaded, recwarn)
 def test_a_sheet_comes_back_from_json(loaded):
     taken = sit(loaded, exam()).rounded()
     assert Sheet.from_json(json.loads(json.dumps(taken.to_json()))) == taken
-
-
-def test_paired_tests_are_the_textbooks():
-    rng = np.random.default_rng(0)
-    a = rng.normal(size=30)
-    b = a - 0.3 + 0.1 * rng.normal(size=30)
-    assert paired(a, b).p_value == pytest.approx(ttest_rel(a, b).pvalue)
-    right = paired_accuracy([False] * 10 + [True], [True] * 10 + [False])
-    assert right.p_value == pytest.approx(binomtest(10, 11).pvalue)
-    assert paired([1.0, 2.0], [1.0, 2.0]).p_value == 1
-    with pytest.raises(ValueError, match="one length"):
-        paired([1.0], [1.0, 2.0])
 
 
 def test_the_worst_kind_of_text_counts():
