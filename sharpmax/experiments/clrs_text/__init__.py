@@ -26,6 +26,9 @@ from sharpmax.tasks.clrs_text.corpus import corpus
 with extra("hf"):
     import torch
 
+STEPS = ("budget", "agreement")
+"""What can be run beside the experiment: what each algorithm gets of the training; one pass against decoding."""
+
 
 def run(
     out: str | Path = "runs",
@@ -41,6 +44,8 @@ def run(
     compile: bool | None = None,
     learning_rate: float | None = None,
     rates: tuple[float, ...] = (),
+    only: tuple[str, ...] = (),
+    questions: int | None = None,
     parallel: int = 1,
     save_every: int | None = None,
     device: str | None = None,
@@ -59,6 +64,8 @@ def run(
         compile: let torch compile the model's blocks.
         rates: train the plain arm's first seed at each of these learning rates, say which is best on examples held
             out of training and test, and end there, in `out/clrs-text/<name>-rates/`.
+        only: instead of the arms, one or both of `STEPS`, each in a folder and with a page of its own.
+        questions: how many the step agreement asks.
         parallel: how many arms to run side by side, each in a process of its own.
         save_every: steps from checkpoint to checkpoint; 0 for none.
         device: cuda or cpu; a GPU if there is one.
@@ -80,6 +87,12 @@ def run(
     )
     if parallel < 1:
         raise ValueError(f"expected parallel to be at least 1, got {parallel}")
+    if unknown := sorted(set(only) - set(STEPS)):
+        raise ValueError(f"expected steps among {', '.join(STEPS)}, got {', '.join(unknown)}")
+    if questions is not None and "agreement" not in only:
+        raise ValueError("questions are asked by the step agreement: --only agreement")
+    if only:
+        return {step: _step(step, study, out, questions) for step in only}
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if rates:
         return try_rates(study, rates, out, device=device)
@@ -134,6 +147,16 @@ def train(
     finally:
         torch.set_num_threads(threads)
     return folder
+
+
+def _step(step: str, study: Study, out: str | Path, questions: int | None) -> dict[str, Any]:
+    # They bring the report extra, which training must not need.
+    from sharpmax.experiments.clrs_text.agreement import QUESTIONS, check_agreement
+    from sharpmax.experiments.clrs_text.budget import count_budget
+
+    if step == "budget":
+        return count_budget(study, out)
+    return check_agreement(study, out, questions=QUESTIONS if questions is None else questions)
 
 
 def measured(study: Study, test: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:

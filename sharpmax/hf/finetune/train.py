@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sharpmax import defaults
 from sharpmax.core.policies import Policy
 from sharpmax.extras import MissingExtraError, extra
 from sharpmax.files import atomic
@@ -54,15 +55,15 @@ class Recipe:
         save_every: steps from checkpoint to checkpoint; 0 saves none.
     """
 
-    steps: int = 500
-    tokens: int = 32768
-    learning_rate: float = 5e-4
-    policy_rate: float = 3e-3
+    steps: int = defaults.TRAIN_STEPS
+    tokens: int = defaults.TRAIN_TOKENS
+    learning_rate: float = defaults.TRAIN_RATE
+    policy_rate: float = defaults.POLICY_RATE
     weight_decay: float = 0.01
     at_once: int | None = None
     compile: bool = False
     bf16: bool | None = None
-    save_every: int = 200
+    save_every: int = defaults.SAVE_EVERY
     log_every: int = 20
     seed: int = 0
 
