@@ -133,12 +133,12 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--method", choices=defaults.METHODS, default="learn", help="how to fit")
     add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help="tasks to fit on")
-    sizes = {"type": int, "nargs": 2, "default": defaults.FIT_SIZES, "metavar": ("LOW", "HIGH")}
-    add("--fit-sizes", **sizes, help="entries of a question to fit on")
+    sizes = "entries of a question to fit on"
+    add("--fit-sizes", type=int, nargs=2, default=defaults.FIT_SIZES, metavar=("LOW", "HIGH"), help=sizes)
     before = "characters of text before a question, at most; learn only"
     add("--text-before", type=int, default=defaults.TEXT_BEFORE, metavar="N", help=before)
     add("--steps", type=int, default=defaults.LEARN_STEPS, metavar="N", help="training steps; learn only")
-    questions = {"type": int, "default": defaults.QUESTIONS_PER_STEP, "metavar": "N", "dest": "questions_a_step"}
+    questions: Any = {"type": int, "default": defaults.QUESTIONS_PER_STEP, "metavar": "N", "dest": "questions_a_step"}
     add("--questions-per-step", "--questions-a-step", **questions, help="questions per step; learn only")
     add("--learning-rate", type=float, default=defaults.LEARN_RATE, metavar="RATE", help="of Adam; learn only")
     price = "a fixed price of text; learn only (default: prices follow --most-rise)"

@@ -38,7 +38,7 @@ class Study:
         self, plan: Plan, loaded: LoadedModel, folder: RunFolder, *, together: int, proposals: str | Path | None
     ) -> None:
         self.plan, self.loaded, self.folder, self.proposals = plan, loaded, folder, proposals
-        self.exam = {"prompts": plan.prompts, "together": together}
+        self.exam: dict[str, Any] = {"prompts": plan.prompts, "together": together}
         self._exams, self._texts = cache(self._draw_exams), cache(self._read)
 
     def judged(self, name: str) -> bool:

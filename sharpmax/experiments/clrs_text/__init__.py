@@ -35,20 +35,13 @@ def run(
     *,
     seed: int = 0,
     quick: bool = False,
-    model: str | None = None,
-    arms: tuple[str, ...] | None = None,
-    seeds: int | None = None,
-    steps: int | None = None,
-    tokens: int | None = None,
-    at_once: int | None = None,
-    compile: bool | None = None,
-    learning_rate: float | None = None,
     rates: tuple[float, ...] = (),
     only: tuple[str, ...] = (),
     questions: int | None = None,
     parallel: int = 1,
     save_every: int | None = None,
     device: str | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Train and judge every arm and seed, draw, and write the page, in `out/clrs-text/<name>/`; returns the metrics.
 
@@ -59,9 +52,6 @@ def run(
         out: root of the run folders.
         seed: the first of the seeds.
         quick: a small model on few algorithms, instead of SmolLM2 on all.
-        model, arms, seeds, steps, tokens, learning_rate: instead of the scale's.
-        at_once: tokens that pass through the model together, all of a step unless given; a smaller GPU takes fewer.
-        compile: let torch compile the model's blocks.
         rates: train the plain arm's first seed at each of these learning rates, say which is best on examples held
             out of training and test, and end there, in `out/clrs-text/<name>-rates/`.
         only: instead of the arms, one or both of `STEPS`, each in a folder and with a page of its own.
@@ -69,22 +59,12 @@ def run(
         parallel: how many arms to run side by side, each in a process of its own.
         save_every: steps from checkpoint to checkpoint; 0 for none.
         device: cuda or cpu; a GPU if there is one.
+        changes: instead of the scale's, as `plan_study` takes them: model, arms, seeds, steps, tokens, …
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.
     """
-    study = plan_study(
-        seed=seed,
-        quick=quick,
-        model=model,
-        arms=arms,
-        seeds=seeds,
-        steps=steps,
-        tokens=tokens,
-        at_once=at_once,
-        compile=compile,
-        learning_rate=learning_rate,
-    )
+    study = plan_study(seed=seed, quick=quick, **changes)
     if parallel < 1:
         raise ValueError(f"expected parallel to be at least 1, got {parallel}")
     if unknown := sorted(set(only) - set(STEPS)):

@@ -57,10 +57,9 @@ def count_budget(study: Study, out: str | Path) -> dict[str, Any]:
     """Count what each algorithm of a study gets, in its model's tokens; kept in a run folder with a page."""
     config = {**study.config, "arms": [], "seeds": []}
     folder = opened(out, f"{study.name}-budget", config, study.model, "cpu")
-    metrics = folder.once("budget", lambda: _counted(study))
+    metrics: dict[str, Any] = folder.once("budget", lambda: _counted(study))
     folder.finish(metrics)
-    page = _page(metrics, study)
-    page.save(folder.path)
+    _page(metrics, study).save(folder.path)
     return metrics
 
 

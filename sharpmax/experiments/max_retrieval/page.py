@@ -1,12 +1,9 @@
-"""The page of max retrieval: the claim, the table, the figures, and what they mean, for a newcomer."""
+"""Write the page of max retrieval: the claim, the table, the figures, and what they mean, for a newcomer."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import sharpmax
 from sharpmax.experiments.max_retrieval.figures import LABELS
 from sharpmax.experiments.max_retrieval.tables import (
     all_rules,
@@ -18,8 +15,10 @@ from sharpmax.experiments.max_retrieval.tables import (
 )
 from sharpmax.report import Figure, Page, Text
 from sharpmax.report import Table as PageTable
+from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
+EXPERIMENT = "max-retrieval"
 TITLES = {
     "paper": "Max retrieval: the paper's head",
     "sharp": "Max retrieval: a head that stays right",
@@ -233,7 +232,7 @@ def _differences(kind: str) -> Text:
 
 def _beyond() -> list[Text | PageTable]:
     """Return what the sharp recipe makes of the same task, by its committed run, where the checkout is at hand."""
-    sharp = _committed_run("sharp")
+    sharp = committed_metrics(EXPERIMENT, "sharp")
     if sharp is None:
         return []
     (plain, solved), top = (sharp["summary"][rule] for rule in ("softmax", "entropy_target")), str(sharp["sizes"][-1])
@@ -252,7 +251,7 @@ def _beyond() -> list[Text | PageTable]:
 
 def _rotation() -> list[Text | PageTable]:
     """Return what a rotation of the inputs changes, by the committed full runs, where the checkout is at hand."""
-    rotated, straight = (_committed_run(name) for name in ("sharp", "sharp-unrotated"))
+    rotated, straight = (committed_metrics(EXPERIMENT, name) for name in ("sharp", "sharp-unrotated"))
     if rotated is None or straight is None:
         return []
     why = (
@@ -266,14 +265,11 @@ def _rotation() -> list[Text | PageTable]:
 
 def _committed(metrics: dict[str, Any]) -> list[Text | PageTable | Figure]:
     """Return the committed full result, where this run is smaller and the checkout is at hand."""
-    full = _committed_run(metrics["recipe"])
+    full = committed_metrics(EXPERIMENT, metrics["recipe"])
     if metrics["scale"] == "full" or full is None:
         return []
     origin = f"Made by: {full['command']} on {full['device']}."
-    tables = [beside_the_paper(full), *_discrepancy(full)] if full["recipe"] == "paper" else []
-    return [Text(origin, "The full run, as committed"), *tables, all_rules(full)]
-
-
-def _committed_run(name: str) -> Any:
-    file = Path(sharpmax.__file__).parents[1] / "results" / "max-retrieval" / name / "metrics.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    blocks: list[Text | PageTable | Figure] = [Text(origin, "The full run, as committed")]
+    if full["recipe"] == "paper":
+        blocks += [beside_the_paper(full), *_discrepancy(full)]
+    return [*blocks, all_rules(full)]

@@ -33,9 +33,9 @@ def beside_the_paper(metrics: dict[str, Any]) -> Table:
             [
                 f"{n:,}",
                 _known(paper_table.SOFTMAX[i], ".1f"),
-                _with_error(soft),
+                with_error(soft),
                 _known(paper_table.ADAPTIVE[i], ".1f"),
-                _with_error(ours),
+                with_error(ours),
                 _known(gains[n].paper, "+.1f"),
                 gains[n].told + (" *" if gains[n].differs else ""),
                 _known(paper_table.P_VALUE[i], ".1g"),
@@ -68,7 +68,9 @@ class Gain(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether ours is more than two standard errors, and the paper's rounding of 0.1, from the paper's."""
-        return self.paper is not None and bool(self.error) and abs(self.ours - self.paper) > 2 * self.error + 0.1
+        if self.paper is None or not self.error:
+            return False
+        return abs(self.ours - self.paper) > 2 * self.error + 0.1
 
 
 def gains_of_the_polynomial(metrics: dict[str, Any]) -> list[Gain]:
@@ -116,7 +118,7 @@ def rotated_or_not(rotated: dict[str, Any], straight: dict[str, Any], rule: str)
     rows = []
     for n in rotated["sizes"]:
         pair = [run["accuracy"][rule][str(n)] for run in (rotated, straight)]
-        means = [_with_error(run["summary"][rule][str(n)], ".2f") for run in (rotated, straight)]
+        means = [with_error(run["summary"][rule][str(n)], ".2f") for run in (rotated, straight)]
         p_value = paired_p_value(*pair)
         rows.append([f"{n:,}", *means, "-" if p_value is None else f"{p_value:.2f}"])
     caption = (
@@ -133,7 +135,8 @@ def redraws(metrics: dict[str, Any]) -> Table:
     return Table(["n", "sets per seed", "redrawn"], rows, caption)
 
 
-def _with_error(entry: dict[str, Any], form: str = ".1f") -> str:
+def with_error(entry: dict[str, Any], form: str = ".1f") -> str:
+    """Return a mean accuracy in %, with its standard error where there are several seeds."""
     error = entry["standard_error"]
     return f"{100 * entry['mean']:{form}}" + (f" ± {100 * error:{form}}" if error is not None else "")
 
