@@ -9,7 +9,7 @@ from typing import Any
 
 from sharpmax.bench.attention.timing import PAUSE, pause
 
-BEFORE, CALLS = 3, 6  # calls that are not looked at, and that are
+BEFORE, CALLS = 3, 6  # calls before the profile, and in it
 
 
 def profiled(call: Callable[[], Any], device: str) -> dict[str, float]:

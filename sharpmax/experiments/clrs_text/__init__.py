@@ -2,7 +2,7 @@
 
 Claim (arXiv 2410.01104): Gemma 2B fine-tuned with adaptive temperature in every head, in training and inference, is
 ahead of plain attention on nearly all of the thirty algorithms, most beyond the trained sizes; at inference only it
-does not work. Ours: to see whether that holds, beside two rules that learn, SSMax and three numbers a head.
+does not work. Ours: to see whether that holds, beside two rules that learn, SSMax and three numbers per head.
 
 Cost: `quick` under two minutes on two cores; the full run, SmolLM2 with two seeds of four arms, minutes an arm and seed
 on an H200. Expected figure: `length`, exact answers against the length of the input.

@@ -1,6 +1,6 @@
 """What one run will do, settled before any work: the recipe, how many seeds, which sizes, how many sets of each.
 
-A run is *full*, as committed under `results/`; or *quick*, for tests; or neither, for whoever wants to see it happen.
+A run is *full*, as committed under `results/`; or *quick*, for tests; or neither, to see it happen.
 """
 
 from dataclasses import asdict, dataclass, replace

@@ -40,7 +40,7 @@ def fitting_questions(
     """
 
     def of_step(step: int) -> list[Question]:
-        # One size and one length of text a step: questions of one length make a batch without padding.
+        # One size and one length of text per step: questions of one length make a batch without padding.
         rng = np.random.default_rng(step)
         size = int(rng.integers(sizes[0], sizes[-1] + 1))
         length = int(np.exp(rng.uniform(np.log(min(SHORTEST, most)), np.log(most)))) if most else 0

@@ -46,10 +46,10 @@ class Recipe:
     """How to fine-tune.
 
     Attributes:
-        steps, tokens: how many steps, and tokens a step (a process).
+        steps, tokens: how many steps, and tokens per step and process.
         at_once: tokens that pass through the model together, which decide its memory; all of a step unless given.
         learning_rate: AdamW's, warmed up over the first 5 % of the steps, then falling by a cosine to 0.
-        policy_rate: the learning rate of what the policy learns: a few hundredths of SSMax's slope a step at most.
+        policy_rate: the learning rate of what the policy learns: a few hundredths of SSMax's slope per step at most.
         compile: let torch compile the model's blocks: faster on a GPU, after a minute.
         bf16: products in bfloat16, weights in float32; by default where the device is a GPU that can.
         save_every: steps from checkpoint to checkpoint; 0 saves none.
@@ -81,12 +81,12 @@ class Recipe:
 
     @property
     def rows(self) -> int:
-        """How many rows a step is."""
+        """Rows per step."""
         return -(-self.tokens // (self.at_once or self.tokens))
 
     @property
     def width(self) -> int:
-        """How many tokens a row is."""
+        """Tokens per row."""
         return round_up(-(-self.tokens // self.rows))
 
 
