@@ -59,11 +59,7 @@ EXPERIMENTS = (
         "sharpmax.experiments.alternatives",
         "entmax, sigmoid, stick-breaking, linear and others in softmax's place: the same head, the same task",
         {
-            "--arms": {
-                "nargs": "+",
-                "metavar": "ARM",
-                "help": "which alternatives (default: all); more can follow",
-            },
+            "--arms": {"nargs": "+", "metavar": "ARM", "help": "which alternatives (default: all); more can follow"},
             "--full": {"action": "store_true", "help": "the whole run: ten seeds, every step of the recipe"},
             "--seeds": {"type": int, "metavar": "N", "help": "how many heads of each to train"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train them"},
@@ -80,20 +76,12 @@ EXPERIMENTS = (
         {
             "--model": {"metavar": "NAME", "help": "what to fine-tune (default: smollm2; quick: gemma-tiny)"},
             "--arms": {"nargs": "+", "metavar": "ARM", "help": "of plain, paper, ssmax, learn (default: all)"},
-            "--seeds": {
-                "type": int,
-                "metavar": "N",
-                "help": "orders of the data (default: 2); more can follow",
-            },
+            "--seeds": {"type": int, "metavar": "N", "help": "orders of the data (default: 2); more can follow"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train"},
             "--tokens": {"type": int, "metavar": "N", "help": "tokens per step (default: 49152)"},
             "--at-once": {"type": int, "metavar": "N", "help": "tokens in memory together (default: a step, 60 GB)"},
             "--compile": {"action": "store_true", "help": "compile the model's blocks: faster on a GPU"},
-            "--learning-rate": {
-                "type": float,
-                "metavar": "RATE",
-                "help": "of the weights (default: 3e-4, quick 3e-3)",
-            },
+            "--learning-rate": {"type": float, "metavar": "RATE", "help": "of the weights (default: 3e-4, quick 3e-3)"},
             "--rates": {"type": float, "nargs": "+", "metavar": "RATE", "help": "try these on the plain arm, and end"},
             "--only": {"nargs": "+", "metavar": "STEP", "help": "not the arms, but budget or agreement (or both)"},
             "--questions": {"type": int, "metavar": "N", "help": "asked by agreement (default: 48)"},

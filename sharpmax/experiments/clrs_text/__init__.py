@@ -87,14 +87,7 @@ def run(
     return metrics
 
 
-def train(
-    study: Study,
-    out: str | Path,
-    *,
-    parallel: int = 1,
-    save_every: int | None = None,
-    device: str,
-) -> RunFolder:
+def train(study: Study, out: str | Path, *, parallel: int = 1, save_every: int | None = None, device: str) -> RunFolder:
     """Make the record of every arm and seed of the study that is not there yet; `run` without the page.
 
     Raises:

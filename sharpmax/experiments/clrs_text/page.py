@@ -123,10 +123,7 @@ def _by_length(metrics: dict[str, Any]) -> Table:
 
 def _by_seed(metrics: dict[str, Any]) -> Table:
     rows = [
-        [
-            LABELS[arm],
-            *(by_seed(metrics[kind][arm][span]["all"]) for kind in KINDS for span in ("trained", "beyond")),
-        ]
+        [LABELS[arm], *(by_seed(metrics[kind][arm][span]["all"]) for kind in KINDS for span in ("trained", "beyond"))]
         for arm in metrics["difference"]
     ]
     caption = (

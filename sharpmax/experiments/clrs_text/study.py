@@ -10,12 +10,7 @@ from sharpmax.hf.finetune.train import Recipe
 from sharpmax.runs.run_folder import run_name
 from sharpmax.tasks.clrs_text.corpus import Plan
 
-ARMS = {
-    "plain": "none",
-    "paper": "paper",
-    "ssmax": "ssmax",
-    "learn": "learn",
-}
+ARMS = {"plain": "none", "paper": "paper", "ssmax": "ssmax", "learn": "learn"}
 """Each arm, and the policy it is trained and judged with."""
 LABELS = {
     "plain": "plain softmax",
@@ -123,12 +118,4 @@ def plan_study(
     changed += [f"seed{seed}"] if seed else []
     changed += ["-".join(chosen)] if arms else []
     name = "-".join([run_name(model), *(["quick"] if quick else []), *changed])
-    return Study(
-        name,
-        model,
-        scale.corpus,
-        recipe,
-        chosen,
-        tuple(range(seed, seed + (seeds or 2))),
-        scale.generations,
-    )
+    return Study(name, model, scale.corpus, recipe, chosen, tuple(range(seed, seed + (seeds or 2))), scale.generations)

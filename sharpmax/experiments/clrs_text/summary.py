@@ -87,10 +87,7 @@ def summarise(records: Records, *, algorithms: Sequence[str], trained: Sequence[
         },
         "by_length": {
             arm: {
-                str(n): {
-                    "exact": accuracy(records.exact, arm, chosen),
-                    "tokens": accuracy(records.share, arm, chosen),
-                }
+                str(n): {"exact": accuracy(records.exact, arm, chosen), "tokens": accuracy(records.share, arm, chosen)}
                 for n, chosen in by_length.items()
             }
             for arm in records.arms

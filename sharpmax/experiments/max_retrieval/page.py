@@ -19,10 +19,7 @@ from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
 EXPERIMENT = "max-retrieval"
-TITLES = {
-    "paper": "Max retrieval: the paper's head",
-    "sharp": "Max retrieval: a head that stays right",
-}
+TITLES = {"paper": "Max retrieval: the paper's head", "sharp": "Max retrieval: a head that stays right"}
 LEADS = {
     "paper": "One attention head learns to name the class of the largest item in sets of 5 to 16. Asked about larger "
     "sets it fails, slowly, then completely. A rule that reads each row's own entropy wins back all that "

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from sharpmax.experiments.max_retrieval.summary import (
-    losses,
-    recovered,
-    summarise,
-    with_best_constant,
-)
+from sharpmax.experiments.max_retrieval.summary import losses, recovered, summarise, with_best_constant
 
 ACCURACY = {
     "softmax": {"16": [0.90, 0.92], "64": [0.50, 0.54]},
