@@ -13,7 +13,6 @@ from sharpmax.bench import BENCHMARKS
 from sharpmax.experiments import EXPERIMENTS
 
 EXIT_USER_ERROR = 2
-DEVICE = "where to run: cpu or cuda"
 
 
 class _Help(argparse.HelpFormatter):
@@ -104,14 +103,15 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     text_help = "files to read (default: source code of Python itself)"
     what.add_argument("--text", dest="texts", type=Path, nargs="+", default=(), metavar="FILE", help=text_help)
     what.add_argument("--task", help="prompts instead of text: maximum, lookup, needle or copy")
+    number = _number(parser)
     lengths_help = (
         "tokens of text (default: 64, 128, … as far as model and text reach), or items of a prompt (default: 4, 8, … "
         "128); beside those of an earlier run in the same folder"
     )
-    parser.add_argument("--lengths", type=int, nargs="+", default=(), metavar="N", help=lengths_help)
-    parser.add_argument("--rows", type=int, default=defaults.ROWS, help="query rows observed at each length")
+    number("--lengths", lengths_help, (), nargs="+")
+    number("--rows", "query rows observed at each length", defaults.ROWS)
+    number("--seed", "seed of the prompts", defaults.SEED)
     _device(parser)
-    parser.add_argument("--seed", type=int, default=defaults.SEED, help="seed of the prompts")
 
 
 def _certify(parser: argparse.ArgumentParser) -> None:
@@ -119,8 +119,8 @@ def _certify(parser: argparse.ArgumentParser) -> None:
     _model_options(parser)
     text_help = "text to measure spreads on (default: source code of Python itself)"
     parser.add_argument("--text", type=Path, metavar="FILE", help=text_help)
-    length_help = f"tokens of it to read (default: {defaults.CERTIFIED_LENGTH}, or as many as there are)"
-    parser.add_argument("--length", type=int, metavar="N", help=length_help)
+    length = f"tokens of it to read (default: {defaults.CERTIFIED_LENGTH}, or as many as there are)"
+    _number(parser)("--length", length)
     parser.add_argument("--card", type=Path, metavar="FILE", help="certify the model under this policy card")
     _device(parser)
 
@@ -130,22 +130,17 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
         "Fit a temperature to every head and judge it; exit 3, and no card, if nothing gains, 4 if more text must tell."
     )
     _model_options(parser)
-    add = parser.add_argument
+    add, number = parser.add_argument, _number(parser)
     add("--method", choices=defaults.METHODS, default="learn", help="how to fit")
     add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help="tasks to fit on")
-    sizes = "entries of a question to fit on"
-    add("--fit-sizes", type=int, nargs=2, default=defaults.FIT_SIZES, metavar=("LOW", "HIGH"), help=sizes)
-    before = "characters of text before a question, at most; learn only"
-    add("--text-before", type=int, default=defaults.TEXT_BEFORE, metavar="N", help=before)
-    add("--steps", type=int, default=defaults.LEARN_STEPS, metavar="N", help="training steps; learn only")
-    questions: Any = {"type": int, "default": defaults.QUESTIONS_PER_STEP, "metavar": "N", "dest": "questions_a_step"}
-    add("--questions-per-step", "--questions-a-step", **questions, help="questions per step; learn only")
-    add("--learning-rate", type=float, default=defaults.LEARN_RATE, metavar="RATE", help="of Adam; learn only")
-    price = "a fixed price of text; learn only (default: prices follow --most-rise)"
-    add("--penalty", type=float, metavar="PRICE", help=price)
+    number("--fit-sizes", "entries of a question to fit on", defaults.FIT_SIZES, nargs=2, metavar=("LOW", "HIGH"))
+    number("--text-before", "characters of text before a question, at most; learn only", defaults.TEXT_BEFORE)
+    number("--steps", "training steps; learn only", defaults.LEARN_STEPS)
+    number("--questions-a-step", "questions per step; learn only", defaults.QUESTIONS_PER_STEP)
+    number("--learning-rate", "of Adam; learn only", defaults.LEARN_RATE, type=float)
+    number("--penalty", "a fixed price of text; learn only (default: prices follow --most-rise)", type=float)
     add("--learned", default=defaults.LEARNED, help="which of a, b, c to learn; learn only")
-    truth = "weight of text's own loss, 0 to 1; learn only"
-    add("--truth", type=float, default=defaults.TRUTH, metavar="SHARE", help=truth)
+    number("--truth", "weight of text's own loss, 0 to 1; learn only", defaults.TRUTH, type=float)
     _exam_options(parser)
 
 
@@ -160,48 +155,52 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
 
 
 def _exam_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add, number = parser.add_argument, _number(parser)
     add("--tasks", nargs="+", default=defaults.EXAM_TASKS, metavar="TASK", help="tasks to judge on")
-    add("--sizes", type=int, nargs="+", default=defaults.EXAM_SIZES, metavar="N", help="entries of a question")
-    add("--prompts", type=int, default=defaults.PROMPTS, metavar="N", help="prompts per task and size")
+    number("--sizes", "entries of a question", defaults.EXAM_SIZES, nargs="+")
+    number("--prompts", "prompts per task and size", defaults.PROMPTS)
     usual = " ".join(map(str, defaults.WINDOWS))
-    windows = f"tokens per window of text (default: those of {usual} that the model holds)"
-    add("--windows", type=int, nargs="+", metavar="N", help=windows)
+    number("--windows", f"tokens per window of text (default: those of {usual} that the model holds)", nargs="+")
     add("--text", type=Path, metavar="FILE", help="the text (default: Python's reference and source, NumPy)")
-    add("--text-tokens", type=int, default=defaults.TEXT_TOKENS, metavar="N", help="tokens of each kind of text")
-    rise = "allowed rise of perplexity, a share"
-    add("--most-rise", type=float, default=defaults.MOST_RISE, metavar="SHARE", help=rise)
-    together = "tokens read at once, about; 1: one text at a time"
-    add("--together", type=int, default=defaults.TOGETHER, metavar="TOKENS", help=together)
+    number("--text-tokens", "tokens of each kind of text", defaults.TEXT_TOKENS)
+    number("--most-rise", "allowed rise of perplexity, a share", defaults.MOST_RISE, type=float)
+    number("--together", "tokens read at once, about; 1: one text at a time", defaults.TOGETHER)
+    number("--seed", "seed of every draw", defaults.SEED)
     _device(parser)
-    add("--seed", type=int, default=defaults.SEED, help="seed of every draw")
 
 
 def _finetune(parser: argparse.ArgumentParser) -> None:
     parser.description = "Train a model on CLRS-Text with a policy in every head, judge it on longer inputs, keep it."
     _model_options(parser)
-    add = parser.add_argument
+    add, number = parser.add_argument, _number(parser)
     add("--task", default=defaults.TASK, help="what to train on")
     add("--policy", default=defaults.POLICY, help="none, paper, ssmax, learn, or the path of a card")
-    add("--steps", type=int, default=defaults.TRAIN_STEPS, metavar="N", help="training steps")
-    add("--tokens", type=int, default=defaults.TRAIN_TOKENS, metavar="N", help="tokens per step and process")
-    add("--at-once", type=int, metavar="N", help="tokens in memory together (default: a whole step)")
+    number("--steps", "training steps", defaults.TRAIN_STEPS)
+    number("--tokens", "tokens per step and process", defaults.TRAIN_TOKENS)
+    number("--at-once", "tokens in memory together (default: a whole step)")
     add("--compile", action="store_true", help="compile the model's blocks: faster on a GPU")
-    add("--learning-rate", type=float, default=defaults.TRAIN_RATE, metavar="RATE", help="of the weights")
-    add("--policy-rate", type=float, default=defaults.POLICY_RATE, metavar="RATE", help="of what the policy learns")
-    add("--lora", type=int, default=0, metavar="RANK", help="train a LoRA of this rank instead of the weights")
+    number("--learning-rate", "of the weights", defaults.TRAIN_RATE, type=float)
+    number("--policy-rate", "of what the policy learns", defaults.POLICY_RATE, type=float)
+    number("--lora", "rank of a LoRA to train instead of the weights; 0: none", 0)
     add("--algorithms", nargs="+", metavar="NAME", help="some of the thirty (default: all)")
-    lengths = f"lengths of the inputs (default: {defaults.TRAIN_LENGTHS[0]} to {defaults.TRAIN_LENGTHS[-1]})"
-    add("--train-lengths", type=int, nargs="+", metavar="N", help=lengths)
-    add("--test-lengths", type=int, nargs="+", default=defaults.TEST_LENGTHS, metavar="N", help="lengths asked")
-    add("--examples", type=int, default=defaults.TRAIN_EXAMPLES, metavar="N", help="examples to train on")
-    samples = "questions of each algorithm, length and validation seed"
-    add("--test-samples", type=int, default=defaults.TEST_SAMPLES, metavar="N", help=samples)
+    number("--train-lengths", "lengths of the inputs", defaults.TRAIN_LENGTHS, nargs="+")
+    number("--test-lengths", "lengths asked", defaults.TEST_LENGTHS, nargs="+")
+    number("--examples", "examples to train on", defaults.TRAIN_EXAMPLES)
+    number("--test-samples", "questions of each algorithm, length and validation seed", defaults.TEST_SAMPLES)
     add("--hints", action="store_true", help="answers show the algorithm's trace")
-    add("--save-every", type=int, default=defaults.SAVE_EVERY, metavar="N", help="steps between checkpoints; 0: none")
+    number("--save-every", "steps between checkpoints; 0: none", defaults.SAVE_EVERY)
     add("--tensorboard", action="store_true", help="write the loss for TensorBoard as well")
-    add("--device", help=f"{DEVICE} (default: a GPU if there is one)")
-    add("--seed", type=int, default=defaults.SEED, help="seed of the order of the data")
+    number("--seed", "seed of the order of the data", defaults.SEED)
+    _device(parser, "a GPU if there is one")
+
+
+def _number(parser: argparse.ArgumentParser) -> Callable[..., None]:
+    """Return what adds an option that takes one or several numbers, N unless named otherwise."""
+
+    def add(flag: str, said: str, default: Any = None, **keywords: Any) -> None:
+        parser.add_argument(flag, help=said, default=default, **{"type": int, "metavar": "N", **keywords})
+
+    return add
 
 
 def _model_options(parser: argparse.ArgumentParser) -> None:
@@ -211,8 +210,8 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     _debug(parser)
 
 
-def _device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", help=f"{DEVICE} (default: cpu)")
+def _device(parser: argparse.ArgumentParser, usual: str = "cpu") -> None:
+    parser.add_argument("--device", help=f"where to run: cpu or cuda (default: {usual})")
 
 
 def _debug(parser: argparse.ArgumentParser, default: object = False) -> None:

@@ -37,27 +37,9 @@ Calls = dict[tuple[str, str], Callable[..., Any]]
 
 
 def measure(
-    *,
-    lengths: Sequence[int] = (),
-    widths: Sequence[int] = (128, 64),
-    repeats: int = 15,
-    only: Sequence[str] = (),
-    seed: int = 0,
+    *, lengths: Sequence[int], widths: Sequence[int], repeats: int, only: Sequence[str], seed: int
 ) -> dict[str, Any]:
-    """Check, then time, every case; returns milliseconds, the ratio to plain attention, memory, and what refused.
-
-    Args:
-        lengths: tokens per sequence; none named: 2048, 4096, 8192, 16384 on a GPU, 1024 on a CPU.
-        widths: of a head; the features stay the same, so narrower heads are more heads. Memory takes the first.
-        repeats: timed rounds of each contestant, in turns.
-        only: which of `PARTS`; none named: both.
-        seed: of the inputs.
-
-    Raises:
-        ValueError: for a length, width or number of repeats below 1, or an unknown part.
-    """
-    if min([1, *lengths, *widths, repeats]) < 1:
-        raise ValueError(f"expected sizes and repeats of at least 1, got {lengths}, {widths}, {repeats}")
+    """Check, then time, the named parts, as `sharpmax.bench.attention.measure` describes."""
     if unknown := sorted(set(only) - set(PARTS)):
         raise ValueError(f"of jax, only may name {' and '.join(PARTS)}, got {', '.join(unknown)}")
     with extra("jax"):
@@ -70,7 +52,8 @@ def measure(
         for length in lengths or (LENGTHS if on_gpu else CPU_LENGTHS):
             for width in widths:
                 shape = (max(1, tokens // length), length, max(1, features // width), width)
-                results += _timed(shape, repeats, seed, refused)
+                inputs = _drawn(shape, seed)
+                results += _in_turns(shape, _compiled(shape, _contestants(inputs, refused)), inputs, repeats)
     if "memory" in (only or PARTS):
         for length in LENGTHS_OF_MEMORY if on_gpu else CPU_LENGTHS_OF_MEMORY:
             results += _memory((1, length, max(1, features // widths[0]), widths[0]))
@@ -112,12 +95,6 @@ def _compiled(shape: Shape, calls: Calls) -> dict[tuple[str, str], dict[str, Any
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(calls, pool.map(compiled, calls.items()), strict=True))
-
-
-def _timed(shape: Shape, repeats: int, seed: int, refused: dict[str, str]) -> list[dict[str, Any]]:
-    """Draw, compile, judge and time one shape; returns a row for each contestant."""
-    inputs = _drawn(shape, seed)
-    return _in_turns(shape, _compiled(shape, _contestants(inputs, refused)), inputs, repeats)
 
 
 def _in_turns(

@@ -51,16 +51,8 @@ def run(
 ) -> dict[str, Any]:
     """Compute every step that is not on disk yet (or only the named ones), and gather them; returns the metrics.
 
-    Args:
-        out: root of the run folders.
-        seed: 0; the study has seeds of its own.
-        quick: random weights and a few questions, to see that it works.
-        model, prompts, steps, questions, text_tokens: instead of the plan's.
-        device: cuda or cpu; a GPU if there is one.
-        together: tokens to read at once.
-        proposals: a folder of pep-*.rst: more prose on Python.
-        only: the names of steps to compute; nothing is gathered then.
-        gather: judge nothing more: what is on disk makes the whole, and `absent` names what it lacks.
+    The options are those of `sharpmax reproduce calibration --help`; None is the plan's. With `only`, nothing is
+    gathered. With `gather`, nothing more is judged: what is on disk makes the whole, and `absent` names what it lacks.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.

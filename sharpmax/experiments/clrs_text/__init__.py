@@ -48,18 +48,8 @@ def run(
     A run that was killed continues: finished arms are read back, an unfinished one goes on from its last checkpoint.
     One that is finished, asked for more `seeds`, trains those alone.
 
-    Args:
-        out: root of the run folders.
-        seed: the first of the seeds.
-        quick: a small model on few algorithms, instead of SmolLM2 on all.
-        rates: train the plain arm's first seed at each of these learning rates, say which is best on examples held
-            out of training and test, and end there, in `out/clrs-text/<name>-rates/`.
-        only: instead of the arms, one or both of `STEPS`, each in a folder and with a page of its own.
-        questions: how many the step agreement asks.
-        parallel: how many arms to run side by side, each in a process of its own.
-        save_every: steps from checkpoint to checkpoint; 0 for none.
-        device: cuda or cpu; a GPU if there is one.
-        changes: instead of the scale's, as `plan_study` takes them: model, arms, seeds, steps, tokens, …
+    The options are those of `sharpmax reproduce clrs-text --help`. `changes` go to `plan_study`. `rates` and `only` run
+    something else instead of the arms, each in a folder and with a page of its own.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.

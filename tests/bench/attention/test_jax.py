@@ -11,7 +11,7 @@ from sharpmax.cli import main
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
 def test_the_cpu_table():
-    figures = benchmark.measure(lengths=[64], widths=[64], repeats=1)
+    figures = attention.measure(framework="jax", lengths=[64], widths=[64], repeats=1)
     timed = {(r["case"], r["implementation"]) for r in figures["results"] if "ratio" in r}
     both = {(case, name) for case in (benchmark.FORWARD, benchmark.TRAINED) for name in ("plain", "chunked", "xla")}
     assert timed == both | {(benchmark.STATISTICS, name) for name in ("chunked", "xla")}
@@ -59,4 +59,4 @@ def test_what_fails_says_so_in_its_row_and_the_others_are_timed():
 
 def test_sizes_below_1_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
-        benchmark.measure(repeats=0)
+        attention.measure(framework="jax", repeats=0)
