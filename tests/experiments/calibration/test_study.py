@@ -31,6 +31,7 @@ def small(monkeypatch, tmp_path_factory):
     return {"proposals": proposals, "quick": True, "device": "cpu"}
 
 
+@pytest.mark.slow
 def test_every_step_is_computed_once(small, tmp_path, monkeypatch, capsys):
     part = run(tmp_path, **small, only=("seed0",))
     assert set(part) == {"seed0"}
@@ -74,6 +75,7 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch, capsys):
     assert {file.name for file in figures.glob("*.png")} == {"accuracy.png", "trade-off.png"}
 
 
+@pytest.mark.slow
 def test_the_card_is_of_a_seed_whose_text_was_judged_allowed(small, tmp_path):
     run(tmp_path, **small)
     folder = tmp_path / "calibration-study" / "gemma-tiny-quick"
@@ -89,6 +91,7 @@ def test_the_card_is_of_a_seed_whose_text_was_judged_allowed(small, tmp_path):
             assert load_card(folder / "card.json").data.endswith(left)
 
 
+@pytest.mark.slow
 def test_what_is_absent_is_named_and_not_made_up(small, tmp_path, monkeypatch):
     run(tmp_path, **small, only=("seed0", "paper"))
     with pytest.raises(ValueError, match="no judgement of seed1 to gather"):
@@ -132,10 +135,19 @@ def test_a_folder_without_proposals_is_refused(small, tmp_path):
         run(tmp_path, **{**small, "proposals": tmp_path})
 
 
-def test_it_is_an_experiment_like_the_others(tmp_path):
-    """Random weights have nothing to gain, so no seed is chosen; the report says what was judged all the same."""
-    report = reproduce("calibration", out=tmp_path, quick=True, device="cpu").read_text()
+def test_a_part_of_it_is_told_as_a_part(tmp_path):
+    """A rule and a fit, judged as they are: the report says what is not computed yet."""
+    options = {"out": tmp_path, "quick": True, "device": "cpu", "prompts": 1, "only": ["paper", "penalty3"]}
+    report = reproduce("calibration", **options).read_text()
     assert "worth its place" in report
-    assert "lookups:" in report
+    assert "all but paper, penalty3" in report
+    stored = json.loads((tmp_path / "calibration-study" / "gemma-tiny-quick" / "metrics.json").read_text())
+    assert stored["penalty3"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 1
     with pytest.raises(ValueError, match="five seeds of its own"):
         reproduce("calibration", out=tmp_path, quick=True, seed=1)
+
+
+@pytest.mark.slow
+def test_it_is_an_experiment_like_the_others(tmp_path):
+    """Random weights have nothing to gain, so no seed is chosen; the report says what was judged all the same."""
+    assert "lookups:" in reproduce("calibration", out=tmp_path, quick=True, device="cpu").read_text()
