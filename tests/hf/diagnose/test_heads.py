@@ -146,7 +146,7 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     metrics = json.loads((folder / "metrics.json").read_text())
     assert np.shape(metrics["dispersion"]["entropy"]) == (12, 8, 3)
     assert (folder / "figures" / "entropy.svg").exists()
-    assert "OCC&gt;&gt;CCOC" in (folder / "diagnose.html").read_text()
+    assert "OCC&gt;&gt;CCOC" in (folder / "diagnosis.html").read_text()
     assert main(["certify", *arguments[:3], "--length", "64", "--out", str(tmp_path / "runs")]) == 0
     assert "no token holds 50% beyond" in capsys.readouterr().out
 
