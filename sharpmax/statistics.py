@@ -1,1 +1,166 @@
-"""Paired tests, intervals and corrections, once for every experiment."""
+"""Compare treatments of the same items or seeds: paired tests, intervals, and a correction for many tests.
+
+Everything here is paired. The same items are treated twice, so their differences are tested, not the two means.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from sharpmax.extras import extra
+
+with extra("jax"):
+    from scipy import stats
+    from scipy.optimize import brentq
+
+LEVEL = 0.95  # of every interval
+REPLICATES = 4000  # draws of the bootstrap
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Return the standard error of the mean; None for a single value."""
+    return float(stats.sem(values)) if len(values) > 1 else None
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return Student's interval of the true mean of such values; None for a single value."""
+    error = standard_error(values)
+    return None if error is None else _around(float(np.mean(values)), error, len(values))
+
+
+def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float | None:
+    """Return the two-sided p-value of a paired t-test; None for one pair, or where every difference is the same."""
+    # Accuracies are shares of at most some thousand items: a smaller difference of differences is rounding.
+    if len(values) < 2 or np.ptp(np.subtract(values, baseline)) < 1e-9:
+        return None
+    return float(stats.ttest_rel(values, baseline).pvalue)
+
+
+def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Adjust the p-values of tests that are read together, by Holm's method; None stays None and counts for none.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": None})
+    {'a': 0.03, 'b': 0.06, 'c': 0.06, 'd': None}
+    """
+    known = sorted((p, name) for name, p in p_values.items() if p is not None)
+    adjusted: dict[str, float | None] = dict.fromkeys(p_values)
+    least = 0.0
+    for rank, (p, name) in enumerate(known):
+        least = max(least, min(1.0, (len(known) - rank) * p))
+        adjusted[name] = least
+    return adjusted
+
+
+def crossed_bootstrap(values: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
+    """Return the interval of the mean of values (seed, item), resampling seeds and items.
+
+    Every seed answered the same items, so a replicate draws one set of items for all of them. `scipy.stats.bootstrap`
+    resamples along one axis only.
+    """
+    draws = np.random.default_rng(seed)
+    seeds, items = values.shape
+    weights = draws.multinomial(items, np.full(items, 1 / items), size=REPLICATES) / items
+    by_seed = weights @ values.T  # (replicate, seed)
+    picked = draws.integers(seeds, size=(REPLICATES, seeds))
+    means = np.take_along_axis(by_seed, picked, axis=1).mean(1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Means without and with the policy over the same items, and the paired test of their difference."""
+
+    items: int
+    plain: float
+    policy: float
+    standard_error: float
+    p_value: float
+
+    @property
+    def difference(self) -> float:
+        """With the policy, minus without."""
+        return self.policy - self.plain
+
+    @property
+    def at_most(self) -> float:
+        """What the mean difference of another sample of as many items stays below, 95 %, by Student's t.
+
+        Both means vary, this one and the other's: the interval is √2 as wide as that of the true mean. One item says
+        nothing of how much: then it is the difference itself.
+        """
+        if self.items == 1:
+            return self.difference
+        return self.difference + float(stats.t.ppf(LEVEL, self.items - 1)) * math.sqrt(2) * self.standard_error
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the true mean difference, by Student's t; infinite for one item."""
+        return (-math.inf, math.inf) if self.items == 1 else _around(self.difference, self.standard_error, self.items)
+
+    @property
+    def interval_of_shares(self) -> tuple[float, float]:
+        """The 95 % interval of a difference between shares of right answers: Tango's score interval (1998).
+
+        Student's interval of four answers that all stayed right has no width.
+        """
+        n, d = self.items, self.difference
+        changed = n * (n - 1) * self.standard_error**2 + n * d**2 if n > 1 else abs(d)
+        lost = (changed - n * d) / 2
+
+        def z(delta: float) -> float:
+            """Return how many standard errors the found difference is above `delta`, were that the true one."""
+            b = -changed + (2 * n - n * d) * delta
+            c = -lost * delta * (1 - delta)
+            share_lost = (math.sqrt(max(0.0, b * b - 8 * n * c)) - b) / (4 * n)
+            return n * (d - delta) / math.sqrt(max(1e-12, n * (2 * share_lost + delta * (1 - delta))))
+
+        sure = float(stats.norm.ppf((1 + LEVEL) / 2))
+        low = -1.0 if z(-1.0) <= sure else float(brentq(lambda delta: z(delta) - sure, -1.0, d))
+        high = 1.0 if z(1.0) >= -sure else float(brentq(lambda delta: z(delta) + sure, d, 1.0))
+        return low, high
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Paired":
+        """Read back what `to_json` gave, whatever else stands beside it."""
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {**vars(self), "difference": self.difference}
+
+
+def paired(plain: Sequence[float], policy: Sequence[float]) -> Paired:
+    """Compare losses: Student's paired t-test, two-sided; p is 1 where nothing differs or there is one item."""
+    a, b = _pair(plain, policy)
+    error = _error(b - a)
+    p = float(stats.ttest_rel(b, a).pvalue) if error > 0 else (1.0 if a.size == 1 or (a == b).all() else 0.0)
+    return Paired(a.size, float(a.mean()), float(b.mean()), error, p)
+
+
+def paired_accuracy(plain: Sequence[bool], policy: Sequence[bool]) -> Paired:
+    """Compare right and wrong answers: McNemar's exact test on the items where the two differ."""
+    a, b = _pair(plain, policy)
+    won, lost = int(((b == 1) & (a == 0)).sum()), int(((b == 0) & (a == 1)).sum())
+    p = float(stats.binomtest(won, won + lost, 0.5).pvalue) if won + lost else 1.0
+    return Paired(a.size, float(a.mean()), float(b.mean()), _error(b - a), p)
+
+
+def _pair(plain: Sequence[float], policy: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    a, b = np.asarray(plain, dtype=np.float64), np.asarray(policy, dtype=np.float64)
+    if a.shape != b.shape or a.ndim != 1 or not a.size:
+        raise ValueError(f"expected two lists of one length, got {a.shape} and {b.shape}")
+    return a, b
+
+
+def _error(differences: np.ndarray) -> float:
+    return standard_error(differences.tolist()) or 0.0
+
+
+def _around(mean: float, error: float, count: int) -> tuple[float, float]:
+    """Return Student's interval; `scipy.stats.t.interval` gives NaN where the error is 0."""
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
+    return mean - reach, mean + reach

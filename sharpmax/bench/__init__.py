@@ -33,17 +33,17 @@ BENCHMARKS = (
         "sharpmax.bench.attention",
         "what sharpened attention costs beside the framework's own, on this machine's GPU or CPU",
         {
-            "--framework": {"choices": ["torch", "jax"], "help": "whose attention (torch)"},
+            "--framework": {"choices": ["torch", "jax"], "help": "whose attention (default: torch)"},
             "--lengths": {"type": int, "nargs": "+", "metavar": "N", "help": "tokens in a sequence"},
-            "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "of a head (128 64)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (15)"},
+            "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "of a head (default: 128 64)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (default: 15)"},
             "--only": {
                 "nargs": "+",
                 "metavar": "PART",
                 "help": "of ours, memory, profile, math, flex, by-hand, compiled, entmax, adasplash, and on a GPU "
-                "float16, float32, masks, decode (all)",
+                "float16, float32, masks, decode (default: all)",
             },
-            "--threads": {"type": int, "metavar": "N", "help": "where there is no GPU (2)"},
+            "--threads": {"type": int, "metavar": "N", "help": "where there is no GPU (default: 2)"},
             "--draw": {"type": Path, "metavar": "FILE", "help": "measure nothing: draw again what --json wrote"},
         },
     ),
@@ -52,9 +52,9 @@ BENCHMARKS = (
         "sharpmax.bench.diagnose",
         "what a diagnosis of every head costs beside a plain forward pass over the same text",
         {
-            "--model": {"metavar": "NAME", "help": "what to diagnose (smollm2)"},
-            "--length": {"type": int, "metavar": "N", "help": "tokens of the text (8192)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "turns of each (1)"},
+            "--model": {"metavar": "NAME", "help": "what to diagnose (default: smollm2)"},
+            "--length": {"type": int, "metavar": "N", "help": "tokens of the text (default: 8192)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "turns of each (default: 1)"},
         },
     ),
     Benchmark(
@@ -62,13 +62,17 @@ BENCHMARKS = (
         "sharpmax.bench.finetune",
         "how fast a model trains with a policy in every head, beside plain attention",
         {
-            "--model": {"metavar": "NAME", "help": "what to train (smollm2)"},
-            "--steps": {"type": int, "metavar": "N", "help": "in each turn (10)"},
-            "--tokens": {"type": int, "metavar": "N", "help": "a step (32768)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "turns of each policy, interleaved (3)"},
-            "--policies": {"nargs": "+", "metavar": "NAME", "help": "beside none: paper, ssmax, learn, or cards (all)"},
+            "--model": {"metavar": "NAME", "help": "what to train (default: smollm2)"},
+            "--steps": {"type": int, "metavar": "N", "help": "in each turn (default: 10)"},
+            "--tokens": {"type": int, "metavar": "N", "help": "tokens per step (default: 32768)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "turns of each policy, interleaved (default: 3)"},
+            "--policies": {
+                "nargs": "+",
+                "metavar": "NAME",
+                "help": "beside none: paper, ssmax, learn, or cards (default: all)",
+            },
             "--compile": {"action": "store_true", "help": "measure the model with compiled blocks as well"},
-            "--device": {"metavar": "NAME", "help": "cuda or cpu (a GPU if there is one)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
         },
     ),
     Benchmark(
@@ -110,10 +114,14 @@ BENCHMARKS = (
         "sharpmax.bench.softmax",
         "what sharpmax.softmax costs beside the framework's own softmax and a hand-written entropy",
         {
-            "--rows": {"type": int, "metavar": "N", "help": "rows of logits (4096)"},
-            "--columns": {"type": int, "metavar": "N", "help": "items in a row (4096)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (9)"},
-            "--frameworks": {"nargs": "+", "metavar": "NAME", "help": "of numpy, torch, jax (those installed)"},
+            "--rows": {"type": int, "metavar": "N", "help": "rows of logits (default: 4096)"},
+            "--columns": {"type": int, "metavar": "N", "help": "items in a row (default: 4096)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (default: 9)"},
+            "--frameworks": {
+                "nargs": "+",
+                "metavar": "NAME",
+                "help": "of numpy, torch, jax (default: those installed)",
+            },
         },
     ),
     Benchmark(
@@ -121,10 +129,10 @@ BENCHMARKS = (
         "sharpmax.bench.training_step",
         "how much faster the folded max-retrieval head trains than the form as the paper writes it",
         {
-            "--seeds": {"type": int, "metavar": "N", "help": "heads trained side by side (10)"},
-            "--batch": {"type": int, "metavar": "N", "help": "sets a step and seed (128)"},
-            "--steps": {"type": int, "metavar": "N", "help": "in each turn (20)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "timed turns of each, interleaved (9)"},
+            "--seeds": {"type": int, "metavar": "N", "help": "heads trained side by side (default: 10)"},
+            "--batch": {"type": int, "metavar": "N", "help": "sets per step and seed (default: 128)"},
+            "--steps": {"type": int, "metavar": "N", "help": "in each turn (default: 20)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "timed turns of each, interleaved (default: 9)"},
         },
     ),
 )

@@ -1,8 +1,8 @@
-"""What can be proved of a model's heads: beyond which size no token can hold half of the attention, and what is seen.
+"""Prove beyond which size no token can hold half of a head's attention, and measure what is seen: `sharpmax certify`.
 
 Claim (Prop. 3.1 and Lemma 2.1): weights bound the spread of the logits, and the spread bounds sharpness. Expected:
 proved sizes that are astronomical, because weights allow far more than text ever shows; measured spreads all within the
-proved ones. Cost: a singular value a head, and one forward pass.
+proved ones. Cost: one singular value per head, and one forward pass.
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax import defaults
 from sharpmax.core.policies import Constant
 from sharpmax.dispersion.certificates import WEIGHTS
 from sharpmax.hf.diagnose.certify import certify as certify_heads
@@ -19,9 +20,6 @@ from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.runs.run_folder import RunFolder, run_name
 from sharpmax.tasks.text_files import read_texts
 
-LENGTH = 512
-"""Tokens to measure on unless told otherwise."""
-
 
 def certify(
     model: str,
@@ -29,7 +27,7 @@ def certify(
     text: str | Path | None = None,
     length: int | None = None,
     card: str | Path | None = None,
-    out: str | Path = "runs",
+    out: str | Path = defaults.OUT,
     device: str | None = None,
     accept_license: bool = False,
 ) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def certify(
     if tokens < 2 or not content.strip():
         raise ValueError(f"expected a text of 2 tokens or more to measure on, got {tokens}")
     if length is None:
-        length = min(LENGTH, loaded.context, tokens)
+        length = min(defaults.CERTIFIED_LENGTH, loaded.context, tokens)
     checked_lengths(loaded, [length])
     if length > tokens:
         raise ValueError(f"the text has {tokens} tokens, fewer than the length {length}")

@@ -1,7 +1,8 @@
-"""Which heads of a model disperse, how fast, and which layers go first: measured, fitted, foretold and checked.
+"""Measure which heads of a model disperse, how fast, and which layers most: `sharpmax diagnose`.
 
 Claim (the paper's figure of Gemma, and its table of spreads): heads that are sharp on short inputs disperse on longer
-ones. Expected: entropy that rises with log n in most heads, layer by layer in an order that shorter lengths foretell.
+ones. Expected: entropy that rises with log n in most heads. The order of the layers at the longest length is forecast
+from the shorter ones, and held against persistence, the order at the length before, which often does as well.
 Cost: about one forward pass of the longest text; no matrix of all weights is ever formed.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax import defaults
 from sharpmax.dispersion import Dispersion, fit_decay
 from sharpmax.dispersion.rates import fastest_losing, sharpest
 from sharpmax.hf.diagnose.heads import diagnose_prompts, diagnose_text, source_code
@@ -36,9 +38,9 @@ def diagnose(
     texts: Sequence[str | Path] = (),
     task: str | None = None,
     lengths: Sequence[int] = (),
-    out: str | Path = "runs",
-    seed: int = 0,
-    rows: int = 64,
+    out: str | Path = defaults.OUT,
+    seed: int = defaults.SEED,
+    rows: int = defaults.ROWS,
     device: str | None = None,
     accept_license: bool = False,
 ) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def diagnose(
         task: maximum, lookup, needle or copy, instead of text; lengths are then the number of items.
         lengths: what to measure at; those that fit the model and the text unless given. To them come those of the run
             that the folder holds already: it is measured anew, at all of them.
-        rows: how many query rows a length.
+        rows: query rows observed at each length.
         device: where to run; the processor unless given.
 
     Returns:
@@ -107,10 +109,11 @@ def print_diagnosis(metrics: dict[str, Any]) -> None:
         decay = metrics["decay"]
         if decay["layer_agreement"] is not None:
             print(
-                f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: foretold "
+                f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: forecast "
                 f"{decay['layers_predicted'][:5]}, found {decay['layers_actual'][:5]} "
                 f"(rank correlation {decay['layer_agreement']:.2f})"
             )
+            print(_beside_persistence(decay))
         losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
         print(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
     print(f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB")
@@ -118,7 +121,7 @@ def print_diagnosis(metrics: dict[str, Any]) -> None:
 
 
 def verdict(found: Dispersion) -> dict[str, Any]:
-    """Rank the heads, fit the rates, check the prediction, and summarise the spreads."""
+    """Rank the heads, fit the rates, check the forecast, and summarise the spreads."""
     verdict: dict[str, Any] = {"spread": found.spread_summary(), "sharpest": sharpest(found)}
     if len(found.lengths) >= 3:
         fit = fit_decay(found)
@@ -177,11 +180,22 @@ def _tables(metrics: dict[str, Any]) -> list[Table]:
             return tables
         order = [[i + 1, p, a] for i, (p, a) in enumerate(_first(decay["layers_predicted"], decay["layers_actual"]))]
         caption = (
-            f"Layers most dispersed at {decay['held_out_length']}: foretold from the shorter lengths, and found. Rank "
-            f"correlation {decay['layer_agreement']:.2f}; entropy foretold to {decay['mean_absolute_error']:.2f} nats"
+            f"Layers most dispersed at {decay['held_out_length']}: forecast from the shorter lengths, and found. Rank "
+            f"correlation {decay['layer_agreement']:.2f}. {_beside_persistence(decay)}"
         )
-        tables.append(Table(["rank", "foretold layer", "found layer"], order, caption))
+        tables.append(Table(["rank", "forecast layer", "found layer"], order, caption))
     return tables
+
+
+def _beside_persistence(decay: dict[str, Any]) -> str:
+    """Return how the forecast compares with the order of layers at the length before."""
+    verdict = "the forecast beats it" if decay["beats_persistence"] else "the forecast does not beat it"
+    return (
+        f"persistence (the order at the length before): rank correlation {decay['persistence_agreement']:.2f}, "
+        f"{verdict}; mean error of a head's entropy: forecast {decay['mean_absolute_error']:.2f} nats, persistence "
+        f"{decay['persistence_error']:.2f}; fitted rates against found ones: rank correlation "
+        f"{decay['rate_agreement']:.2f}"
+    )
 
 
 def _heads_table(heads: list[dict[str, Any]], key: str, caption: str, name: str) -> Table:

@@ -1,7 +1,6 @@
-"""Fine-tune a model on a task with a policy in every head, judge it on lengths beyond its training, and keep it.
+"""Fine-tune a model with a policy in every head, judge it on longer inputs, and keep it: `sharpmax finetune`.
 
-Claim: none of its own; `experiments/clrs_text` compares the arms. Cost: on an H200, SmolLM2 trains on some hundred
-thousand tokens a second. Expected: the loss falls; accuracy is best at the trained lengths.
+Cost: on an H200, SmolLM2 trains on some hundred thousand tokens per second.
 """
 
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sharpmax import defaults
 from sharpmax.core.cards import policy_to_json
 from sharpmax.extras import extra
 from sharpmax.hf.calibrate.judge import must_take
@@ -30,32 +30,32 @@ from sharpmax.tasks.clrs_text.examples import ALGORITHMS, Example
 with extra("hf"):
     import torch
 
-TASKS = ("clrs-text",)
+TASKS = (defaults.TASK,)
 
 
 def finetune_model(
     model: str,
     *,
-    task: str = "clrs-text",
-    policy: str = "none",
-    steps: int = 500,
-    tokens: int = 32768,
-    learning_rate: float = 5e-4,
-    policy_rate: float = 3e-3,
+    task: str = defaults.TASK,
+    policy: str = defaults.POLICY,
+    steps: int = defaults.TRAIN_STEPS,
+    tokens: int = defaults.TRAIN_TOKENS,
+    learning_rate: float = defaults.TRAIN_RATE,
+    policy_rate: float = defaults.POLICY_RATE,
     lora: int = 0,
     at_once: int | None = None,
     compile: bool = False,
     algorithms: Sequence[str] = ALGORITHMS,
-    train_lengths: Sequence[int] = tuple(range(4, 17)),
-    test_lengths: Sequence[int] = (8, 12, 16, 20, 24, 32),
-    examples: int = 20 * 4096,
-    test_samples: int = 4,
+    train_lengths: Sequence[int] = defaults.TRAIN_LENGTHS,
+    test_lengths: Sequence[int] = defaults.TEST_LENGTHS,
+    examples: int = defaults.TRAIN_EXAMPLES,
+    test_samples: int = defaults.TEST_SAMPLES,
     hints: bool = False,
-    save_every: int = 200,
+    save_every: int = defaults.SAVE_EVERY,
     tensorboard: bool = False,
     device: str | None = None,
-    out: str | Path = "runs",
-    seed: int = 0,
+    out: str | Path = defaults.OUT,
+    seed: int = defaults.SEED,
     accept_license: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune and judge a model, in `out/finetune/<name>/`; returns the metrics.

@@ -11,9 +11,10 @@ from typing import Any
 from array_api_compat import device
 
 from sharpmax.core.arrays import Array, floating_array, namespace, require_same_library, widen
+from sharpmax.core.checks import check_number
 from sharpmax.core.masks import Window, positional_mask, query_positions
 from sharpmax.core.policies import PAPER
-from sharpmax.core.policies.base import check_number, needed
+from sharpmax.core.policies.base import needed
 from sharpmax.core.softmax import say_if_silent, sharpened_rows
 from sharpmax.core.stats import boolean_mask, visible_count
 

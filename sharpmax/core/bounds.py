@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.core.arrays import Array, namespace
-from sharpmax.core.policies.base import check_number
+from sharpmax.core.checks import check_number
 from sharpmax.core.stats import StreamState, masked_rows, shift
 
 

@@ -14,8 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from sharpmax.core.checks import check_number, short
 from sharpmax.core.policies import Policy
-from sharpmax.core.policies.base import check_number, short
 from sharpmax.core.stats import RowStats
 from sharpmax.files import atomic
 

@@ -1,9 +1,10 @@
-"""How fast each head loses its sharpness: entropy as a line in log n, and whether that line foretells longer inputs.
+"""Fit how fast each head loses its sharpness, entropy as a line in log n, and forecast a longer input by that line.
 
     H(n) ≈ level + rate · log n
 
-rate 0 is a head that keeps looking at a fixed number of keys, rate 1 one that looks at a fixed share of all of them:
-what the theorem says must come in the end. The longest length is held out of the fit and predicted.
+A head of rate 0 keeps looking at a fixed number of keys; one of rate 1 looks at a fixed share of all of them, which the
+theorem says must come in the end. The longest length is held out of the fit. Two forecasts of it are compared: the
+line, and *persistence*, which says that everything stays as at the length before.
 """
 
 from collections.abc import Sequence
@@ -17,22 +18,34 @@ from sharpmax.dispersion.record import Dispersion, json_values
 
 @dataclass(frozen=True)
 class DecayFit:
-    """The line of every head, (layer, head), and how its prediction fared at the held-out length."""
+    """The line of every head, (layer, head), and how its forecast fared at the held-out length.
+
+    Attributes:
+        before, actual: the entropy at the length before the held-out one, and at that one.
+        growth: of log n from the length before to the held-out one.
+    """
 
     level: np.ndarray
     rate: np.ndarray
     held_out: int
     predicted: np.ndarray
     actual: np.ndarray
+    before: np.ndarray
+    growth: float
 
     @property
     def error(self) -> float:
-        """Mean absolute error of the predicted entropy at the held-out length, in nats."""
+        """Mean absolute error of the forecast entropy at the held-out length, in nats."""
         return float(np.nanmean(np.abs(self.predicted - self.actual)))
 
     @property
+    def persistence_error(self) -> float:
+        """The same error of persistence: the entropy at the length before."""
+        return float(np.nanmean(np.abs(self.before - self.actual)))
+
+    @property
     def layers_predicted(self) -> list[int]:
-        """Layers by predicted loss of sharpness at the held-out length, the first to go first."""
+        """Layers by forecast entropy at the held-out length, highest first."""
         return _falling(_layer_means(self.predicted))
 
     @property
@@ -42,10 +55,24 @@ class DecayFit:
 
     @property
     def layer_agreement(self) -> float | None:
-        """Rank correlation (Spearman's) between the two orders of layers, 1 is the same order; None of a single one."""
-        predicted, actual = _layer_means(self.predicted), _layer_means(self.actual)
-        seen = np.isfinite(actual)
-        return rank_correlation(predicted[seen], actual[seen]) if seen.sum() > 1 else None
+        """Rank correlation (Spearman's) of the forecast order of layers with the found one; None for one layer."""
+        return _agreement(_layer_means(self.predicted), _layer_means(self.actual))
+
+    @property
+    def persistence_agreement(self) -> float | None:
+        """Rank correlation of the order of layers at the length before with the found one; None for one layer."""
+        return _agreement(_layer_means(self.before), _layer_means(self.actual))
+
+    @property
+    def rate_agreement(self) -> float | None:
+        """Rank correlation of the fitted rates with those found from the length before on, over heads."""
+        return _agreement(self.rate.ravel(), ((self.actual - self.before) / self.growth).ravel())
+
+    @property
+    def beats_persistence(self) -> bool:
+        """Whether the order of layers is forecast better by the line than by persistence."""
+        line, persistence = self.layer_agreement, self.persistence_agreement
+        return line is not None and persistence is not None and line > persistence
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
@@ -55,6 +82,10 @@ class DecayFit:
             "layers_predicted": self.layers_predicted,
             "layers_actual": self.layers_actual,
             "layer_agreement": self.layer_agreement,
+            "persistence_error": self.persistence_error,
+            "persistence_agreement": self.persistence_agreement,
+            "beats_persistence": self.beats_persistence,
+            "rate_agreement": self.rate_agreement,
             "rate": json_values(self.rate),
         }
 
@@ -73,7 +104,15 @@ def fit_decay(dispersion: Dispersion) -> DecayFit:
     mean = y.mean(axis=-1)
     rate = (y * x).sum(axis=-1) / (x * x).sum()
     level = mean - rate * log_n[:-1].mean()
-    return DecayFit(level, rate, int(dispersion.lengths[-1]), level + rate * log_n[-1], H[..., -1])
+    return DecayFit(
+        level,
+        rate,
+        held_out=int(dispersion.lengths[-1]),
+        predicted=level + rate * log_n[-1],
+        actual=H[..., -1],
+        before=H[..., -2],
+        growth=float(log_n[-1] - log_n[-2]),
+    )
 
 
 def sharpest(dispersion: Dispersion, most: int = 10) -> list[dict[str, Any]]:
@@ -87,11 +126,17 @@ def fastest_losing(dispersion: Dispersion, fit: DecayFit, most: int = 10) -> lis
 
 
 def rank_correlation(one: Sequence[float] | np.ndarray, other: Sequence[float] | np.ndarray) -> float:
-    """Spearman's rank correlation, ties sharing their mean rank; 0 where one side does not vary."""
+    """Return Spearman's rank correlation, ties sharing their mean rank; 0 where one side does not vary."""
     a, b = (_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other))
     a, b = a - a.mean(), b - b.mean()
     norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum() / norm) if norm else 0.0
+
+
+def _agreement(one: np.ndarray, other: np.ndarray) -> float | None:
+    """Return the rank correlation where both are observed; None for a single value."""
+    seen = np.isfinite(one) & np.isfinite(other)
+    return rank_correlation(one[seen], other[seen]) if seen.sum() > 1 else None
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""One file per claim: the paper's, and ours. Each says in its docstring the claim, the cost and the expected figure.
+"""One folder per claim: the paper's, and ours. Each says in its docstring the claim, the cost and the expected figure.
 
 An experiment is a module with `run(out, *, seed, quick, **options)`, which computes in a `RunFolder`, writes its
 figures and a `page.json`, and returns the metrics. It is listed here as data, and imported only when it runs.
@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from sharpmax import defaults
 from sharpmax.files import atomic
 
 
@@ -44,7 +45,7 @@ EXPERIMENTS = (
         "sharpmax.experiments.max_retrieval",
         "trained on at most 16 items, asked about 16,384 and more: the paper's Table 1, explained and beaten",
         {
-            "--recipe": {"choices": ("paper", "sharp"), "help": "how the heads are trained (paper)"},
+            "--recipe": {"choices": ("paper", "sharp"), "help": "how the heads are trained (default: paper)"},
             "--full": {"action": "store_true", "help": "the whole run: ten seeds, every step of the recipe"},
             "--seeds": {"type": int, "metavar": "N", "help": "how many heads to train"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train them"},
@@ -58,13 +59,13 @@ EXPERIMENTS = (
         "sharpmax.experiments.alternatives",
         "entmax, sigmoid, stick-breaking, linear and others in softmax's place: the same head, the same task",
         {
-            "--arms": {"nargs": "+", "metavar": "ARM", "help": "which alternatives (all); others can follow later"},
+            "--arms": {"nargs": "+", "metavar": "ARM", "help": "which alternatives (default: all); more can follow"},
             "--full": {"action": "store_true", "help": "the whole run: ten seeds, every step of the recipe"},
             "--seeds": {"type": int, "metavar": "N", "help": "how many heads of each to train"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train them"},
             "--largest": {"type": int, "metavar": "N", "help": "largest set evaluated, up to 16384"},
-            "--learning-rate": {"type": float, "metavar": "RATE", "help": "instead of the recipe's (0.001)"},
-            "--l2": {"type": float, "metavar": "X", "help": "the penalty, instead of the recipe's (0.001)"},
+            "--learning-rate": {"type": float, "metavar": "RATE", "help": "instead of the recipe's 0.001"},
+            "--l2": {"type": float, "metavar": "X", "help": "the penalty, instead of the recipe's 0.001"},
         },
         by_default=False,
     ),
@@ -89,18 +90,38 @@ EXPERIMENTS = (
         "sharpmax.experiments.clrs_text",
         "thirty algorithms learned on short inputs, asked on longer ones, with and without sharp attention",
         {
-            "--model": {"metavar": "NAME", "help": "what to fine-tune (smollm2; quick: gemma-tiny)"},
-            "--arms": {"nargs": "+", "metavar": "ARM", "help": "of plain, paper, ssmax, learn (all)"},
-            "--seeds": {"type": int, "metavar": "N", "help": "orders of the data (2); a finished run goes on to more"},
+            "--model": {"metavar": "NAME", "help": "what to fine-tune (default: smollm2; quick: gemma-tiny)"},
+            "--arms": {"nargs": "+", "metavar": "ARM", "help": "of plain, paper, ssmax, learn (default: all)"},
+            "--seeds": {"type": int, "metavar": "N", "help": "orders of the data (default: 2); more can follow"},
             "--steps": {"type": int, "metavar": "N", "help": "how long to train"},
-            "--tokens": {"type": int, "metavar": "N", "help": "a step (49152)"},
-            "--at-once": {"type": int, "metavar": "N", "help": "tokens in memory together (a step: 60 GB)"},
+            "--tokens": {"type": int, "metavar": "N", "help": "tokens per step (default: 49152)"},
+            "--at-once": {"type": int, "metavar": "N", "help": "tokens in memory together (default: a step, 60 GB)"},
             "--compile": {"action": "store_true", "help": "compile the model's blocks: faster on a GPU"},
-            "--learning-rate": {"type": float, "metavar": "RATE", "help": "of the weights (3e-4; quick: 3e-3)"},
+            "--learning-rate": {"type": float, "metavar": "RATE", "help": "of the weights (default: 3e-4, quick 3e-3)"},
             "--rates": {"type": float, "nargs": "+", "metavar": "RATE", "help": "try these on the plain arm, and end"},
-            "--parallel": {"type": int, "metavar": "N", "help": "arms trained side by side (1)"},
+            "--only": {"nargs": "+", "metavar": "STEP", "help": "not the arms, but budget or agreement (or both)"},
+            "--questions": {"type": int, "metavar": "N", "help": "asked by agreement (default: 48)"},
+            "--parallel": {"type": int, "metavar": "N", "help": "arms trained side by side (default: 1)"},
             "--save-every": {"type": int, "metavar": "N", "help": "steps from checkpoint to checkpoint; 0: none"},
-            "--device": {"metavar": "NAME", "help": "cuda or cpu (a GPU if there is one)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+        },
+        by_default=False,
+    ),
+    Experiment(
+        "calibration",
+        "sharpmax.experiments.calibration",
+        "three numbers per head, fitted on short lookups, judged on long ones and on text, beside their rivals",
+        {
+            "--model": {"metavar": "NAME", "help": "what to fit (default: smollm2; quick: gemma-tiny)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+            "--prompts": {"type": int, "metavar": "N", "help": "questions per task and size (default: 200)"},
+            "--steps": {"type": int, "metavar": "N", "help": f"of each fit (default: {defaults.LEARN_STEPS})"},
+            "--questions": {"type": int, "metavar": "N", "help": "per step (default: 8)"},
+            "--text-tokens": {"type": int, "metavar": "N", "help": "of each kind of text (default: 98304)"},
+            "--together": {"type": int, "metavar": "N", "help": "tokens to read at once (default: 65536)"},
+            "--proposals": {"type": Path, "metavar": "FOLDER", "help": "of pep-*.rst: more prose on Python"},
+            "--only": {"nargs": "+", "metavar": "STEP", "help": "compute these steps, and gather nothing"},
+            "--gather": {"action": "store_true", "help": "judge nothing more, and name what is absent"},
         },
         by_default=False,
     ),

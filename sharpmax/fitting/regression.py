@@ -87,6 +87,6 @@ def non_decreasing(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def _pairs(entropy: Any, inverse_temperature: Any) -> tuple[np.ndarray, np.ndarray]:
     x, y = (np.asarray(a, dtype=np.float64) for a in (entropy, inverse_temperature))
     if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"expected one entropy and one inverse temperature a row, got {x.shape} and {y.shape}")
+        raise ValueError(f"expected one entropy and one inverse temperature per row, got {x.shape} and {y.shape}")
     known = ~np.isnan(y)
     return x[known], y[known]

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from sharpmax.core.checks import check_number, short
 from sharpmax.core.masks import Window, window_ends
-from sharpmax.core.policies.base import Policy, check_number, needed, short
+from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.softcap import check_softcap
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
 from sharpmax.jax.logits import Logits

@@ -1,4 +1,4 @@
-"""One interactive page of a diagnosis: heat maps of layers and heads at each length, and the curve of any one head.
+"""Write one interactive page of a diagnosis: heat maps of layers and heads at each length, and the curve of each head.
 
 Works offline from one file. Data goes in as JSON that the template escapes, and onto the page as text alone.
 """
@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sharpmax.extras import extra
 from sharpmax.files import atomic
 from sharpmax.report.page import Table
-
-with extra("report"):
-    import jinja2
+from sharpmax.report.templates import render
 
 NAMES = {
     "entropy": "entropy H (nats)",
@@ -45,17 +42,10 @@ def write_dispersion_page(
     missing = [name for name in (*NAMES, "lengths", "layers", "keys", "most_spread") if name not in dispersion]
     if missing:
         raise ValueError(f"expected the numbers of a diagnosis, which have {', '.join(missing)}")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     quantities = [{"key": key, "name": name} for key, name in NAMES.items()]
     data = {**dispersion, "quantities": quantities, "unit": unit}
-    page = environment.get_template("dispersion.html.jinja").render(
-        title=title, lead=lead, source=source, tables=tables, footer=footer, data=data
+    page = render(
+        "dispersion.html.jinja", title=title, lead=lead, source=source, tables=tables, footer=footer, data=data
     )
     atomic.write_text(file, page)
     return file

@@ -1,4 +1,4 @@
-"""All pages under a folder, gathered into one `report.html` that needs no network and no other file.
+"""Gather all pages under a folder into one `report.html` that needs no network and no other file.
 
 Everything that comes from data is escaped by the template; figures are embedded as images, in which no script can run.
 """
@@ -9,12 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sharpmax.extras import extra
 from sharpmax.files import atomic
 from sharpmax.report.page import PAGE_FILE, Figure, Page, Table, Text
-
-with extra("report"):
-    import jinja2
+from sharpmax.report.templates import render
 
 REPORT_FILE = "report.html"
 _IMAGE_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -34,16 +31,9 @@ def write_report(root: str | Path, *, order: Sequence[str] = ()) -> Path:
     files = sorted(root.glob(f"*/*/{PAGE_FILE}"), key=lambda file: _place(file.parent.relative_to(root), order))
     if not files:
         raise ValueError(f"found no {PAGE_FILE} under {root}, expected at least one; run an experiment there first")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     sections = [_section(file, root) for file in files]
     report = root / REPORT_FILE
-    atomic.write_text(report, environment.get_template("report.html.jinja").render(sections=sections))
+    atomic.write_text(report, render("report.html.jinja", sections=sections))
     return report
 
 

@@ -61,7 +61,7 @@ def test_one_layer_has_no_order_to_foretell():
     assert fit.to_json()["layer_agreement"] is None
 
 
-def test_the_rate_is_recovered_and_foretells_the_held_out_length():
+def test_the_rate_is_recovered_and_forecasts_the_held_out_length():
     fit = fit_decay(measure(two_heads, LENGTHS))
     np.testing.assert_allclose(fit.rate, [[1, 0]], atol=1e-9)
     assert fit.held_out == 1024
@@ -78,6 +78,22 @@ def test_layers_are_ranked_by_what_they_will_lose():
     fit = fit_decay(Dispersion(LENGTHS, values, np.ones((3, 1)), [1] * 4))
     assert fit.layers_predicted == fit.layers_actual == [1, 2, 0]
     assert fit.layer_agreement == pytest.approx(1)
+
+
+def test_a_forecast_stands_beside_persistence():
+    """Where layers keep their order, persistence has it too; where they cross, only the line does."""
+    for rates, levels, beats in (([0.2, 0.9, 0.5], [1, 1, 1], False), ([0.9, 0.2, 0.5], [-2.5, 1.0, 0.0], True)):
+        values = {name: np.ones((3, 1, 4)) for name in measure(two_heads, LENGTHS).values}
+        values["entropy"] = (np.asarray(levels)[:, None] + np.outer(rates, np.log(LENGTHS)))[:, None, :]
+        fit = fit_decay(Dispersion(LENGTHS, values, np.ones((3, 1)), [1] * 4))
+        told = fit.to_json()
+        assert told["layer_agreement"] == pytest.approx(1)
+        assert told["rate_agreement"] == pytest.approx(1)
+        assert told["beats_persistence"] == beats == (told["persistence_agreement"] < 0.99)
+        before = values["entropy"][:, 0, -2]
+        assert told["persistence_agreement"] == pytest.approx(rank_correlation(before, values["entropy"][:, 0, -1]))
+        assert told["persistence_error"] == pytest.approx(np.mean(values["entropy"][:, 0, -1] - before))
+        assert told["mean_absolute_error"] == pytest.approx(0, abs=1e-9)
 
 
 def test_layers_that_never_ran_are_in_no_ranking():

@@ -23,7 +23,7 @@ class Setting:
 
     @property
     def is_decoding(self) -> bool:
-        """One query a sequence, with fewer key heads than query heads."""
+        """Whether there is one query per sequence, with fewer key heads than query heads."""
         return self.queries == 1
 
     def changes_of(self, kind: str) -> Mapping[str, Any]:
@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One row of the table: `kind` is what it computes, a key of `attention_judging.COMPUTED`."""
+    """One row of the table: `kind` is what it computes, a key of `judging.COMPUTED`."""
 
     name: str
     kind: str
@@ -43,25 +43,28 @@ class Contestant:
 
 
 def plain(device: str) -> list[Contestant]:
-    """PyTorch's fused kernels: what every ratio is to."""
+    """Return PyTorch's fused kernels: what every ratio is to."""
     names = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION") if device == "cuda" else ("FLASH_ATTENTION",)
     return [_stock(name) for name in names]
 
 
 def named(*implementations: str) -> list[Contestant]:
-    """Sharpened attention by the rungs that are named."""
+    """Return sharpened attention by the implementations that are named."""
     return [_sharpmax(PAPER, "sharpened", name) for name in implementations]
 
 
 def ours(device: str) -> list[Contestant]:
-    """Sharpened attention: what the ladder takes on a GPU; on a CPU each rung that streams."""
-    return [_sharpmax(PAPER, "sharpened", name) for name in ((None,) if device == "cuda" else ("stock", "chunked"))]
+    """Return sharpened attention: what dispatch takes on a GPU; on a CPU each implementation that streams."""
+    return [_sharpmax(PAPER, "sharpened", name) for name in _implementations(device)]
 
 
 def ours_detached(device: str) -> list[Contestant]:
-    """The same, with no gradient through beta."""
-    names = (None,) if device == "cuda" else ("stock", "chunked")
-    return [_sharpmax(detach(PAPER), "detached", name) for name in names]
+    """Return the same as `ours`, with no gradient through beta."""
+    return [_sharpmax(detach(PAPER), "detached", name) for name in _implementations(device)]
+
+
+def _implementations(device: str) -> tuple[str | None, ...]:
+    return (None,) if device == "cuda" else ("stock", "chunked")
 
 
 def _stock(backend: str) -> Contestant:

@@ -4,7 +4,7 @@ sharpened   logits spread so that PAPER sharpens nearly every row (0.849 < H < 5
 peaked      logits spread so far that most rows are a few keys' (H < 0.849): PAPER sharpens one row in eight
 paired      keys come in twos that are equal, and each query matches one such: H is about log 2, no row is sharpened
 scattered   paired, but one stretch of 64 queries in ten, drawn for each head, is spread as in `sharpened`
-turning     paired up to the middle of the sequence, then spread: rows that the first do not foretell
+turning     paired up to the middle of the sequence, then spread: the first rows say nothing of the later ones
 retrieval   each query matches one earlier key, 28 nats above the rest: few keys hold the mass
 """
 

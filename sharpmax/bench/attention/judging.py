@@ -1,4 +1,4 @@
-"""Whether a result is right before it is timed: the last rows of two heads, against the same function in float64.
+"""Judge a result before it is timed: the last rows of two heads, against the same function in float64.
 
 A contestant may err, in norm, twice what attention as people write it errs (products in the inputs' dtype, weights in
 float32, dense), plus the rounding band of the contract suite: one rounding of the result, and four in float32 of the
@@ -14,7 +14,7 @@ ROWS, HEADS = 64, 2
 
 
 def entmax15(logits: Any) -> Any:
-    """1.5-entmax of each row (Peters, Niculae & Martins, 2019): p = max(e/2 - tau, 0)², tau from the sorted row.
+    """Return 1.5-entmax of each row (Peters, Niculae & Martins, 2019): p = max(e/2 - tau, 0)², tau from the sorted row.
 
     With M and S the mean and the sum of squared deviations of the k largest of e/2, tau_k = M - sqrt((1 - S)/k); the
     support is as many items as have tau_k at most the k-th of them.

@@ -1,4 +1,4 @@
-"""Where a call's time goes: microseconds a kernel on a GPU, an operator on a CPU, by torch.profiler.
+"""Profile where the time of a call goes: microseconds per kernel on a GPU, per operator on a CPU, by torch.profiler.
 
 On a GPU a pause comes before each call, as before timed ones: without it the chip is hotter, and slower.
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 from sharpmax.bench.attention.timing import PAUSE, pause
 
-BEFORE, CALLS = 3, 6  # calls that are not looked at, and that are
+BEFORE, CALLS = 3, 6  # calls before the profile, and in it
 
 
 def profiled(call: Callable[[], Any], device: str) -> dict[str, float]:
-    """Return the mean microseconds a call of everything that took any, in the order of its first turn."""
+    """Return the mean microseconds per call of everything that took any, in the order of its first turn."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

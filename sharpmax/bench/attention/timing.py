@@ -1,7 +1,10 @@
-"""Time and memory of calls that may fail: in turns, by device events on a GPU, each contestant's failure its own.
+"""Time calls that may fail, in turns, twice: the device's own time, and the wall time of a call with the host's.
 
-On a CPU with one thread it is processor time, which another program's turn does not lengthen; with several, where
-threads wait for one another, the wall's. A contestant that takes long takes fewer turns, not to hold up the table.
+- Device time, on a GPU: events around a call that is queued behind a busy device, so the host's launch time is hidden.
+- Device time, on a CPU: processor time for one thread, which other programs do not lengthen; else wall time.
+- Wall time: from an idle device to the result, host included. It is what a single call takes.
+
+A contestant that takes long takes fewer turns.
 """
 
 import gc
@@ -18,7 +21,7 @@ PAUSE = "spin_kernel"  # as a profile names it
 
 
 def timed(calls: Mapping[str, Callable[[], Any]], *, device: str, repeats: int) -> dict[str, dict[str, Any]]:
-    """Return by name the median `milliseconds` (and on a GPU `megabytes`: the peak beyond what was there before).
+    """Return by name the medians `milliseconds` and `wall_milliseconds`, and on a GPU the peak `megabytes`.
 
     Each call is made twice untimed: the first may compile. What raises gets `failed`, the reason, instead.
     """
@@ -35,7 +38,7 @@ def timed(calls: Mapping[str, Callable[[], Any]], *, device: str, repeats: int) 
             if turn < turns[name]:
                 clock.time(name, calls[name])
     for name, milliseconds in clock.milliseconds().items():
-        found[name]["milliseconds"] = median(milliseconds)
+        found[name] |= {"milliseconds": median(milliseconds), "wall_milliseconds": 1e3 * median(clock.wall[name])}
     return found
 
 
@@ -94,13 +97,15 @@ def pause() -> None:
 
 
 class _Events:
-    """Device events around each call, on a device that is busy until the call is queued.
+    """Device events around each call, and then a wall clock around another one.
 
-    Otherwise the host's time would count, and most of it for whoever follows a contestant that waits for the device.
+    The device is kept busy until the call is queued. Otherwise events would count the host's time, and most of it for a
+    contestant that follows one that waits for the device.
     """
 
     def __init__(self) -> None:
         self.pairs: dict[str, list[Any]] = {}
+        self.wall: dict[str, list[float]] = {}
 
     def time(self, name: str, call: Callable[[], Any]) -> None:
         import torch
@@ -111,27 +116,31 @@ class _Events:
         call()
         stop.record()
         self.pairs.setdefault(name, []).append((start, stop))
+        torch.cuda.synchronize()
+        began = perf_counter()
+        call()
+        torch.cuda.synchronize()
+        self.wall.setdefault(name, []).append(perf_counter() - began)
 
     def milliseconds(self) -> dict[str, list[float]]:
-        import torch
-
-        torch.cuda.synchronize()
         return {name: [start.elapsed_time(stop) for start, stop in pairs] for name, pairs in self.pairs.items()}
 
 
 class _Seconds:
-    """A clock around each call: the processor's for one thread, the wall's for several."""
+    """Two clocks around each call: the processor's (for several threads the wall's) and the wall's."""
 
     def __init__(self) -> None:
         import torch
 
         self.clock = process_time if torch.get_num_threads() == 1 else perf_counter
         self.seconds: dict[str, list[float]] = {}
+        self.wall: dict[str, list[float]] = {}
 
     def time(self, name: str, call: Callable[[], Any]) -> None:
-        start = self.clock()
+        began, start = perf_counter(), self.clock()
         call()
         self.seconds.setdefault(name, []).append(self.clock() - start)
+        self.wall.setdefault(name, []).append(perf_counter() - began)
 
     def milliseconds(self) -> dict[str, list[float]]:
         return {name: [1e3 * s for s in seconds] for name, seconds in self.seconds.items()}

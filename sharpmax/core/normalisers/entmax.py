@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sharpmax.core.arrays import Array
+from sharpmax.core.checks import check_number
 from sharpmax.core.normalisers.base import Normaliser, visible_items
 from sharpmax.core.normalisers.threshold import power_weights
-from sharpmax.core.policies.base import check_number
 from sharpmax.core.stats import shift
 
 

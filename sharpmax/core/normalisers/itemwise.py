@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sharpmax.core.arrays import Array, clamp, is_array, like, namespace, to_numpy
+from sharpmax.core.checks import check_number
 from sharpmax.core.normalisers.base import Normaliser, visible_items
-from sharpmax.core.policies.base import check_number
 from sharpmax.core.stats import visible_count
 
 

@@ -6,7 +6,6 @@ arrays that broadcast against the rows, (heads, 1) for one value a head, and the
 """
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from os import PathLike
@@ -18,13 +17,12 @@ from sharpmax.core.arrays import (
     Array,
     clamp,
     is_array,
-    is_floating,
     like,
     namespace,
-    stop_gradient,
     to_numpy,
     truth,
 )
+from sharpmax.core.checks import shape_of, short
 from sharpmax.core.stats import RowStats, StatsAt
 
 SMALLEST, LARGEST = 1e-12, 1e18
@@ -90,7 +88,7 @@ class Policy(ABC):
     @property
     def field_shapes(self) -> list[tuple[int, ...]]:
         """The shape of each learnable field, which must broadcast to the rows."""
-        return [_shape(getattr(self, name)) for name in self.learnable]
+        return [shape_of(getattr(self, name)) for name in self.learnable]
 
     def for_layer(self, index: int) -> "Policy":
         """Return the policy of one layer of a model: itself, unless it is a `PerLayer`."""
@@ -159,45 +157,6 @@ def needed(policy: Any) -> frozenset[str]:
     return frozenset({"entropy", "logsumexp", "maximum", "count", "minimum", "variance"})
 
 
-def check_number(
-    owner: str,
-    name: str,
-    value: Any,
-    *,
-    above: float = -math.inf,
-    least: float = -math.inf,
-    most: float = math.inf,
-    scalar: bool = False,
-) -> None:
-    """Raise unless `value` is finite, greater than `above` and within [least, most].
-
-    It may be a number, or, unless `scalar`, an array or a nested sequence of them; what only a trace knows passes.
-    """
-    if isinstance(value, int | float | np.number) and not isinstance(value, bool | np.complexfloating):
-        wrong = not (math.isfinite(value) and value > above and least <= value <= most)
-    elif scalar:
-        raise TypeError(f"{owner}.{name} must be a number, got {short(value)}")
-    elif isinstance(value, list | tuple):
-        for item in value:
-            check_number(owner, name, item, above=above, least=least, most=most)
-        if not value or len({_shape(item) for item in value}) > 1:
-            raise ValueError(f"{owner}.{name} must hold at least one number, or rows of one length, got {short(value)}")
-        return
-    elif is_array(value):
-        if not is_floating(value):
-            raise TypeError(f"{owner}.{name} must have a floating dtype, got {value.dtype}")
-        xp = namespace(value)
-        known = stop_gradient(value)
-        fine = xp.all(xp.isfinite(known) & (known > above) & (known >= least) & (known <= most))
-        wrong = truth(fine) is False
-    else:
-        raise TypeError(f"{owner}.{name} must be a number or an array of numbers, got {short(value)}")
-    if wrong:
-        bounds = [("greater than", above), ("at least", least), ("at most", most)]
-        conditions = ["finite", *(f"{words} {end:g}" for words, end in bounds if math.isfinite(end))]
-        raise ValueError(f"{owner}.{name} must be {' and '.join(conditions)}, got {short(value)}")
-
-
 def checked_policies(owner: str, policies: Any) -> tuple[Policy, ...]:
     """Return the policies as a tuple, or raise unless it is a sequence of one or more."""
     if not isinstance(policies, list | tuple):
@@ -208,18 +167,6 @@ def checked_policies(owner: str, policies: Any) -> tuple[Policy, ...]:
         if not isinstance(member, Policy):
             raise TypeError(f"{owner} holds policies, got {short(member)}")
     return tuple(policies)
-
-
-def short(value: Any) -> str:
-    """Return what a value looks like, in one line of a message."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    if isinstance(value, list | tuple):
-        return (len(value), *(_shape(value[0]) if value else ()))
-    return tuple(getattr(value, "shape", ()))
 
 
 def _fits(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:

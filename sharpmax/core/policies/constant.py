@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sharpmax.core.arrays import Array, like, namespace
-from sharpmax.core.policies.base import LARGEST, Policy, check_number
+from sharpmax.core.checks import check_number
+from sharpmax.core.policies.base import LARGEST, Policy
 from sharpmax.core.stats import RowStats, StatsAt
 
 

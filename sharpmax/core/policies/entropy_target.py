@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from sharpmax.core.arrays import Array, clamp, iterate, like, may_need_gradient, namespace, stop_gradient
-from sharpmax.core.policies.base import LARGEST, Policy, check_number
+from sharpmax.core.checks import check_number
+from sharpmax.core.policies.base import LARGEST, Policy
 from sharpmax.core.stats import RowStats, StatsAt
 
 # Nats from the target at which a row is settled (the promise is 1e-3), and the width in log beta at which a bracket is

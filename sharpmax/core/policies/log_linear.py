@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sharpmax.core.arrays import Array, clamp, like, namespace
-from sharpmax.core.policies.base import Policy, check_number
+from sharpmax.core.checks import check_number
+from sharpmax.core.policies.base import Policy
 from sharpmax.core.stats import RowStats, StatsAt
 
 

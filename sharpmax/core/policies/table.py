@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sharpmax.core.arrays import Array, clamp, is_array, like, namespace
-from sharpmax.core.policies.base import SMALLEST, Policy, check_number, short
+from sharpmax.core.checks import check_number, short
+from sharpmax.core.policies.base import SMALLEST, Policy
 from sharpmax.core.stats import RowStats, StatsAt
 
 

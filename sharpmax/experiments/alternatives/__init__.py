@@ -21,7 +21,7 @@ from rich.progress import Progress
 from sharpmax.experiments.alternatives.arms import ARMS, SOFTMAX, Arm, arms_named
 from sharpmax.experiments.alternatives.judge import judge_arm
 from sharpmax.experiments.alternatives.page import tell
-from sharpmax.experiments.alternatives.statistics import summarise
+from sharpmax.experiments.alternatives.summary import summarise
 from sharpmax.experiments.max_retrieval import MOST_AT_ONCE, progress_bars
 from sharpmax.experiments.max_retrieval.evaluate import BLOCK
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
@@ -35,32 +35,28 @@ def run(
     *,
     seed: int = 0,
     quick: bool = False,
-    full: bool = False,
     arms: tuple[str, ...] | list[str] = (),
-    seeds: int | None = None,
-    steps: int | None = None,
-    largest: int | None = None,
     learning_rate: float | None = None,
     l2: float | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Train and judge the arms, draw, and write the page, in `out/alternatives/<name>/`; returns the metrics.
 
     Args:
         out: root of the run folders; a run found there is continued, and its other arms are told too.
-        seed: of every random draw.
-        quick, full: a smaller or the whole run; neither is something between.
         arms: by name; none: all. Plain softmax, to which the others are compared, is always among them.
-        seeds, steps, largest: how many heads an arm, how long, and up to how many items, instead of the scale's.
         learning_rate, l2: instead of the recipe's, which was made for softmax.
+        options: full, seeds, steps and largest, as `plan_run` takes them.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.
     """
     chosen = arms_named(arms)
-    if largest is not None and largest > BLOCK:
-        raise ValueError(f"expected largest to be at most {BLOCK}, as not every alternative streams, got {largest}")
+    if (options.get("largest") or 0) > BLOCK:
+        most = f"expected largest to be at most {BLOCK}, as not every alternative streams"
+        raise ValueError(f"{most}, got {options['largest']}")
     recipe = _recipe(learning_rate=learning_rate, l2=l2)
-    plan = plan_run(seed=seed, quick=quick, full=full, recipe=recipe, seeds=seeds, steps=steps, largest=largest)
+    plan = plan_run(seed=seed, quick=quick, recipe=recipe, **options)
     config = {**plan.config, "arms": [arm.config for arm in ARMS]}
     folder = RunFolder.open(out, "alternatives", plan.name, config, grows="arms")
     with progress_bars() as progress:

@@ -1,6 +1,6 @@
 """Judge one arm at one size, on the sets that every arm answers: what it names, and where its weight goes.
 
-accuracy     share of sets answered rightly, one number a seed
+accuracy     share of sets answered rightly, one number per seed
 right        the share of a set's weight that is on the right item, mean over sets; weights below 0 by their size
 entropy      of those shares, in nats, mean over sets
 first        share of sets in which no item has more weight than the right one
@@ -36,7 +36,7 @@ class Answers(NamedTuple):
 
 
 def judge_arm(plan: Plan, arm: Arm, trained: Trained, n: int) -> dict[str, list[float]]:
-    """Return, for each of `Answers`, one number a seed.
+    """Return, for each of `Answers`, one number per seed.
 
     Raises:
         ValueError: a head whose weights are no numbers.

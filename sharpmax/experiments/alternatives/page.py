@@ -1,25 +1,23 @@
-"""The page of the alternatives: who stays right, by how much, and where the weight goes."""
+"""Write the page of the alternatives: which stay right, by how much, and where the weight goes."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import sharpmax
 from sharpmax.core import normalisers
 from sharpmax.core.normalisers import Normaliser
 from sharpmax.experiments.alternatives.arms import ARMS, FAMILIES, SOFTMAX, Arm
-from sharpmax.experiments.max_retrieval.statistics import standard_error
+from sharpmax.experiments.max_retrieval.figures import ACCURACY, ITEMS, mean_curve
+from sharpmax.experiments.max_retrieval.tables import with_error
 from sharpmax.extras import extra
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
 with extra("jax"):
     import numpy as np
 
 Metrics = dict[str, Any]
-ITEMS, ACCURACY = "items n", "accuracy (%)"
 GREY = "#57606a"
 SHOWN = (16, 64, 256, 1024, 4096)
 MIDDLE = 1024
@@ -126,15 +124,16 @@ def _untrained(by_name: dict[str, tuple[Normaliser, str]], logits: Callable[[int
 
 
 def accuracies(metrics: Metrics) -> Table:
-    """Every arm at some sizes, the largest among them."""
+    """Return every arm at some sizes, the largest among them."""
     sizes = _chosen(metrics, SHOWN)
-    rows = [[arm.title, arm.source, *(_mean(metrics["summary"][arm.name][n]) for n in sizes)] for arm in _told(metrics)]
+    summary, arms = metrics["summary"], _told(metrics)
+    rows = [[arm.title, arm.source, *(with_error(summary[arm.name][n]) for n in sizes)] for arm in arms]
     caption = f"Accuracy in %, mean ± standard error over {metrics['seeds']} seeds. Sources are arXiv numbers."
     return Table(["", "from", *(f"n = {int(n):,}" for n in sizes)], rows, caption)
 
 
 def differences(metrics: Metrics) -> Table:
-    """What each arm gains over plain softmax, paired over seeds, at three sizes."""
+    """Return what each arm gains over plain softmax, paired over seeds, at three sizes."""
     sizes = _chosen(metrics, (16, MIDDLE))
     rows = [
         [arm.title, *(_difference(metrics["summary"][arm.name][n]) for n in sizes)]
@@ -149,7 +148,7 @@ def differences(metrics: Metrics) -> Table:
 
 
 def rankings(metrics: Metrics) -> Table:
-    """How often each arm's largest weight is on the right item, and how much weight that is, at one size."""
+    """Return how often each arm's largest weight is on the right item, and how much weight that is, at one size."""
     n = str(MIDDLE if MIDDLE in metrics["sizes"] else metrics["sizes"][-1])
     rows = [
         [
@@ -177,31 +176,12 @@ def _with_softmax(metrics: Metrics, family: str) -> list[Arm]:
 
 
 def _curves(values: dict[str, dict[str, list[float]]], arms: list[Arm], scale: float) -> list[Curve]:
-    curves = []
-    for arm in arms:
-        by_size = values[arm.name]
-        mean = np.array([scale * float(np.mean(v)) for v in by_size.values()])
-        error = np.array([scale * (standard_error(v) or 0.0) for v in by_size.values()])
-        curves.append(
-            Curve(
-                arm.title,
-                [int(n) for n in by_size],
-                mean.tolist(),
-                (mean - error).tolist(),
-                (mean + error).tolist(),
-                GREY if arm.name == SOFTMAX else None,
-            )
-        )
-    return curves
+    colors = {SOFTMAX: GREY}
+    return [mean_curve(arm.title, values[arm.name], colors.get(arm.name), "-", scale) for arm in arms]
 
 
 def _caption(family: str) -> str:
     return f"{FAMILIES[family]}: share of sets answered rightly; shade: one standard error over seeds."
-
-
-def _mean(entry: dict[str, Any]) -> str:
-    error = entry["standard_error"]
-    return f"{100 * entry['mean']:.1f}" + (f" ± {100 * error:.1f}" if error is not None else "")
 
 
 def _difference(entry: dict[str, Any]) -> str:
@@ -279,9 +259,8 @@ def _differences_to_the_papers() -> Text:
 
 def _committed(metrics: Metrics) -> list[Text | Table]:
     """Return the committed full result, where this run is smaller and the checkout is at hand."""
-    file = Path(sharpmax.__file__).parents[1] / "results" / "alternatives" / "paper" / "metrics.json"
-    if metrics["scale"] == "full" or not file.exists():
+    full = committed_metrics("alternatives", "paper")
+    if metrics["scale"] == "full" or full is None:
         return []
-    full = json.loads(file.read_text(encoding="utf-8"))
     origin = f"Made by sharpmax reproduce alternatives --full on {full['device']}."
     return [Text(origin, "The full run, as committed"), accuracies(full), differences(full)]

@@ -1,1 +1,111 @@
-"""Is a fitted card worth its place? Cards of several methods beside their rivals, on the same held-out data."""
+"""Calibration: what a learned policy is worth, and where it is not.
+
+Claim (ours): 810 numbers, fitted on lookups of at most 32 entries behind up to 12,000 characters of text, take a frozen
+SmolLM2 to 75 % at 128 entries and 60 % at 256, for at most 0.5 % of perplexity. Perplexity is judged at 256, 1,024 and
+4,096 tokens of three kinds of text (prose on Python, source code, NumPy's docstrings), in parts that no fit, choice or
+earlier report saw. The prose to fit on is Python's reference; to report on it is its enhancement proposals.
+
+Beside it: the same card on other wordings and tasks, a fit on a mixture, the paper's rule, one global beta, b alone, a
+LoRA at equal cost, five seeds, and accuracy against perplexity as the price of text grows. What was found:
+docs/guide-length.md.
+
+Cost: some ten minutes on an H200, in bfloat16. A killed run continues:
+    git clone https://github.com/python/peps && git -C peps checkout ba4deeb
+    sharpmax reproduce calibration --proposals peps/peps
+    sharpmax reproduce calibration --proposals peps/peps --only seed0 seed1     (a part of it)
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from sharpmax.experiments.calibration.plan import plan_for
+from sharpmax.experiments.calibration.study import Study
+from sharpmax.extras import extra
+from sharpmax.hf.calibrate.choose import best_of
+from sharpmax.hf.models.load_to_train import load_by_name
+from sharpmax.runs.run_folder import RunFolder
+
+with extra("hf"):
+    import torch
+
+FOLDER = "calibration-study"
+
+
+def run(
+    out: str | Path = "runs",
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    model: str | None = None,
+    device: str | None = None,
+    prompts: int | None = None,
+    steps: int | None = None,
+    questions: int | None = None,
+    text_tokens: int | None = None,
+    together: int = 65536,
+    proposals: str | Path | None = None,
+    only: Sequence[str] = (),
+    gather: bool = False,
+) -> dict[str, Any]:
+    """Compute every step that is not on disk yet (or only the named ones), and gather them; returns the metrics.
+
+    The options are those of `sharpmax reproduce calibration --help`; None is the plan's. With `only`, nothing is
+    gathered. With `gather`, nothing more is judged: what is on disk makes the whole, and `absent` names what it lacks.
+
+    Raises:
+        ValueError: options that do not fit, or a run folder that holds another config.
+    """
+    if seed != 0:
+        raise ValueError(f"expected seed 0, because the study has five seeds of its own, got {seed}")
+    plan = plan_for(
+        quick=quick, model=model, prompts=prompts, steps=steps, questions=questions, text_tokens=text_tokens
+    )
+    names = plan.names
+    if unknown := sorted(set(only) - set(names)):
+        raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    config = {"seed": 0, "model": plan.model, "prompts": plan.prompts, "steps": plan.steps}
+    config |= {"questions": plan.questions, "text_tokens": plan.text_tokens, "proposals": proposals is not None}
+    place = (out, FOLDER, Path(plan.model).name + ("-quick" if quick else ""), config)
+    RunFolder.planned(*place)
+    loaded = load_by_name(plan.model, seed=0, device=device)
+    folder = RunFolder.open(*place)
+    study = Study(plan, loaded, folder, together=together, proposals=proposals)
+    absent = [name for name in names if gather and not study.judged(name)]
+    if gather and (lacking := sorted(set(absent) & set(plan.seeds))):
+        raise ValueError(f"{folder.path} has no judgement of {', '.join(lacking)} to gather")
+    with _half(device):
+        found = {name: study.step(name) for name in names if name not in absent and (not only or name in only)}
+        metrics = _gathered(study, found, whole=not only)
+    if absent:
+        metrics["absent"] = absent
+    folder.finish(metrics)
+    from sharpmax.experiments.calibration.page import tell  # brings the report extra, which computing must not need
+
+    tell(metrics, folder, whole=not only)
+    return metrics
+
+
+def _gathered(study: Study, found: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+    """Return the metrics: of the whole also the best LoRA, all seeds as one, and the card's seed."""
+    loras = {name: found[name]["score"] for name in study.plan.loras if name in found}
+    for name in loras:
+        found[f"transfer-{name}"] = found[name].pop("transfer")
+    if whole:
+        if loras:
+            best = best_of(loras, most_rise=study.plan.most_rise)
+            found |= {"lora": found.pop(best), "transfer-lora": found.pop(f"transfer-{best}")}
+        found["seeds"] = study.pooled(found)
+    # Each item's record stays in its step's file; the metrics are what is read.
+    metrics: dict[str, Any] = {
+        name: {key: value for key, value in step.items() if key != "records"} for name, step in found.items()
+    }
+    return metrics | ({"card": study.write_card()} if whole else {})
+
+
+def _half(device: str) -> AbstractContextManager[Any]:
+    """Return a block in which a GPU multiplies in bfloat16, plain and sharpened alike; a processor stays exact."""
+    torch.backends.cuda.matmul.allow_tf32 = True  # of the logits over the vocabulary, which stay float32
+    return torch.autocast(device, torch.bfloat16) if device.startswith("cuda") else nullcontext()

@@ -1,10 +1,8 @@
-"""The calibration study as tables in Markdown: what each policy gains and costs, kinds of text, and what transfers."""
+"""Show the calibration study as tables in Markdown: what each policy gains and costs, kinds of text, what transfers."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
-
-SIZES, WINDOWS = ("32", "128", "256"), ("256", "1024", "4096")
 
 
 def comparison(metrics: Mapping[str, Any]) -> list[str]:
@@ -15,25 +13,29 @@ def comparison(metrics: Mapping[str, Any]) -> list[str]:
     """
     pooled = metrics["seeds"]
     steps = {name: step for name, step in metrics.items() if isinstance(step, Mapping) and step.get("text")}
-    others = _kinds(steps)[1:]
-    columns = [*WINDOWS, *(f"{kind} {WINDOWS[-1]}" for kind in others)]
-    text = [f"text: {WINDOWS[0]}", *WINDOWS[1:], *(f"{kind}: {WINDOWS[-1]}" for kind in others)]
-    lines = [f"| lookups: | {' | '.join([*SIZES, *text])} |", "|---" * (1 + len(SIZES) + len(columns)) + "|"]
+    if not steps:
+        return []
+    others, (sizes, windows) = _kinds(steps)[1:], _asked(metrics)
+    columns = [*windows, *(f"{kind} {windows[-1]}" for kind in others)]
+    text = [f"text: {windows[0]}", *windows[1:], *(f"{kind}: {windows[-1]}" for kind in others)]
+    lines = [f"| lookups: | {' | '.join([*sizes, *text])} |", "|---" * (1 + len(sizes) + len(columns)) + "|"]
     if pooled["chosen"]:
-        lines.append(_row("plain model", _right(pooled, "plain"), [0.0] * len(columns)))
+        lines.append(_row("plain model", _right(pooled, sizes, "plain"), [0.0] * len(columns)))
         by_seed = [[_rises(metrics[name])[column] for column in columns] for name in pooled["chosen"]]
         means = [sum(column) / len(column) for column in zip(*by_seed, strict=True)]
-        lines.append(_row("learned, mean of the seeds", _right(pooled), means))
+        lines.append(_row("learned, mean of the seeds", _right(pooled, sizes), means))
     groups: dict[tuple[float | None, ...], list[str]] = {}
     for name, step in steps.items():
-        asked = () if name in pooled["chosen"] else tuple(_right(step, "plain"))
+        asked = () if name in pooled["chosen"] else tuple(_right(step, sizes, "plain"))
         groups.setdefault(asked, []).append(name)
     for plain, names in groups.items():
         if plain:
             lines.append(_row("plain model, questions of the rows below", list(plain), [0.0] * len(columns)))
         for name in names:
             found = _rises(steps[name])
-            lines.append(_row(name, _right(steps[name]), [found[column] for column in columns if column in found]))
+            lines.append(
+                _row(name, _right(steps[name], sizes), [found[column] for column in columns if column in found])
+            )
     return lines
 
 
@@ -45,14 +47,15 @@ def by_kind(metrics: Mapping[str, Any]) -> list[str]:
     seeds = {name: metrics[name] for name in metrics["seeds"]["chosen"]}
     if not seeds:
         return []
-    lines = [f"| rise, mean (highest seed) | {' | '.join(WINDOWS)} |", "|---" * (1 + len(WINDOWS)) + "|"]
+    _, windows = _asked(metrics)
+    lines = [f"| rise, mean (highest seed) | {' | '.join(windows)} |", "|---" * (1 + len(windows)) + "|"]
     for kind in _kinds(seeds):
         shown = []
-        for window in WINDOWS:
+        for window in windows:
             key = window if kind == "text" else f"{kind} {window}"
             shown.append(_mean_and_highest([_rises(step)[key] for step in seeds.values() if key in _rises(step)]))
         lines.append(f"| {kind} | {' | '.join(shown)} |")
-    pooled = [_mean_and_highest([_pooled(step, window) for step in seeds.values()]) for window in WINDOWS]
+    pooled = [_mean_and_highest([_pooled(step, window) for step in seeds.values()]) for window in windows]
     return [*lines, f"| all but unseen | {' | '.join(pooled)} |"]
 
 
@@ -96,9 +99,15 @@ def _row(name: str, right: list[float | None], rises: list[float]) -> str:
     return f"| {' | '.join([name, *shown, *(f'{100 * rise:+.2f}' for rise in rises)])} |"
 
 
-def _right(step: Mapping[str, Any], whose: str = "policy") -> list[float | None]:
+def _asked(metrics: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the sizes of lookups and the windows of text that every policy was asked: those of the paper's rule."""
+    step = metrics.get("paper") or next(metrics[name] for name in metrics["seeds"]["chosen"])
+    return list(step["tasks"]["lookup"]), [name for name in step["text"] if name.isdigit()]
+
+
+def _right(step: Mapping[str, Any], sizes: list[str], whose: str = "policy") -> list[float | None]:
     by_size = step["tasks"]["lookup"]
-    return [by_size[size]["accuracy"][whose] if size in by_size else None for size in SIZES]
+    return [by_size[size]["accuracy"][whose] if size in by_size else None for size in sizes]
 
 
 def _rises(step: Mapping[str, Any]) -> dict[str, float]:

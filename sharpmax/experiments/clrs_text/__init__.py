@@ -2,7 +2,7 @@
 
 Claim (arXiv 2410.01104): Gemma 2B fine-tuned with adaptive temperature in every head, in training and inference, is
 ahead of plain attention on nearly all of the thirty algorithms, most beyond the trained sizes; at inference only it
-does not work. Ours: to see whether that holds, beside two rules that learn, SSMax and three numbers a head.
+does not work. Ours: to see whether that holds, beside two rules that learn, SSMax and three numbers per head.
 
 Cost: `quick` under two minutes on two cores; the full run, SmolLM2 with two seeds of four arms, minutes an arm and seed
 on an H200. Expected figure: `length`, exact answers against the length of the input.
@@ -16,8 +16,8 @@ from typing import Any
 
 from sharpmax.experiments.clrs_text.arm import opened, run_arm, test_set
 from sharpmax.experiments.clrs_text.rates import try_rates
-from sharpmax.experiments.clrs_text.statistics import Records, summarise
 from sharpmax.experiments.clrs_text.study import Study, plan_study
+from sharpmax.experiments.clrs_text.summary import Records, summarise
 from sharpmax.extras import extra
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
@@ -26,60 +26,43 @@ from sharpmax.tasks.clrs_text.corpus import corpus
 with extra("hf"):
     import torch
 
+STEPS = ("budget", "agreement")
+"""What can be run beside the experiment: what each algorithm gets of the training; one pass against decoding."""
+
 
 def run(
     out: str | Path = "runs",
     *,
     seed: int = 0,
     quick: bool = False,
-    model: str | None = None,
-    arms: tuple[str, ...] | None = None,
-    seeds: int | None = None,
-    steps: int | None = None,
-    tokens: int | None = None,
-    at_once: int | None = None,
-    compile: bool | None = None,
-    learning_rate: float | None = None,
     rates: tuple[float, ...] = (),
+    only: tuple[str, ...] = (),
+    questions: int | None = None,
     parallel: int = 1,
     save_every: int | None = None,
     device: str | None = None,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Train and judge every arm and seed, draw, and write the page, in `out/clrs-text/<name>/`; returns the metrics.
 
     A run that was killed continues: finished arms are read back, an unfinished one goes on from its last checkpoint.
     One that is finished, asked for more `seeds`, trains those alone.
 
-    Args:
-        out: root of the run folders.
-        seed: the first of the seeds.
-        quick: a small model on few algorithms, instead of SmolLM2 on all.
-        model, arms, seeds, steps, tokens, learning_rate: instead of the scale's.
-        at_once: tokens that pass through the model together, all of a step unless given; a smaller GPU takes fewer.
-        compile: let torch compile the model's blocks.
-        rates: train the plain arm's first seed at each of these learning rates, say which is best on examples held
-            out of training and test, and end there, in `out/clrs-text/<name>-rates/`.
-        parallel: how many arms to run side by side, each in a process of its own.
-        save_every: steps from checkpoint to checkpoint; 0 for none.
-        device: cuda or cpu; a GPU if there is one.
+    The options are those of `sharpmax reproduce clrs-text --help`. `changes` go to `plan_study`. `rates` and `only` run
+    something else instead of the arms, each in a folder and with a page of its own.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.
     """
-    study = plan_study(
-        seed=seed,
-        quick=quick,
-        model=model,
-        arms=arms,
-        seeds=seeds,
-        steps=steps,
-        tokens=tokens,
-        at_once=at_once,
-        compile=compile,
-        learning_rate=learning_rate,
-    )
+    study = plan_study(seed=seed, quick=quick, **changes)
     if parallel < 1:
         raise ValueError(f"expected parallel to be at least 1, got {parallel}")
+    if unknown := sorted(set(only) - set(STEPS)):
+        raise ValueError(f"expected steps among {', '.join(STEPS)}, got {', '.join(unknown)}")
+    if questions is not None and "agreement" not in only:
+        raise ValueError("questions are asked by the step agreement: --only agreement")
+    if only:
+        return {step: _step(step, study, out, questions) for step in only}
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if rates:
         return try_rates(study, rates, out, device=device)
@@ -94,14 +77,7 @@ def run(
     return metrics
 
 
-def train(
-    study: Study,
-    out: str | Path,
-    *,
-    parallel: int = 1,
-    save_every: int | None = None,
-    device: str,
-) -> RunFolder:
+def train(study: Study, out: str | Path, *, parallel: int = 1, save_every: int | None = None, device: str) -> RunFolder:
     """Make the record of every arm and seed of the study that is not there yet; `run` without the page.
 
     Raises:
@@ -134,6 +110,16 @@ def train(
     finally:
         torch.set_num_threads(threads)
     return folder
+
+
+def _step(step: str, study: Study, out: str | Path, questions: int | None) -> dict[str, Any]:
+    # They bring the report extra, which training must not need.
+    from sharpmax.experiments.clrs_text.agreement import QUESTIONS, check_agreement
+    from sharpmax.experiments.clrs_text.budget import count_budget
+
+    if step == "budget":
+        return count_budget(study, out)
+    return check_agreement(study, out, questions=QUESTIONS if questions is None else questions)
 
 
 def measured(study: Study, test: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,29 +1,33 @@
-"""Does one pass say what greedy decoding says? A model's own short answers: generated with a cache, then read at once.
+"""Check that one pass says what greedy decoding says: a model's own short answers, generated with a cache, then read.
 
 Judging takes it for granted that each token decoding says is the likeliest in one pass too. In float32 it is; in half
 precision a cache rounds otherwise than one pass does, and tokens that were tied but for rounding may change places. How
 far apart they were says which it is: a rounding, or a fault.
 
-`python -m sharpmax.experiments.clrs_text.agreement` asks SmolLM2, on a processor, minutes for each precision.
+`sharpmax reproduce clrs-text --only agreement` asks SmolLM2, on a processor, minutes for each precision.
 """
 
-import argparse
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from sharpmax.core.policies import Policy
-from sharpmax.experiments.clrs_text.arm import short_ones
-from sharpmax.experiments.clrs_text.study import SCALES
+from sharpmax.experiments.clrs_text.arm import opened, short_ones
+from sharpmax.experiments.clrs_text.study import Study
 from sharpmax.hf.finetune.answer_batches import Encoded, encode
 from sharpmax.hf.finetune.answer_model import generated, parting, right_tokens
 from sharpmax.hf.finetune.judging import on_policy
 from sharpmax.hf.finetune.trained_policy import policy_named
 from sharpmax.hf.models.load_to_train import load_by_name
+from sharpmax.report import Page, Table
 from sharpmax.tasks.clrs_text.corpus import corpus
+
+QUESTIONS = 48  # of the test, the short ones, spread evenly
 
 
 def agreement(model: Any, examples: Sequence[Encoded], policy: Policy | None, dtype: torch.dtype) -> dict[str, Any]:
@@ -47,32 +51,41 @@ def _answered(example: Encoded, answer: Sequence[int]) -> Encoded:
     return Encoded(np.array([*example.ids[: example.start], *answer], dtype=np.int32), example.start)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print it for plain attention and the paper's, in float32 and bfloat16; what the user can mend is one line."""
-    parser = argparse.ArgumentParser(prog="agreement", description="Does one pass say what greedy decoding says?")
-    parser.add_argument("--model", default=SCALES["full"].model, help="who is asked (smollm2)")
-    parser.add_argument("--questions", type=int, default=48, metavar="N", help="how many, of the full run's test (48)")
-    options = parser.parse_args(arguments)
-    try:
-        if options.questions < 1:
-            raise ValueError(f"expected at least 1 question, got {options.questions}")
-        loaded = load_by_name(options.model, seed=0, device="cpu")
-        texts = corpus(SCALES["full"].corpus).test
-    except (ImportError, OSError, ValueError) as refusal:
-        parser.exit(2, f"agreement: error: {' '.join(str(refusal).split())}\n")
+def check_agreement(study: Study, out: str | Path, *, questions: int = QUESTIONS) -> dict[str, Any]:
+    """Ask the study's model, on a processor, plain and by the paper's rule, in float32 and bfloat16; kept with a page.
+
+    Raises:
+        ValueError: fewer than one question.
+    """
+    if questions < 1:
+        raise ValueError(f"expected at least 1 question, got {questions}")
+    config = {**study.config, "arms": [], "seeds": [], "questions": questions}
+    folder = opened(out, f"{study.name}-agreement", config, study.model, "cpu")
+    metrics = {
+        f"{dtype}, {policy}": folder.once(f"{dtype}-{policy}", partial(_asked, study, dtype, policy, questions))
+        for dtype in ("float32", "bfloat16")
+        for policy in ("none", "paper")
+    }
+    folder.finish(metrics)
+    rows = [
+        [
+            name,
+            f"{found['agree']} of {found['asked']}",
+            f"{found['right']} of {found['tokens']}",
+            ", ".join(f"{behind:.3f} at {logit:.1f}" for behind, logit in found["apart"]) or "-",
+        ]
+        for name, found in metrics.items()
+    ]
+    table = Table(["precision, policy", "answers that agree", "tokens that agree", "logits behind by"], rows)
+    title = "CLRS-Text: does one pass say what greedy decoding says?"
+    lead = f"{study.model}, its own answers to {questions} questions: generated with a cache, then read in one pass."
+    Page(title, lead, [table]).save(folder.path)
+    return metrics
+
+
+def _asked(study: Study, dtype: str, policy: str, questions: int) -> dict[str, Any]:
+    loaded = load_by_name(study.model, seed=0, device="cpu")
+    texts = corpus(study.corpus).test
     test = encode(loaded.tokenizer, [(example.question, example.answer) for example in texts])
-    examples = [test[i] for i in short_ones(test, options.questions)]
-    for dtype in (torch.float32, torch.bfloat16):
-        for name in ("none", "paper"):
-            found = agreement(loaded.model, examples, policy_named(name, loaded.model), dtype)
-            apart = ", ".join(f"{behind:.3f} at {logit:.1f}" for behind, logit in found["apart"])
-            print(
-                f"{str(dtype).removeprefix('torch.')}, policy {name}: {found['agree']} of {found['asked']} answers and "
-                f"{found['right']} of {found['tokens']} tokens agree"
-                + (f"; logits behind by {apart}" if apart else ""),
-                flush=True,
-            )
-
-
-if __name__ == "__main__":
-    main()
+    examples = [test[i] for i in short_ones(test, questions)]
+    return agreement(loaded.model, examples, policy_named(policy, loaded.model), getattr(torch, dtype))

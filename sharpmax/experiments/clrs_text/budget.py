@@ -1,24 +1,22 @@
-"""What each algorithm gets of the training: examples, tokens, and its share of the loss counted either way.
+"""Count what each algorithm gets of the training: examples, tokens, and its share of the loss counted either way.
 
 And what attention gets of a row: how many shapes of batches a run has, each of which cuDNN plans, and how much padding.
 
-`python -m sharpmax.experiments.clrs_text.budget` prints it.
+`sharpmax reproduce clrs-text --only budget` writes it.
 """
 
-import argparse
 from collections import Counter
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Column, Table
 
-from sharpmax.experiments.clrs_text.arm import encoded
-from sharpmax.experiments.clrs_text.study import SCALES
+from sharpmax.experiments.clrs_text.arm import encoded, opened
+from sharpmax.experiments.clrs_text.study import Study
 from sharpmax.hf.finetune.answer_batches import plan_rows
 from sharpmax.hf.finetune.packing import lay_out
 from sharpmax.hf.finetune.train import Recipe
+from sharpmax.report import Page, Table, Text
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 
 
@@ -55,42 +53,41 @@ def attended(model: str, plan: Plan, recipe: Recipe) -> tuple[int, float]:
     return len(set(shapes)), sum(height * width for height, width in shapes) / tokens
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the full run's budget in a model's tokens; what the user can mend is one line and exit status 2."""
-    parser = argparse.ArgumentParser(prog="budget", description="What each algorithm gets of the training.")
-    parser.add_argument("--model", default=SCALES["full"].model, help="whose tokens are counted (smollm2)")
-    model, scale = parser.parse_args(arguments).model, SCALES["full"]
-    try:
-        rows = budget(model, scale.corpus)
-    except (ImportError, OSError, ValueError) as refusal:
-        parser.exit(2, f"budget: error: {' '.join(str(refusal).split())}\n")
-    console = Console(width=110)  # as wide as the table, also where it is written to a file
+def count_budget(study: Study, out: str | Path) -> dict[str, Any]:
+    """Count what each algorithm of a study gets, in its model's tokens; kept in a run folder with a page."""
+    config = {**study.config, "arms": [], "seeds": []}
+    folder = opened(out, f"{study.name}-budget", config, study.model, "cpu")
+    metrics: dict[str, Any] = folder.once("budget", lambda: _counted(study))
+    folder.finish(metrics)
+    _page(metrics, study).save(folder.path)
+    return metrics
+
+
+def _counted(study: Study) -> dict[str, Any]:
+    shapes, cells = attended(study.model, study.corpus, study.recipe)
+    return {"algorithms": budget(study.model, study.corpus), "shapes": shapes, "cells_per_token": cells}
+
+
+def _page(metrics: dict[str, Any], study: Study) -> Page:
+    rows = metrics["algorithms"]
     total = sum(of["examples"] * of["tokens"] for of in rows.values())
     shortest, longest = min(of["shortest"] for of in rows.values()), max(of["longest"] for of in rows.values())
-    examples = sum(of["examples"] for of in rows.values())
-    console.print(_table(rows))
-    console.print(f"in all: {examples:,} examples of {shortest} to {longest:,} tokens, {total:,.0f} tokens")
-    shapes, cells = attended(model, scale.corpus, scale.recipe)
-    console.print(f"attention: {shapes} shapes of batches in {scale.recipe.steps} steps, {cells:.2f} cells a token")
-
-
-def _table(rows: dict[str, dict[str, float]]) -> Table:
-    table = Table(
-        Column(no_wrap=True),
-        "examples",
-        "different",
-        "tokens",
-        "answer",
-        "% of examples",
-        "% of tokens",
-        "% of answer tokens",
+    text = (
+        f"In the tokens of {study.model}: {sum(of['examples'] for of in rows.values()):,} examples of {shortest} to "
+        f"{longest:,} tokens, {total:,.0f} tokens in all. Attention meets {metrics['shapes']} shapes of batches in "
+        f"{study.recipe.steps} steps, {metrics['cells_per_token']:.2f} cells per token."
     )
-    for name, of in rows.items():
-        percent = (f"{100 * of[key]:.1f}" for key in ("share_of_examples", "share_of_tokens", "share_of_answer_tokens"))
-        counts = (f"{of[key]:,.0f}" for key in ("examples", "different", "tokens", "answer_tokens"))
-        table.add_row(name, *counts, *percent)
-    return table
-
-
-if __name__ == "__main__":
-    main()
+    percent = ("share_of_examples", "share_of_tokens", "share_of_answer_tokens")
+    table = Table(
+        ["", "examples", "different", "tokens", "answer", "% of examples", "% of tokens", "% of answer tokens"],
+        [
+            [
+                name,
+                *(f"{of[key]:,.0f}" for key in ("examples", "different", "tokens", "answer_tokens")),
+                *(f"{100 * of[key]:.1f}" for key in percent),
+            ]
+            for name, of in rows.items()
+        ],
+        "Tokens are means per example.",
+    )
+    return Page("CLRS-Text: what each algorithm gets of the training", "Examples, tokens, shares.", [Text(text), table])

@@ -7,7 +7,7 @@ trained lengths what it is asked beyond them, no sentence is said at all.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sharpmax.experiments.clrs_text.statistics import verdicts, widest
+from sharpmax.experiments.clrs_text.summary import verdicts, widest
 
 EXCEPTIONS = ("heapsort", "mst_kruskal", "bubble_sort")
 """The algorithms on which the paper's adaptive temperature was not ahead (one good source)."""

@@ -27,11 +27,7 @@ class Documents(list[dict[str, Any]]):
 
 
 def clrs_text_task(
-    algorithms: Sequence[str] = ALGORITHMS,
-    lengths: Sequence[int] = (8, 16, 32),
-    *,
-    samples: int = 1,
-    shots: int = 0,
+    algorithms: Sequence[str] = ALGORITHMS, lengths: Sequence[int] = (8, 16, 32), *, samples: int = 1, shots: int = 0
 ) -> Any:
     """Return the task, for `simple_evaluate`: `samples` questions of each algorithm, length and validation seed.
 

@@ -1,16 +1,14 @@
-"""The page of CLRS-Text: what was asked, what came of it beside what the paper says, and the numbers in full."""
+"""Write the page of CLRS-Text: what was asked, what came of it beside what the paper says, and the numbers in full."""
 
-import json
-from pathlib import Path
 from typing import Any
 
-import sharpmax
 from sharpmax.experiments.clrs_text.claims import by_seed, claims, exact_at_trained, has_learned, interval
-from sharpmax.experiments.clrs_text.statistics import verdicts
 from sharpmax.experiments.clrs_text.study import LABELS
+from sharpmax.experiments.clrs_text.summary import verdicts
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
+from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
 COMMITTED = "smollm2-compile"
@@ -125,10 +123,7 @@ def _by_length(metrics: dict[str, Any]) -> Table:
 
 def _by_seed(metrics: dict[str, Any]) -> Table:
     rows = [
-        [
-            LABELS[arm],
-            *(by_seed(metrics[kind][arm][span]["all"]) for kind in KINDS for span in ("trained", "beyond")),
-        ]
+        [LABELS[arm], *(by_seed(metrics[kind][arm][span]["all"]) for kind in KINDS for span in ("trained", "beyond"))]
         for arm in metrics["difference"]
     ]
     caption = (
@@ -176,10 +171,9 @@ def _how(metrics: dict[str, Any]) -> Text:
 
 def _committed(metrics: dict[str, Any]) -> list[Text | Table]:
     """Return the committed run of all thirty, where this one is smaller and the checkout is at hand."""
-    file = Path(sharpmax.__file__).parents[1] / "results" / "clrs-text" / COMMITTED / "metrics.json"
-    if len(metrics["algorithms"]) == 30 or not file.exists():
+    full = committed_metrics("clrs-text", COMMITTED)
+    if len(metrics["algorithms"]) == 30 or full is None:
         return []
-    full = json.loads(file.read_text(encoding="utf-8"))
     title = f"All thirty algorithms, as committed: {full['config']['model']} on {full['runs'][0]['origin']['device']}"
     return [
         _claim(full, title),

@@ -10,12 +10,7 @@ from sharpmax.hf.finetune.train import Recipe
 from sharpmax.runs.run_folder import run_name
 from sharpmax.tasks.clrs_text.corpus import Plan
 
-ARMS = {
-    "plain": "none",
-    "paper": "paper",
-    "ssmax": "ssmax",
-    "learn": "learn",
-}
+ARMS = {"plain": "none", "paper": "paper", "ssmax": "ssmax", "learn": "learn"}
 """Each arm, and the policy it is trained and judged with."""
 LABELS = {
     "plain": "plain softmax",
@@ -95,6 +90,12 @@ def plan_study(
 ) -> Study:
     """Settle a run from its options; those that are None are the scale's.
 
+    Args:
+        seed: the first of the `seeds`.
+        model, arms, steps, tokens, learning_rate: what to train, how, and for how long.
+        at_once: tokens that pass through the model together, all of a step unless given; a smaller GPU takes fewer.
+        compile: let torch compile the model's blocks.
+
     Raises:
         ValueError: an option that does not fit.
     """
@@ -117,12 +118,4 @@ def plan_study(
     changed += [f"seed{seed}"] if seed else []
     changed += ["-".join(chosen)] if arms else []
     name = "-".join([run_name(model), *(["quick"] if quick else []), *changed])
-    return Study(
-        name,
-        model,
-        scale.corpus,
-        recipe,
-        chosen,
-        tuple(range(seed, seed + (seeds or 2))),
-        scale.generations,
-    )
+    return Study(name, model, scale.corpus, recipe, chosen, tuple(range(seed, seed + (seeds or 2))), scale.generations)

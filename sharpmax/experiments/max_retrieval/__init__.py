@@ -17,56 +17,30 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from sharpmax.core.policies import Policy
 from sharpmax.experiments.max_retrieval.figures import draw
 from sharpmax.experiments.max_retrieval.measure import measure_size
 from sharpmax.experiments.max_retrieval.page import tell
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
-from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.experiments.max_retrieval.rules import fit_rules, rules_for
-from sharpmax.experiments.max_retrieval.statistics import losses, summarise, with_best_constant
+from sharpmax.experiments.max_retrieval.summary import losses, summarise, with_best_constant
 from sharpmax.experiments.max_retrieval.train import Trained, train_heads
 from sharpmax.runs.run_folder import RunFolder
 
 MOST_AT_ONCE = 16
 
 
-def run(
-    out: str | Path = "runs",
-    *,
-    seed: int = 0,
-    quick: bool = False,
-    full: bool = False,
-    recipe: str | Recipe = "paper",
-    seeds: int | None = None,
-    steps: int | None = None,
-    largest: int | None = None,
-    rotated: bool | None = None,
-) -> dict[str, Any]:
+def run(out: str | Path = "runs", *, seed: int = 0, quick: bool = False, **options: Any) -> dict[str, Any]:
     """Train, evaluate, draw and write the page, in `out/max-retrieval/<name>/`; returns the metrics.
 
-    Args:
-        out: root of the run folders; a run found there is continued.
-        seed: of every random draw.
-        quick, full: a smaller or the whole run; neither is something between.
-        recipe: "paper", "sharp", or one of your own (`dataclasses.replace(PAPER_RECIPE, name=…, …)`).
-        seeds, steps, largest: how many heads, how long, and up to how many items, instead of the scale's.
-        rotated: whether items are turned by a random rotation, instead of the recipe's choice.
+    A run found there is continued. The options are those of `plan_run`.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.
     """
-    options = {"seeds": seeds, "steps": steps, "largest": largest, "rotated": rotated}
-    plan = plan_run(seed=seed, quick=quick, full=full, recipe=recipe, **options)  # type: ignore[arg-type]
+    plan = plan_run(seed=seed, quick=quick, **options)
     folder = RunFolder.open(out, "max-retrieval", plan.name, plan.config)
     with progress_bars() as progress:
         trained = _train(plan, folder, progress)

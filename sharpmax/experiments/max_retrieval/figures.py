@@ -1,4 +1,4 @@
-"""The figures of max retrieval, each from the metrics alone: the paper's 2, 5 and 6, and why the head collapses."""
+"""Draw the figures of max retrieval, from the metrics alone: the paper's 2, 5 and 6, and why the head collapses."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from sharpmax.core.cards import policy_from_json
 from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
 from sharpmax.experiments.max_retrieval import paper_table
-from sharpmax.experiments.max_retrieval.statistics import standard_error
 from sharpmax.extras import extra
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
 from sharpmax.runs.run_folder import RunFolder
+from sharpmax.statistics import standard_error
 
 with extra("jax"):
     import numpy as np
@@ -60,7 +60,7 @@ def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any], fo
 def accuracy_by_size(metrics: dict[str, Any]) -> CurvesDisplay:
     """Draw accuracy against size for every rule, one standard error shaded, with the paper's points."""
     curves = [
-        _mean_curve(LABELS[rule], metrics["accuracy"][rule], *_LINES[rule])
+        mean_curve(LABELS[rule], metrics["accuracy"][rule], *_LINES[rule])
         for rule in LABELS
         if rule in metrics["accuracy"]
     ]
@@ -94,7 +94,7 @@ def precision(metrics: dict[str, Any]) -> CurvesDisplay:
     """Draw hard and soft accuracy under products of three precisions: what rounding alone costs."""
     names = {"float32": "float32", "tf32": "TF32 (10 bits)", "bfloat16": "bfloat16 (7 bits)"}
     curves = [
-        _mean_curve(f"{names[p]}, {rule}", by_rule[rule], f"C{color}", line)
+        mean_curve(f"{names[p]}, {rule}", by_rule[rule], f"C{color}", line)
         for color, (p, by_rule) in enumerate(metrics["products"].items())
         for rule, line in (("hard", "-"), ("softmax", ":"))
     ]
@@ -109,7 +109,7 @@ def largest_weight(metrics: dict[str, Any]) -> CurvesDisplay:
     low, high = [max(float(b[0]), 1e-9) for b in bounds], [min(1.0, float(b[1])) for b in bounds]
     band = Curve("Lemma 2.1, plain softmax", sizes, high, low, high, color="#8c959f", line="")
     rules = [rule for rule in LABELS if rule in metrics["largest_weight"] and rule != "hard"]
-    curves = [band, *(_mean_curve(LABELS[r], metrics["largest_weight"][r], *_LINES[r], scale=1.0) for r in rules)]
+    curves = [band, *(mean_curve(LABELS[r], metrics["largest_weight"][r], *_LINES[r], scale=1.0) for r in rules)]
     least = min(min(curve.y) for curve in curves[1:])  # type: ignore[type-var]
     limits = (0.5 * float(least), 1.3)  # type: ignore[arg-type]
     return CurvesDisplay(
@@ -123,7 +123,7 @@ def entropy(metrics: dict[str, Any]) -> CurvesDisplay:
     ceiling = np.log(sizes)
     floor = np.maximum(0.0, ceiling - [metrics["largest_spread"][str(n)] for n in sizes])
     band = Curve("Lemma 2.1", sizes, ceiling.tolist(), floor.tolist(), ceiling.tolist(), color="#8c959f", line="")
-    curves = [band, _mean_curve(LABELS["softmax"], metrics["entropy"], *_LINES["softmax"], scale=1.0)]
+    curves = [band, mean_curve(LABELS["softmax"], metrics["entropy"], *_LINES["softmax"], scale=1.0)]
     off = PAPER.silent_above
     marks = [Mark("above: the paper's polynomial is off", y=off)] if off else []
     return CurvesDisplay(curves, ITEMS, "entropy (nats)", "Entropy of plain softmax", marks)
@@ -166,7 +166,10 @@ def attention(maps: dict[int, Any], rules: tuple[str, ...]) -> HeatMapsDisplay:
     return HeatMapsDisplay(rows, "16 leading items, largest first", "32 sets", "weight")
 
 
-def _mean_curve(label: str, by_size: dict[str, list[float]], color: str, line: str, scale: float = 100.0) -> Curve:
+def mean_curve(
+    label: str, by_size: dict[str, list[float]], color: str | None, line: str, scale: float = 100.0
+) -> Curve:
+    """Return the mean over seeds by size, with one standard error shaded."""
     mean = [scale * float(np.mean(v)) for v in by_size.values()]
     error = [scale * (standard_error(v) or 0.0) for v in by_size.values()]
     low, high = np.subtract(mean, error).tolist(), np.add(mean, error).tolist()

@@ -1,7 +1,7 @@
 """One size, every seed, every rule: the numbers that go on disk.
 
-accuracy[rule]          share of sets answered rightly, one number a seed
-largest_weight[rule]    mean over sets, one number a seed
+accuracy[rule]          share of sets answered rightly, one number per seed
+largest_weight[rule]    mean over sets, one number per seed
 products[precision]     accuracy of softmax and hard when matrix products round their operands, on a quarter of the sets
 """
 

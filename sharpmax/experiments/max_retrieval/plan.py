@@ -1,6 +1,6 @@
 """What one run will do, settled before any work: the recipe, how many seeds, which sizes, how many sets of each.
 
-A run is *full*, as committed under `results/`; or *quick*, for tests; or neither, for whoever wants to see it happen.
+A run is *full*, as committed under `results/`; or *quick*, for tests; or neither, to see it happen.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -63,14 +63,21 @@ def plan_run(
     *,
     seed: int,
     quick: bool,
-    full: bool,
-    recipe: str | Recipe,
+    full: bool = False,
+    recipe: str | Recipe = "paper",
     seeds: int | None = None,
     steps: int | None = None,
     largest: int | None = None,
     rotated: bool | None = None,
 ) -> Plan:
     """Settle a run from its options; those that are None are the scale's or the recipe's.
+
+    Args:
+        seed: of every random draw.
+        quick, full: a smaller or the whole run; neither is something between.
+        recipe: "paper", "sharp", or one of your own (`dataclasses.replace(PAPER_RECIPE, name=…, …)`).
+        seeds, steps, largest: how many heads, how long, and up to how many items.
+        rotated: whether items are turned by a random rotation.
 
     Raises:
         ValueError: an option that does not fit.

@@ -9,34 +9,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sharpmax import defaults
 from sharpmax.hf.calibrate.judge import TEXT, Exam
 from sharpmax.hf.calibrate.splits import KINDS, questions, text_of
 from sharpmax.hf.models.load import LoadedModel
 
-MORE_TEXT = 3
-"""Times the text of the report, to choose on."""
-WINDOWS = (256, 1024, 4096)
-"""Of text, those that the model holds."""
-TEXT_TOKENS = 8 * WINDOWS[-1]
-"""Of each kind of text to judge on. Of two windows nothing can be said; these are eight of the longest."""
-MOST_RISE = 0.005
-"""The allowed rise of perplexity."""
+MORE_TEXT = 3  # times the text of the report, to choose on
 
 
 def held_out_exam(
     loaded: LoadedModel,
     *,
-    tasks: Sequence[str] = ("lookup",),
-    sizes: Sequence[int] = (16, 32, 64),
-    prompts: int = 40,
+    tasks: Sequence[str] = defaults.EXAM_TASKS,
+    sizes: Sequence[int] = defaults.EXAM_SIZES,
+    prompts: int = defaults.PROMPTS,
     windows: Sequence[int] | None = None,
     text: str | Path | None = None,
-    text_tokens: int = TEXT_TOKENS,
-    together: int = 1,
-    seed: int = 0,
-    most_rise: float = MOST_RISE,
+    text_tokens: int = defaults.TEXT_TOKENS,
+    together: int = defaults.TOGETHER,
+    seed: int = defaults.SEED,
+    most_rise: float = defaults.MOST_RISE,
 ) -> Exam:
-    """Return the exam of the report split: `prompts` questions a task and size, and every kind of text in windows.
+    """Return the exam of the report split: `prompts` questions per task and size, and every kind of text in windows.
 
     Windows are those of 256, 1,024 and 4,096 tokens that the model holds, unless given.
     """
@@ -48,19 +42,19 @@ def held_out_exam(
 
 def selection_exam(loaded: LoadedModel, tasks: Sequence[str], size: int, seed: int, exam: dict[str, Any]) -> Exam:
     """Return the selection exam: the fitted tasks at the largest fitted size, and every kind of text, of its own."""
-    count = max(8, exam.get("prompts", 40) // 4)
+    count = max(8, exam.get("prompts", defaults.PROMPTS) // 4)
     asked = {t: {size: questions(t, size, count, seed=seed, split="choose")} for t in tasks}
     # More text than is reported on: what decides is the upper end of an interval, and few windows make it wide.
-    windows, tokens = windows_of(loaded, exam.get("windows")), MORE_TEXT * exam.get("text_tokens", TEXT_TOKENS)
+    windows, tokens = windows_of(loaded, exam.get("windows")), MORE_TEXT * exam.get("text_tokens", defaults.TEXT_TOKENS)
     texts = _texts(loaded, "choose", exam.get("text"), tokens, max(windows)) if windows else {}
-    return Exam(asked, texts, windows, exam.get("together", 1))
+    return Exam(asked, texts, windows, exam.get("together", defaults.TOGETHER))
 
 
 def windows_of(loaded: LoadedModel, asked: Sequence[int] | None) -> Sequence[int]:
     """Return the windows asked for; otherwise the usual ones that the model holds, or its whole context."""
     if asked is not None:
         return asked
-    return [window for window in WINDOWS if window <= loaded.context] or [loaded.context]
+    return [window for window in defaults.WINDOWS if window <= loaded.context] or [loaded.context]
 
 
 def called(split: str, exam: Mapping[str, Any]) -> str:

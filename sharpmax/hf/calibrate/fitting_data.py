@@ -1,4 +1,4 @@
-"""What `learn` is fitted on: questions behind text, text to hold the model to itself on, and the recipe."""
+"""Draw what `learn` is fitted on: questions behind text, text to hold the model to itself on, and the recipe."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,20 +13,14 @@ from sharpmax.hf.calibrate.splits import KINDS, seed_of, text_of
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.tasks.prompts import parts
 
-FITTED_ON, FITTED_SIZES, TEXT_BEFORE = ("lookup", "lookup:close"), (8, 32), 12_000
-"""What learn asks unless told otherwise: tasks, sizes from low to high, and the most characters of text before."""
 SHORTEST, ENTRIES = 200, 1400
 """Characters: of the shortest piece of text before a question, and of a question's own entries, about."""
 MOST_FITTED = 200_000
 """Characters of a kind of text to fit on: about what the reference has."""
-TRUTH = 0.5
-"""The share of text's cost that is the rise of its own loss: what predicts text better is no cost."""
 ALLOWED = 0.8
 """The share of the allowed rise of perplexity that learn may use on the text it is fitted to; other text costs more."""
 FIRST_PRICE = 40.0
 """Where the prices of text begin: from 20 those of long windows had not come to rest in 60 steps, at 40 and 50."""
-STEPS = 108
-"""Of learn: twelve turns of each of three kinds of text at three lengths."""
 
 
 def recipe_for(most_rise: float, *, penalty: float | None = None, **fields: Any) -> Recipe:
@@ -46,7 +40,7 @@ def fitting_questions(
     """
 
     def of_step(step: int) -> list[Question]:
-        # One size and one length of text a step: questions of one length make a batch without padding.
+        # One size and one length of text per step: questions of one length make a batch without padding.
         rng = np.random.default_rng(step)
         size = int(rng.integers(sizes[0], sizes[-1] + 1))
         length = int(np.exp(rng.uniform(np.log(min(SHORTEST, most)), np.log(most)))) if most else 0

@@ -26,10 +26,10 @@ from torch import Tensor
 from sharpmax.core.policies import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.hf.calibrate.answers import Answered, Question, answer, write
-from sharpmax.hf.calibrate.paired import Paired, paired, paired_accuracy
 from sharpmax.hf.calibrate.text_loss import text_losses
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.switch import sharpen
+from sharpmax.statistics import Paired, paired, paired_accuracy
 
 SURE = 0.05
 TEXT = "text"

@@ -1,4 +1,4 @@
-"""Learn a temperature for every head, everything else frozen: three numbers a head.
+"""Learn a temperature for every head, everything else frozen: three numbers per head.
 
     log beta = clip(a + b·log(n/n0) + c·(H - 1))            per head, from a = b = c = 0: the plain model
 

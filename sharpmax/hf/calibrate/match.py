@@ -21,7 +21,7 @@ STEEPEST = 0.25
 
 
 def match(loaded: LoadedModel, text: str, lengths: Sequence[int], *, reference: int, rows: int = 32) -> PerLayer:
-    """Fit one slope a head on a text, from its entropies at `lengths` (three or more), 1 up to `reference` keys."""
+    """Fit one slope per head on a text, from its entropies at `lengths` (three or more), 1 up to `reference` keys."""
     found = diagnose_text(loaded, text, lengths, rows=rows)
     rate = fit_decay(found).rate
     variance = mean_variance(loaded, text, reference, rows=rows)

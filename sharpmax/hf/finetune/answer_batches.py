@@ -127,7 +127,7 @@ def all_once(lengths: Sequence[int], *, tokens: int) -> list[list[int]]:
 
 
 def pad(examples: Sequence[Encoded], chosen: Sequence[int]) -> dict[str, Tensor]:
-    """Return a batch with a row an example: `input_ids` (rows, width), `targets` and `predicted_from`.
+    """Return a batch with one row per example: `input_ids` (rows, width), `targets` and `predicted_from`.
 
     Those two are of every answer token: its id, and the place, counted through all rows, that it is predicted from.
     """

@@ -22,8 +22,7 @@ def with_lora(model: Any, rank: int, *, seed: int) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         adapted = peft.get_peft_model(
-            model,
-            peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"),
+            model, peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
         )
     for parameter in learned_parameters(adapted):
         parameter.requires_grad_()  # PEFT froze it with the weights

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sharpmax import defaults
 from sharpmax.core.policies import Policy
 from sharpmax.extras import MissingExtraError, extra
 from sharpmax.files import atomic
@@ -45,24 +46,24 @@ class Recipe:
     """How to fine-tune.
 
     Attributes:
-        steps, tokens: how many steps, and tokens a step (a process).
+        steps, tokens: how many steps, and tokens per step and process.
         at_once: tokens that pass through the model together, which decide its memory; all of a step unless given.
         learning_rate: AdamW's, warmed up over the first 5 % of the steps, then falling by a cosine to 0.
-        policy_rate: the learning rate of what the policy learns: a few hundredths of SSMax's slope a step at most.
+        policy_rate: the learning rate of what the policy learns: a few hundredths of SSMax's slope per step at most.
         compile: let torch compile the model's blocks: faster on a GPU, after a minute.
         bf16: products in bfloat16, weights in float32; by default where the device is a GPU that can.
         save_every: steps from checkpoint to checkpoint; 0 saves none.
     """
 
-    steps: int = 500
-    tokens: int = 32768
-    learning_rate: float = 5e-4
-    policy_rate: float = 3e-3
+    steps: int = defaults.TRAIN_STEPS
+    tokens: int = defaults.TRAIN_TOKENS
+    learning_rate: float = defaults.TRAIN_RATE
+    policy_rate: float = defaults.POLICY_RATE
     weight_decay: float = 0.01
     at_once: int | None = None
     compile: bool = False
     bf16: bool | None = None
-    save_every: int = 200
+    save_every: int = defaults.SAVE_EVERY
     log_every: int = 20
     seed: int = 0
 
@@ -80,12 +81,12 @@ class Recipe:
 
     @property
     def rows(self) -> int:
-        """How many rows a step is."""
+        """Rows per step."""
         return -(-self.tokens // (self.at_once or self.tokens))
 
     @property
     def width(self) -> int:
-        """How many tokens a row is."""
+        """Tokens per row."""
         return round_up(-(-self.tokens // self.rows))
 
 

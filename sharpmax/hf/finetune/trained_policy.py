@@ -1,7 +1,7 @@
-"""The policy that a model is fine-tuned with, by name; and numbers of it that are trained along, one or three a head.
+"""The policy that a model is fine-tuned with, by name; and numbers of it that are trained along, one or three per head.
 
     none     plain attention                        paper    the published polynomial in every head
-    ssmax    beta = s·log n, s learned a head       learn    log beta = a + b·log(n/n0) + c·(H - 1), learned a head
+    ssmax    beta = s·log n, s learned per head     learn    log beta = a + b·log(n/n0) + c·(H - 1), learned per head
 
 or the path of a card. Learned numbers are parameters of the attention modules (`sharpmax_…`), so whatever moves,
 wraps or synchronises the model does the same to them. They are saved as a card beside the weights, not among them.

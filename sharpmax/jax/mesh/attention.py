@@ -20,8 +20,8 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sharpmax.core.checks import short
 from sharpmax.core.policies import PAPER
-from sharpmax.core.policies.base import short
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
 from sharpmax.jax.chunked.blocks import block_size

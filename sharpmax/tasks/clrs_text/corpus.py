@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from sharpmax import defaults
 from sharpmax.files import atomic
 from sharpmax.files.wheels import cache_folder
 from sharpmax.tasks.clrs_text.examples import (
@@ -53,11 +54,11 @@ class Plan:
     """
 
     algorithms: tuple[str, ...] = ALGORITHMS
-    train_lengths: tuple[int, ...] = tuple(range(4, 17))
-    test_lengths: tuple[int, ...] = (8, 12, 16, 20, 24, 32, 64)
-    train_examples: int = 20 * SHARD
+    train_lengths: tuple[int, ...] = defaults.TRAIN_LENGTHS
+    test_lengths: tuple[int, ...] = (*defaults.TEST_LENGTHS, 64)
+    train_examples: int = defaults.TRAIN_EXAMPLES
     train_seed: int = 1000
-    test_samples: int = 4
+    test_samples: int = defaults.TEST_SAMPLES
     most_characters: int = 8192
     hints: bool = False
 

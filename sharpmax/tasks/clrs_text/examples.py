@@ -24,16 +24,6 @@ SHORTEST = 4
 VALIDATION_SEEDS = (3, 14, 35, 81, 94)
 VALIDATION_SAMPLES = 125
 """Of every algorithm, length and seed."""
-VALIDATION_LONGEST = {
-    "activity_selector": 40, "articulation_points": 19, "bellman_ford": 32, "bfs": 41, "binary_search": 64,
-    "bridges": 7, "bubble_sort": 11, "dag_shortest_paths": 19, "dfs": 20, "dijkstra": 25,
-    "find_maximum_subarray_kadane": 64, "floyd_warshall": 11, "graham_scan": 31, "heapsort": 11,
-    "insertion_sort": 25, "jarvis_march": 13, "kmp_matcher": 64, "lcs_length": 12, "matrix_chain_order": 12,
-    "minimum": 64, "mst_kruskal": 10, "mst_prim": 26, "naive_string_matcher": 64, "optimal_bst": 10,
-    "quickselect": 64, "quicksort": 12, "segments_intersect": 64, "strongly_connected_components": 16,
-    "task_scheduling": 41, "topological_sort": 21,
-}  # fmt: skip
-"""The published validation set has every length from 4 up to this one."""
 
 
 @dataclass(frozen=True)

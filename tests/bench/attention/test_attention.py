@@ -10,13 +10,17 @@ import torch
 
 from sharpmax.bench import BENCHMARKS, bench
 from sharpmax.bench import attention as benchmark
-from sharpmax.bench.attention import contestants as contestants
+from sharpmax.bench.attention import contestants
+from sharpmax.bench.attention.cases import FEATURES
 from sharpmax.bench.attention.figure import display
 from sharpmax.bench.attention.inputs import KINDS, draw
 from sharpmax.bench.attention.judging import COMPUTED, entmax15, error_of
 from sharpmax.bench.attention.masks import settings
+from sharpmax.bench.attention.memory import cpu_memory
 from sharpmax.bench.attention.profile import short
 from sharpmax.bench.attention.timing import timed
+from sharpmax.bench.attention.torch import ON_A_GPU, PARTS
+from sharpmax.bench.attention.turns import Entry, in_turns
 from sharpmax.cli import main
 from sharpmax.torch import attention
 from tests.places import ROOT
@@ -33,11 +37,38 @@ def test_the_cpu_table():
     for case in ("forward, rows sharpened", "forward + backward", "forward + backward, detached"):
         for name in ("stock", "chunked"):
             assert rows[case, name]["milliseconds"] > 0
+    # Every forward case has plain attention on its own tensors beside it, timed with and without the host.
+    for case in ("one row in eight sharpened", "no row sharpened", "sharpened from the middle on"):
+        base, found = rows[f"plain, {case}", "flash_attention"], rows[f"forward, {case}", "chunked"]
+        assert base["ratio"] == base["wall_ratio"] == 1.0
+        assert found["ratio"] == found["milliseconds"] / base["milliseconds"]
+        assert found["wall_ratio"] == found["wall_milliseconds"] / base["wall_milliseconds"]
     assert rows["row_stats", "chunked"]["error"] < 1e-5
     for name in ("math (dense SDPA)", "the paper's rule by hand", "entmax, dense"):
         assert rows["other, forward + backward", name]["error"] < 1e-4
     assert not benchmark.wrong(figures)
     benchmark.show(figures)
+
+
+@on_cpu
+def test_a_ratio_is_to_plain_attention_on_the_same_tensors(monkeypatch):
+    """Times that depend on the tensors alone: a ratio is 1 only if its plain attention got the same ones."""
+    times = {"0": 1.0, "1": 3.0, "2": 1.0, "3": 3.0, "4": 30.0}
+    found = {key: {"milliseconds": ms, "wall_milliseconds": ms + 1} for key, ms in times.items()}
+    monkeypatch.setattr("sharpmax.bench.attention.turns.timed", lambda *_, **__: found)
+    fast, slow, alone = ([torch.randn(1, 1, 8, 16) for _ in range(3)] for _ in range(3))
+    (kernel,), (ours, _) = contestants.plain("cpu"), contestants.ours("cpu")
+    cases = [
+        ("plain", kernel, fast),
+        ("plain, b", kernel, slow),
+        ("a", ours, fast),
+        ("b", ours, slow),
+        ("c", ours, alone),
+    ]
+    setting = contestants.Setting(8, 8, is_causal=True, device="cpu")
+    rows = in_turns([Entry(*case) for case in cases], setting, 1)
+    assert [row.get("ratio") for row in rows] == [1.0, 1.0, 1.0, 1.0, None]
+    assert [row.get("wall_ratio") for row in rows] == [1.0, 1.0, 1.0, 1.0, None]
 
 
 @on_cpu
@@ -105,8 +136,8 @@ def test_what_models_ask_beyond_a_causal_mask_is_judged_as_asked(learns):
         gradient = torch.ones_like(tensors[0]) if learns else None
         tensors = [x.detach().clone().requires_grad_(learns) for x in tensors]
         for contestant in (*contestants.plain("cpu"), *contestants.named("chunked", "triton")):
-            entry = benchmark._Entry(name, contestant, tensors, gradient)
-            assert benchmark._checked(entry, setting, benchmark._call(entry, setting)())["error"] < 1e-4
+            entry = Entry(name, contestant, tensors, gradient)
+            assert entry.check(setting, entry.call(setting)())["error"] < 1e-4
         names.append(name)
     assert names == ["padding mask", "window mask", "sinks", "softcap", "a stretch of a prompt"]
 
@@ -294,11 +325,11 @@ def _cells(name):
 def test_committed_memory_is_given_beyond_the_inputs_and_with_them():
     rows = json.loads((RESULTS / "h200" / "metrics.json").read_text())["results"]
     plain, ours = (next(r for r in rows if r["case"] == case) for case in ("plain, peak memory", "peak memory"))
-    inputs = 3 * ours["length"] * benchmark.FEATURES * 2 / 1e6  # of bfloat16
+    inputs = 3 * ours["length"] * FEATURES * 2 / 1e6  # of bfloat16
     before = [row["megabytes_with_inputs"] - row["megabytes"] for row in (plain, ours)]
     assert before[0] == pytest.approx(before[1])
     assert before[0] >= inputs
-    rows = ours["length"] * benchmark.FEATURES // ours["width"]
+    rows = ours["length"] * FEATURES // ours["width"]
     more = rows * 4 / 1e6 * (1 + 1 / 64 + 1 / 192)  # beta of each row, marks and tickets of tiles, four bytes each
     assert ours["megabytes"] - plain["megabytes"] == pytest.approx(more, rel=1e-3)
     assert ours["ratio_of_memory"] == pytest.approx(ours["megabytes"] / plain["megabytes"])
@@ -330,7 +361,7 @@ def test_a_kernel_is_called_by_its_own_name(kernel, name):
 @on_cpu
 def test_memory_of_chunked_is_linear():
     """Four times the tokens take about four times the memory; a matrix of logits would take sixteen times."""
-    short, long = (benchmark._cpu_memory(length)["megabytes"] for length in (2048, 8192))
+    short, long = (cpu_memory(length)["megabytes"] for length in (2048, 8192))
     assert 1 < long < 5 * short
 
 
@@ -350,7 +381,7 @@ def test_options_out_of_range_are_refused(options, match):
 
 
 @on_cpu
-@pytest.mark.parametrize("part", sorted(benchmark.ON_A_GPU))
+@pytest.mark.parametrize("part", sorted(ON_A_GPU))
 def test_what_needs_a_gpu_says_so(part):
     with pytest.raises(ValueError, match=f"^{part}: measured on a GPU alone"):
         benchmark.measure(only=["ours", part])
@@ -359,7 +390,7 @@ def test_what_needs_a_gpu_says_so(part):
 def test_the_help_names_every_part():
     (of_attention,) = (b for b in BENCHMARKS if b.name == "attention")
     named = re.findall(r"[\w-]+", of_attention.options["--only"]["help"])
-    assert set(benchmark.PARTS) <= set(named)
+    assert set(PARTS) <= set(named)
 
 
 def test_a_slow_contestant_takes_fewer_turns(monkeypatch):

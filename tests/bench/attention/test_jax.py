@@ -5,21 +5,22 @@ import pytest
 
 from sharpmax.bench import attention
 from sharpmax.bench.attention import jax as benchmark
+from sharpmax.bench.attention.jax_judging import Exact
 from sharpmax.cli import main
 
 
 @pytest.mark.slow  # the benchmark's other framework, below, prints the same table
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
 def test_the_cpu_table():
-    figures = benchmark.measure(lengths=[64], widths=[64], repeats=1)
+    figures = attention.measure(framework="jax", lengths=[64], widths=[64], repeats=1)
     timed = {(r["case"], r["implementation"]) for r in figures["results"] if "ratio" in r}
     both = {(case, name) for case in (benchmark.FORWARD, benchmark.TRAINED) for name in ("plain", "chunked", "xla")}
     assert timed == both | {(benchmark.STATISTICS, name) for name in ("chunked", "xla")}
     assert set(figures["refused"]) == {"stock", "pallas", "pallas_cudnn"}
-    assert figures["results"][0]["ratio"] == 1.0
+    assert figures["results"][0]["ratio"] == figures["results"][0]["wall_ratio"] == 1.0
     memory = {r["length"]: r["megabytes"] for r in figures["results"] if r["case"] == "memory of one sequence, forward"}
     assert 0 < memory[4096] < 8 * memory[1024]
-    benchmark.show(figures)
+    attention.show(figures)
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
@@ -38,7 +39,7 @@ def test_it_is_the_attention_benchmark_s_other_framework(capsys, monkeypatch, tm
 def test_a_wrong_result_is_not_timed(case):
     inputs = benchmark._drawn((1, 70, 1, 16), 0)
     call = benchmark._contestants(inputs, {})[case, "xla"]
-    exact, right = benchmark._Exact(inputs), call(*inputs[: 4 if case == benchmark.TRAINED else 3])
+    exact, right = Exact(inputs), call(*inputs[: 4 if case == benchmark.TRAINED else 3])
     assert exact.error(case, "xla", right) < 0.05
     with pytest.raises(ArithmeticError, match="not timed"):
         exact.error(case, "xla", jax.tree.map(lambda x: x * 1.2, right))
@@ -59,4 +60,4 @@ def test_what_fails_says_so_in_its_row_and_the_others_are_timed():
 
 def test_sizes_below_1_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
-        benchmark.measure(repeats=0)
+        attention.measure(framework="jax", repeats=0)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sharpmax.experiments.alternatives.arms import ARMS, SOFTMAX
-from sharpmax.experiments.alternatives.statistics import summarise
-from sharpmax.experiments.clrs_text.statistics import student
+from sharpmax.experiments.alternatives.summary import summarise
+from sharpmax.statistics import student_interval
 from tests.places import ROOT
 
 RUNS = {
@@ -47,7 +47,7 @@ def test_nobody_is_ahead_of_softmax_with_its_temperature_solved(run):
     for arm, by_size in run["accuracy"].items():
         for n in by_size:
             apart = np.subtract(by_size[n], solved[n])
-            assert student(apart.tolist())[0] <= 0, (arm, n)
+            assert student_interval(apart.tolist())[0] <= 0, (arm, n)
     others = [arm for arm in run["accuracy"] if arm not in (SOFTMAX, "paper", "entropy-target")]
     assert all(mean(run, "entropy-target", "1024") > mean(run, arm, "1024") for arm in others)
 
@@ -110,7 +110,7 @@ def test_the_page_gives_the_nearest_beside_the_best():
     for run in BOTH:
         for n in ("1024", "16384"):
             apart = np.subtract(run["accuracy"]["entropy-target"][n], run["accuracy"]["asentmax"][n])
-            low, high = (100 * end for end in student(apart.tolist()))
+            low, high = (100 * end for end in student_interval(apart.tolist()))
             assert f"{100 * apart.mean():+.1f} [{low:+.1f}, {high:+.1f}]" in PAGE
 
 

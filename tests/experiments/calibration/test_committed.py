@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, t
 
-from sharpmax.commands.calibrate import print_judgement
+from sharpmax.commands.judgement import print_judgement
 from sharpmax.core.cards import load_card, policy_from_json
+from sharpmax.defaults import MOST_RISE
 from sharpmax.experiments.calibration.figures import save_figures
-from sharpmax.experiments.calibration.study import CHOSEN, FITS, FRESH, LORAS, MOST_RISE, RULES, SEEDS
+from sharpmax.experiments.calibration.plan import CHOSEN, FITS, FRESH, LORAS, RULES, SEEDS
 from sharpmax.experiments.calibration.table import by_kind, comparison, transfer
 from sharpmax.hf.calibrate.choose import MARGIN, best_of, kept
 from sharpmax.hf.calibrate.judge import Sheet, compare
-from sharpmax.hf.calibrate.paired import Paired
+from sharpmax.statistics import Paired
 from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "calibration"

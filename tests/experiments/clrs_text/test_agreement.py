@@ -1,12 +1,15 @@
 """Greedy decoding against one pass: all agree in float32, a fault shows as a lead, and roundings as none."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+from sharpmax import cli
 from sharpmax.core.policies import PAPER
 from sharpmax.experiments.clrs_text import agreement as module
-from sharpmax.experiments.clrs_text.agreement import agreement, main
+from sharpmax.experiments.clrs_text.agreement import agreement
 from sharpmax.experiments.clrs_text.arm import short_ones
 from sharpmax.hf.finetune.answer_batches import Encoded
 from sharpmax.hf.models.gemma import gemma
@@ -53,9 +56,28 @@ def test_examples_are_spread_over_those_that_can_be_generated():
     assert short_ones(made[1:2], 3) == []
 
 
-@pytest.mark.parametrize(("option", "value"), [("--model", "."), ("--questions", "0")])
-def test_what_cannot_be_asked_is_one_line(option, value, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([option, value])
-    assert end.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--only", "agreement", "--model", "."], "does not hold a whole model"),
+        (["--only", "agreement", "--questions", "0"], "at least 1 question"),
+        (["--only", "speed"], "budget, agreement"),
+        (["--questions", "3"], "--only agreement"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line_and_leaves_nothing(arguments, word, tmp_path, capsys):
+    assert cli.main(["reproduce", "clrs-text", "--quick", "--out", str(tmp_path / "runs"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert word in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_a_step_of_the_experiment(tmp_path, capsys):
+    command = ["reproduce", "clrs-text", "--quick", "--out", str(tmp_path), "--only", "agreement", "--questions", "2"]
+    assert cli.main(command) == 0
+    folder = tmp_path / "clrs-text" / "gemma-tiny-quick-agreement"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    for policy in ("none", "paper"):
+        assert metrics[f"float32, {policy}"]["asked"] == metrics[f"float32, {policy}"]["agree"] == 2
+    assert "greedy decoding" in (tmp_path / "report.html").read_text()

@@ -5,7 +5,7 @@ import pytest
 
 from sharpmax.experiments.clrs_text.claims import EXCEPTIONS, claims
 from sharpmax.experiments.clrs_text.page import _beside_the_paper, _claim
-from sharpmax.experiments.clrs_text.statistics import Records, summarise
+from sharpmax.experiments.clrs_text.summary import Records, summarise
 
 ALGORITHMS = ("bfs", "dfs", "minimum", "quicksort", *EXCEPTIONS)
 LENGTHS = (8, 32)

@@ -10,9 +10,10 @@ from sharpmax.experiments.clrs_text import measured
 from sharpmax.experiments.clrs_text.arm import short_ones
 from sharpmax.experiments.clrs_text.claims import by_seed, has_learned, interval
 from sharpmax.experiments.clrs_text.page import COMMITTED
-from sharpmax.experiments.clrs_text.statistics import Records, accuracy, difference, student, verdicts
 from sharpmax.experiments.clrs_text.study import LABELS, SCALES, plan_study
+from sharpmax.experiments.clrs_text.summary import Records, accuracy, difference, verdicts
 from sharpmax.hf.finetune.answer_batches import Encoded
+from sharpmax.statistics import student_interval
 from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "clrs-text"
@@ -153,7 +154,7 @@ def test_what_the_fourth_seed_changed_over_all_questions_is_told(metrics):
     ):
         seeds = metrics[kind][arm][span]["all"]["seeds"]
         after_three, after_four = (
-            "[{:+.1f}, {:+.1f}]".format(*(100 * end for end in student(of))) for of in (seeds[:3], seeds)
+            "[{:+.1f}, {:+.1f}]".format(*(100 * end for end in student_interval(of))) for of in (seeds[:3], seeds)
         )
         assert f"{after_three}, now {after_four}" in DOCS
 

@@ -6,12 +6,12 @@ import warnings
 
 import pytest
 
+from sharpmax.cli import main
 from sharpmax.experiments import reproduce
 from sharpmax.experiments.clrs_text import arm as arms
 from sharpmax.experiments.clrs_text import measured
 from sharpmax.experiments.clrs_text import run as run_study
 from sharpmax.experiments.clrs_text.budget import attended, budget
-from sharpmax.experiments.clrs_text.budget import main as budget_main
 from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.study import plan_study
 from sharpmax.hf.finetune import packing
@@ -141,13 +141,21 @@ def test_every_algorithm_gets_its_share_of_the_examples_whatever_its_length():
 
 def test_the_budget_of_no_model_is_one_line_before_any_text_is_made(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(arms, "corpus", None)
-    with pytest.raises(SystemExit) as end:
-        budget_main(["--model", str(tmp_path)])
+    model = tmp_path / "model"
+    model.mkdir()
+    command = ["reproduce", "clrs-text", "--only", "budget", "--model", str(model), "--out", str(tmp_path / "runs")]
+    assert main(command) == 2
     said = capsys.readouterr()
-    assert end.value.code == 2
-    assert said.err.startswith(f"budget: error: the folder '{tmp_path}' does not hold a whole model: ")
+    assert said.err.startswith(f"sharpmax: error: the folder '{model}' does not hold a whole model: ")
     assert said.err.count("\n") == 1
-    assert not said.out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_budget_is_a_step_of_the_experiment(tmp_path):
+    assert main(["reproduce", "clrs-text", "--quick", "--only", "budget", "--out", str(tmp_path)]) == 0
+    metrics = json.loads((tmp_path / "clrs-text" / "gemma-tiny-quick-budget" / "metrics.json").read_text())
+    assert set(metrics["algorithms"]) == {"minimum", "segments_intersect", "task_scheduling"}
+    assert "task_scheduling" in (tmp_path / "report.html").read_text()
 
 
 def test_a_run_meets_few_shapes_of_batches(monkeypatch):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from sharpmax.experiments.max_retrieval import paper_table
-from sharpmax.experiments.max_retrieval.statistics import paired_p_value
+from sharpmax.experiments.max_retrieval.page import _discrepancy, _what_rules_do
+from sharpmax.experiments.max_retrieval.tables import beside_the_paper, gains_of_the_polynomial
+from sharpmax.statistics import paired_p_value
 from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "max-retrieval"
@@ -33,6 +35,26 @@ def test_entropy_target_recovers_the_ceiling_of_temperature():
     for n in apart:
         assert solved[n].mean() - plain[n].mean() >= 0.95 * (hard[n].mean() - plain[n].mean()), n
     assert solved[16].mean() >= plain[16].mean()
+
+
+def test_our_gain_of_the_papers_polynomial_is_flagged_where_it_is_not_the_papers():
+    metrics = json.loads((RESULTS / "paper" / "metrics.json").read_text())
+    gains = {gain.size: gain for gain in gains_of_the_polynomial(metrics)}
+    assert (gains[1024].told, round(gains[1024].paper, 1)) == ("+9.1 ± 0.7", 3.9)
+    assert (round(gains[2048].ours, 1), round(gains[2048].paper, 1)) == (8.9, 3.7)
+    assert {1024, 2048} <= {n for n, gain in gains.items() if gain.differs}
+    assert not gains[16].differs
+    flagged = {row[0]: row[6].endswith("*") for row in beside_the_paper(metrics).rows}
+    assert flagged == {f"{n:,}": gain.differs for n, gain in gains.items()}
+    (text,) = _discrepancy(metrics)
+    assert "1,024 items: +9.1 ± 0.7 here, +3.9 in the paper" in text.text
+
+
+def test_entropy_target_is_hard_attention_on_this_task_and_the_page_says_so():
+    metrics = json.loads((RESULTS / "paper" / "metrics.json").read_text())
+    solved, hard = (accuracy("paper", rule) for rule in ("entropy_target", "hard"))
+    assert max(abs(solved[n].mean() - hard[n].mean()) for n in hard) < 0.01
+    assert "EntropyTarget equals hard within 0.00 points" in _what_rules_do(metrics).text
 
 
 @pytest.mark.parametrize(("n", "least"), [(16_384, 99), (131_072, 95)])

@@ -11,12 +11,7 @@ from sharpmax.models.max_retrieval import Head
 from sharpmax.tasks.max_retrieval import block_of, items_from, random_rotation
 
 MODULE = "sharpmax.experiments.max_retrieval.evaluate"
-POLICIES = (
-    sharpmax.Constant(1.0),
-    sharpmax.PAPER,
-    sharpmax.EntropyTarget(0.5),
-    sharpmax.LengthScaled.log_n(16),
-)
+POLICIES = (sharpmax.Constant(1.0), sharpmax.PAPER, sharpmax.EntropyTarget(0.5), sharpmax.LengthScaled.log_n(16))
 KEY = jax.random.key(3)
 
 

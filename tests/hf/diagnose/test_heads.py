@@ -178,7 +178,7 @@ def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_pat
 
 
 def test_the_page_of_models_says_what_is_found(tmp_path, capsys, monkeypatch):
-    """Of the smallest of them: spreads, the foretold order and the certificate, by the text that the page gives."""
+    """Of the smallest of them: spreads, the forecast order and the certificate, by the text that the page gives."""
     import re
 
     from sharpmax.cli import main
@@ -191,8 +191,8 @@ def test_the_page_of_models_says_what_is_found(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().out
     low, high, mean, sd = re.search(r"over all heads: (\S+) to (\S+), mean (\S+) ± (\S+)", said).groups()
     assert f"`reactions.txt` | [{low}, {high}] | {mean} ± {sd} |" in page
-    foretold, found, agree = re.search(r"foretold \[(.*?)\], found \[(.*?)\] \(rank correlation (.*?)\)", said).groups()
-    assert f"| `rxnmapper` | 256 | {foretold} | {found} | {agree} |" in page
+    forecast, found, agree = re.search(r"forecast \[(.*?)\], found \[(.*?)\] \(rank correlation (.*?)\)", said).groups()
+    assert f"| `rxnmapper` | 256 | {forecast} | {found} | {agree} |" in page
     median = re.search(r"seen on the text: .* median (\S+)", said).group(1)
     assert re.search(rf"^\| `rxnmapper` \| 316 \| 10\^137 \| {re.escape(median)} \|", page, re.M)
 

@@ -9,8 +9,6 @@ import pytest
 from sharpmax.tasks.clrs_text import corpus as corpora
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus, corpus_folder, training
 from sharpmax.tasks.clrs_text.examples import (
-    ALGORITHMS,
-    VALIDATION_LONGEST,
     VALIDATION_SEEDS,
     same_answer,
     stream,
@@ -59,7 +57,6 @@ def test_hints_show_the_trace():
 
 
 def test_the_published_validation_convention():
-    assert set(VALIDATION_LONGEST) == set(ALGORITHMS)
     examples = validation("minimum", 4, samples=3)
     assert len(examples) == 3 * len(VALIDATION_SEEDS)
     assert examples[:3] == list(islice(stream("minimum", 4, seed=3), 3))

@@ -1,16 +1,9 @@
-"""The statistics: by hand where that is possible, and None where a number would mean nothing."""
+"""The summary by hand, and None where a number would mean nothing."""
 
 import numpy as np
 import pytest
 
-from sharpmax.experiments.max_retrieval.statistics import (
-    losses,
-    paired_p_value,
-    recovered,
-    standard_error,
-    summarise,
-    with_best_constant,
-)
+from sharpmax.experiments.max_retrieval.summary import losses, recovered, summarise, with_best_constant
 
 ACCURACY = {
     "softmax": {"16": [0.90, 0.92], "64": [0.50, 0.54]},
@@ -19,18 +12,6 @@ ACCURACY = {
     "constant_1": {"16": [0.90, 0.92], "64": [0.50, 0.54]},
     "constant_4": {"16": [0.80, 0.82], "64": [0.66, 0.70]},
 }
-
-
-def test_the_standard_error_of_two_numbers_is_half_their_distance():
-    assert standard_error([0.4, 0.6]) == pytest.approx(0.1)
-    assert standard_error([0.4]) is None
-
-
-def test_the_paired_test_is_on_differences():
-    # Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t = 3.464 with 2 degrees of freedom.
-    assert paired_p_value([11, 22, 33], [10, 20, 30]) == pytest.approx(0.0742, abs=1e-4)
-    assert paired_p_value([1.0, 2.0], [0.5, 1.5]) is None
-    assert paired_p_value([1.0], [0.5]) is None
 
 
 def test_recovered_is_a_share_of_what_temperature_can_gain():

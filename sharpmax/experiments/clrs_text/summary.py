@@ -1,20 +1,20 @@
-"""What the records say: accuracies, and differences to the plain arm with two intervals.
+"""Summarise the records: accuracies, and differences to the plain arm with two intervals.
 
-Paired: every arm answers the same questions after training on the same data in the same order, so it is the
-differences that count. The bootstrap resamples seeds as well as questions, so seeds that disagree widen its interval.
-With few of them it is still too narrow: it never leaves what they gave. Of two, where they differ by more than
-questions do, it holds the truth in about half of all experiments, not in 95 of 100. Student's interval, over the seeds'
-means, knows how few they are, and nothing of other questions. A difference is decided where both say so.
+Every arm answers the same questions after training on the same data in the same order, so differences are paired.
+
+- The bootstrap resamples seeds and questions. With two seeds that disagree it covers the truth in about half of all
+  experiments, not in 95 of 100.
+- Student's interval, over the means of the seeds, accounts for few seeds, but not for other questions.
+
+A difference is decided where both intervals say so.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-REPLICATES = 4000
-LEVEL = 0.95
+from sharpmax.statistics import crossed_bootstrap, student_interval
 
 
 class Records:
@@ -59,29 +59,9 @@ def difference(
     if not chosen.any():
         return None
     apart = values[arm][:, chosen] - values["plain"][:, chosen]
-    low, high = bootstrap(apart, seed=seed)
+    low, high = crossed_bootstrap(apart, seed=seed)
     seeds = apart.mean(1).tolist()
-    return {"mean": float(apart.mean()), "low": low, "high": high, "seeds": seeds, "student": student(seeds)}
-
-
-def bootstrap(values: np.ndarray, *, seed: int = 0) -> tuple[float, float]:
-    """Return the interval of the mean of values (seed, example), resampling seeds and, the same in each, examples."""
-    draws = np.random.default_rng(seed)
-    seeds, examples = values.shape
-    weights = draws.multinomial(examples, np.full(examples, 1 / examples), size=REPLICATES) / examples
-    by_seed = weights @ values.T  # (replicate, seed)
-    picked = draws.integers(seeds, size=(REPLICATES, seeds))
-    means = np.take_along_axis(by_seed, picked, axis=1).mean(1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
-def student(means: Sequence[float]) -> tuple[float, float] | None:
-    """Return Student's interval of the mean that seeds like these have; None of one alone."""
-    if len(means) < 2:
-        return None
-    reach = stats.t.ppf((1 + LEVEL) / 2, len(means) - 1) * np.std(means, ddof=1) / np.sqrt(len(means))
-    return float(np.mean(means) - reach), float(np.mean(means) + reach)
+    return {"mean": float(apart.mean()), "low": low, "high": high, "seeds": seeds, "student": student_interval(seeds)}
 
 
 def widest(apart: Mapping[str, Any]) -> tuple[float, float]:
@@ -107,10 +87,7 @@ def summarise(records: Records, *, algorithms: Sequence[str], trained: Sequence[
         },
         "by_length": {
             arm: {
-                str(n): {
-                    "exact": accuracy(records.exact, arm, chosen),
-                    "tokens": accuracy(records.share, arm, chosen),
-                }
+                str(n): {"exact": accuracy(records.exact, arm, chosen), "tokens": accuracy(records.share, arm, chosen)}
                 for n, chosen in by_length.items()
             }
             for arm in records.arms

@@ -1,4 +1,4 @@
-"""What the numbers say: means with standard errors, paired tests, and where the accuracy is lost.
+"""Summarise the accuracies: means with standard errors, paired tests, and where accuracy is lost.
 
 Paired: a seed answers the same sets under every rule, so the differences, not the accuracies, are tested.
 
@@ -9,14 +9,12 @@ Paired: a seed answers the same sets under every rule, so the differences, not t
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sharpmax.extras import extra
+import numpy as np
 
-with extra("jax"):
-    import numpy as np
-    from scipy.stats import ttest_rel
+from sharpmax.statistics import paired_p_value, standard_error
 
 ByRule = Mapping[str, Mapping[str, Sequence[float]]]
-"""accuracy[rule][size] = one number a seed."""
+"""accuracy[rule][size] = one number per seed."""
 
 
 def summarise(accuracy: ByRule) -> dict[str, Any]:
@@ -33,19 +31,6 @@ def summarise(accuracy: ByRule) -> dict[str, Any]:
         }
         for rule, by_size in accuracy.items()
     }
-
-
-def standard_error(values: Sequence[float]) -> float | None:
-    """Return the standard error of the mean over seeds; None for a single seed."""
-    return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
-
-
-def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float | None:
-    """Return the two-sided p-value of a paired t-test; None where every difference is the same, or for one seed."""
-    # Accuracies are shares of at most some thousand sets: a smaller difference of differences is rounding.
-    if len(values) < 2 or np.ptp(np.subtract(values, baseline)) < 1e-9:
-        return None
-    return float(ttest_rel(values, baseline).pvalue)
 
 
 def recovered(values: Sequence[float], softmax: Sequence[float], hard: Sequence[float]) -> float | None:

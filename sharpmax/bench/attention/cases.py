@@ -1,0 +1,183 @@
+"""List what is measured in PyTorch: the inputs of each case, and who takes part in it.
+
+Every case has plain attention on its own tensors beside it: how much work a kernel has may depend on them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sharpmax.bench.attention.contestants import Contestant, Setting, named, ours, ours_detached, plain
+from sharpmax.bench.attention.inputs import draw
+from sharpmax.bench.attention.masks import padded, settings
+from sharpmax.bench.attention.turns import Entry, in_turns
+
+TOKENS, FEATURES = 16384, 2048  # per batch on a GPU, and heads times width
+CPU_FEATURES = 512
+RETRIEVAL_FROM = 16384  # tokens from which retrieval is worth a case
+KINDS = {
+    "rows sharpened": "sharpened",
+    "one row in eight sharpened": "peaked",
+    "no row sharpened": "paired",
+    "one stretch in ten sharpened": "scattered",
+    "sharpened from the middle on": "turning",
+    "retrieval": "retrieval",
+}
+"""The forward cases, and the inputs of each."""
+
+
+class Shape:
+    """One length and width: the setting, and the inputs of each kind."""
+
+    def __init__(self, device: str, length: int, width: int, seed: int, dtype: str = "") -> None:
+        self.device, self.length, self.width, self.seed = device, length, width, seed
+        self.dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
+        self.setting = Setting(length, length, is_causal=True, device=device)
+
+    def inputs(self, kind: str) -> Any:
+        """Draw query, key and value."""
+        import torch
+
+        on_gpu = self.device == "cuda"
+        return draw(
+            kind,
+            length=self.length,
+            width=self.width,
+            tokens=TOKENS if on_gpu else self.length,
+            features=FEATURES if on_gpu else max(CPU_FEATURES, self.width),
+            dtype=getattr(torch, self.dtype),
+            device=self.device,
+            seed=self.seed,
+        )
+
+    def learning(self) -> tuple[Any, Any]:
+        """Draw query, key and value that take gradients, and the gradient of the output."""
+        import torch
+
+        tensors = [x.requires_grad_() for x in self.inputs("sharpened")]
+        generator = torch.Generator(self.device).manual_seed(self.seed)
+        gradient = torch.randn(tensors[0].shape, generator=generator, device=self.device)
+        return tensors, gradient.to(tensors[0].dtype)
+
+
+def forward(shape: Shape) -> list[Entry]:
+    """Return the forward cases, each beside plain attention on the same tensors, and row statistics."""
+    entries = []
+    for case, kind in KINDS.items():
+        if kind == "retrieval" and shape.length < RETRIEVAL_FROM:
+            continue
+        tensors = shape.inputs(kind)
+        # Old files have one plain row, on the sharpened inputs.
+        entries += [
+            Entry("plain" if kind == "sharpened" else f"plain, {case}", c, tensors) for c in plain(shape.device)
+        ]
+        entries += [Entry(f"forward, {case}", c, tensors) for c in ours(shape.device)]
+        if kind == "sharpened":
+            entries.append(Entry("row_stats", Contestant("", "entropy", _row_stats), tensors))
+    return entries
+
+
+def _row_stats(setting: Setting) -> Callable[..., Any]:
+    from sharpmax.torch import row_stats
+
+    return lambda q, k, v: row_stats(q, k, is_causal=setting.is_causal).entropy.unsqueeze(-1)
+
+
+def trained(shape: Shape) -> list[Entry]:
+    """Return forward + backward: plain, through beta, and with beta detached."""
+    tensors, gradient = shape.learning()
+    entrants = [("plain, forward + backward", c) for c in plain(shape.device)]
+    entrants += [("forward + backward", c) for c in ours(shape.device)]
+    entrants += [("forward + backward, detached", c) for c in ours_detached(shape.device)]
+    return [Entry(case, c, tensors, gradient) for case, c in entrants]
+
+
+def time_ours(shape: Shape, repeats: int) -> list[dict[str, Any]]:
+    """Time the forward cases and the training cases of one shape."""
+    return in_turns(forward(shape), shape.setting, repeats) + in_turns(trained(shape), shape.setting, repeats)
+
+
+def time_float32(shape: Shape, repeats: int) -> list[dict[str, Any]]:
+    """Time each implementation that serves float32 on a GPU, first the one that dispatch takes: is it the fastest?"""
+    tensors, (learning, gradient) = shape.inputs("sharpened"), shape.learning()
+    contestants = [*ours("cuda"), *named("triton", "stock", "chunked")]
+    results = []
+    for case, given, of in (("forward", tensors, None), ("forward + backward", learning, gradient)):
+        entries = [Entry(f"plain, {case}, float32", plain("cuda")[-1], given, of)]
+        entries += [Entry(f"{case}, float32", c, given, of) for c in contestants]
+        results += in_turns(entries, shape.setting, repeats)
+    return results
+
+
+def time_masks(shape: Shape, repeats: int) -> list[dict[str, Any]]:
+    """Time what models ask for beyond a causal mask, beside plain attention that is asked the same where it can be."""
+    results = []
+    contestants = [*ours("cuda"), *named("chunked")]
+    for name, setting, tensors in settings(shape.inputs("sharpened"), shape.device):
+        learning = [x.detach().clone().requires_grad_() for x in tensors]
+        gradient = tensors[0].flip(2).contiguous()  # any will do
+        for case, given, of in (("", tensors, None), ("forward + backward, ", learning, gradient)):
+            entries = [Entry(f"plain, {case}{name}", c, given, of) for c in plain(shape.device)]
+            entries += [Entry(f"{case or 'forward, '}{name}", c, given, of) for c in contestants]
+            results += in_turns(entries, setting, repeats)
+    return results
+
+
+def time_others(shape: Shape, others: Sequence[Contestant], repeats: int) -> list[dict[str, Any]]:
+    """Time what other packages offer, in turns with plain attention, whose rows are those of `time_ours`."""
+    import torch
+
+    torch._dynamo.reset()  # a shape of the last round is no shape of this one
+    results = []
+    for case, (tensors, gradient) in (
+        ("forward", (shape.inputs("sharpened"), None)),
+        ("forward + backward", shape.learning()),
+    ):
+        entries = [Entry("plain", c, tensors, gradient) for c in plain(shape.device)]
+        entries += [Entry(f"other, {case}", c, tensors, gradient) for c in others]
+        results += [row for row in in_turns(entries, shape.setting, repeats) if row["case"] != "plain"]
+    return results
+
+
+def time_decode(others: Sequence[Contestant], repeats: int, seed: int, *, masked: bool = False) -> list[dict[str, Any]]:
+    """Time one query against 32,768 keys: 32 sequences, 32 query and 8 key heads, some padding where `masked`."""
+    import torch
+
+    length, width = 32768, 128
+    q = draw("sharpened", length=length, width=width, tokens=length, features=width, dtype=torch.bfloat16,
+             device="cuda", seed=seed)[0][:, :, :1024].reshape(32, 32, 1, width)  # fmt: skip
+    generator = torch.Generator("cuda").manual_seed(seed + 1)
+    shape = (32, 8, length, width)
+    k, v = (torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    changes = {"mask": padded(32, length, "cuda")} if masked else {}
+    setting = Setting(1, length, is_causal=False, device="cuda", changes=changes)
+    entrants = [("plain, decode", c) for c in plain("cuda")]
+    if masked:
+        entrants += [("decode, padding mask", c) for c in (*ours("cuda"), *named("chunked"))]
+    else:
+        entrants += [("decode", c) for c in ours("cuda")]
+        entrants += [("decode, CUDA graph", Contestant("", c.kind, _graphed(c))) for c in ours("cuda")]
+        entrants += [("other, decode", c) for c in others]
+    tensors = (q, k, v)
+    return in_turns([Entry(case, c, tensors) for case, c in entrants], setting, repeats)
+
+
+def _graphed(contestant: Contestant) -> Callable[[Setting], Callable[..., Any]]:
+    """Build the contestant as a CUDA graph, captured at its first call, on the tensors of that call."""
+
+    def build(setting: Setting) -> Callable[..., Any]:
+        import torch
+
+        call, graph = contestant.build(setting), torch.cuda.CUDAGraph()
+        captured: list[Any] = []
+
+        def replay(*tensors: Any) -> Any:
+            if not captured:
+                call(*tensors)
+                with torch.cuda.graph(graph):
+                    captured.append(call(*tensors))
+            graph.replay()
+            return captured[0]
+
+        return replay
+
+    return build

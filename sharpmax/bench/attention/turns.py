@@ -1,0 +1,112 @@
+"""Check each contestant of a case, time those that passed in turns, and relate them to plain attention.
+
+Plain attention is the fastest of PyTorch's own kernels on the same tensors. Two ratios are reported:
+
+    ratio        device time over device time; the host's launch time is hidden behind a busy device
+    wall_ratio   wall time of a call over wall time of a call, host included
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sharpmax.bench.attention.contestants import Contestant, Setting
+from sharpmax.bench.attention.judging import error_of
+from sharpmax.bench.attention.profile import profiled
+from sharpmax.bench.attention.timing import attempt, timed
+
+RATIOS = {"ratio": "milliseconds", "wall_ratio": "wall_milliseconds"}
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A contestant in a case, with the tensors it gets; a `gradient` of the output makes it forward + backward."""
+
+    case: str
+    contestant: Contestant
+    tensors: Any
+    gradient: Any = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one of those that ratios are to."""
+        return self.case.startswith("plain")
+
+    def call(self, setting: Setting) -> Callable[[], Any]:
+        """Return the call to time: the output, or the gradients of query, key and value."""
+        import torch
+
+        call = self.contestant.build(setting)
+        if self.gradient is None:
+            return lambda: call(*self.tensors)
+        return lambda: torch.autograd.grad(call(*self.tensors), self.tensors, self.gradient)
+
+    def check(self, setting: Setting, result: Any) -> dict[str, Any]:
+        """Return the error of a result, and which implementation ran where none was named.
+
+        Raises:
+            ArithmeticError: the result is wrong.
+        """
+        from sharpmax.torch import which_implementation
+
+        found: dict[str, Any] = {}
+        kind = self.contestant.kind
+        if not self.contestant.name:
+            # Statistics alone are asked for as `row_stats` asks for them.
+            how = {**setting.changes, "is_causal": setting.is_causal, "return_stats": kind == "entropy"}
+            found["implementation"] = which_implementation(*self.tensors, **how).implementation
+        judged = result if self.gradient is None else result[0]
+        options = {"is_causal": setting.is_causal, "gradient": self.gradient, **setting.changes_of(kind)}
+        return found | {"error": error_of(kind, judged, self.tensors, **options)}
+
+    def row(self, setting: Setting) -> dict[str, Any]:
+        """Return what names the entry in the table."""
+        sizes = {"length": setting.keys, "width": self.tensors[0].shape[3]}
+        return {"case": self.case, **sizes, "implementation": self.contestant.name}
+
+
+def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> list[dict[str, Any]]:
+    """Check each entry, time those that passed in turns, and return a row for each."""
+    import torch
+
+    rows: list[dict[str, Any]] = []
+    calls: dict[str, Callable[[], Any]] = {}
+    with torch.set_grad_enabled(any(e.gradient is not None for e in entries)):
+        for i, entry in enumerate(entries):
+
+            def enter(entry: Entry = entry, key: str = str(i)) -> dict[str, Any]:
+                calls[key] = entry.call(setting)
+                return entry.check(setting, calls[key]())
+
+            rows.append(entry.row(setting) | attempt(enter))
+            if "failed" in rows[i]:
+                calls.pop(str(i), None)
+        for key, found in timed(calls, device=setting.device, repeats=repeats).items():
+            rows[int(key)] |= found
+    for entry, row in zip(entries, rows, strict=True):
+        for ratio, time in RATIOS.items():
+            plain = [
+                r[time] for e, r in zip(entries, rows, strict=True)
+                if e.is_plain and e.tensors is entry.tensors and time in r
+            ]  # fmt: skip
+            if plain and time in row:
+                row[ratio] = row[time] / min(plain)
+    return rows
+
+
+def profile_each(entries: Sequence[Entry], setting: Setting) -> list[dict[str, Any]]:
+    """Return where the time of each case goes; of plain attention by the first kernel alone."""
+    import torch
+
+    rows = []
+    for i, entry in enumerate(entries):
+        if entry.is_plain and i > 0:
+            continue
+
+        def look(entry: Entry = entry) -> dict[str, Any]:
+            return {"microseconds": profiled(entry.call(setting), setting.device)}
+
+        with torch.no_grad():
+            row = entry.row(setting) | attempt(look)
+        rows.append(row | {"implementation": entry.contestant.name or "ours"})
+    return rows

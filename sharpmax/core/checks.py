@@ -1,0 +1,60 @@
+"""Check the numbers that policies, normalisers, bounds and cards are given, and show a value in a message."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sharpmax.core.arrays import is_array, is_floating, namespace, stop_gradient, truth
+
+
+def check_number(
+    owner: str,
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+    scalar: bool = False,
+) -> None:
+    """Raise unless `value` is finite, greater than `above` and within [least, most].
+
+    It may be a number, or, unless `scalar`, an array or a nested sequence of them; what only a trace knows passes.
+    """
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool | np.complexfloating):
+        wrong = not (math.isfinite(value) and value > above and least <= value <= most)
+    elif scalar:
+        raise TypeError(f"{owner}.{name} must be a number, got {short(value)}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            check_number(owner, name, item, above=above, least=least, most=most)
+        if not value or len({shape_of(item) for item in value}) > 1:
+            raise ValueError(f"{owner}.{name} must hold at least one number, or rows of one length, got {short(value)}")
+        return
+    elif is_array(value):
+        if not is_floating(value):
+            raise TypeError(f"{owner}.{name} must have a floating dtype, got {value.dtype}")
+        xp = namespace(value)
+        known = stop_gradient(value)
+        fine = xp.all(xp.isfinite(known) & (known > above) & (known >= least) & (known <= most))
+        wrong = truth(fine) is False
+    else:
+        raise TypeError(f"{owner}.{name} must be a number or an array of numbers, got {short(value)}")
+    if wrong:
+        bounds = [("greater than", above), ("at least", least), ("at most", most)]
+        conditions = ["finite", *(f"{words} {end:g}" for words, end in bounds if math.isfinite(end))]
+        raise ValueError(f"{owner}.{name} must be {' and '.join(conditions)}, got {short(value)}")
+
+
+def short(value: Any) -> str:
+    """Return what a value looks like, in one line of a message."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a number, an array or a nested sequence."""
+    if isinstance(value, list | tuple):
+        return (len(value), *(shape_of(value[0]) if value else ()))
+    return tuple(getattr(value, "shape", ()))

@@ -1,0 +1,47 @@
+"""Write the page of the calibration study: what each policy gains and costs, kinds of text, and what transfers."""
+
+from typing import Any
+
+from sharpmax.experiments.calibration.figures import save_figures
+from sharpmax.experiments.calibration.table import by_kind, comparison, transfer
+from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.runs.run_folder import RunFolder
+
+CAPTIONS = {
+    "accuracy": "Right answers by entries of the lookup; shade: the range over seeds. Dashed: rivals.",
+    "trade-off": "Right answers against the largest rise of perplexity, as the price of text grows.",
+}
+TABLES = {
+    comparison: "Right answers by entries, and the rise of perplexity by window, in %.",
+    by_kind: "The rise of perplexity of every kind of text, in %: the mean of the seeds, and the highest of any.",
+    transfer: "Right answers in % on tasks and wordings that were not fitted.",
+}
+
+
+def tell(metrics: dict[str, Any], folder: RunFolder, *, whole: bool) -> Page:
+    """Draw the figures and write the page into the run folder; of a part of the study, what it holds."""
+    config = folder.config
+    text = (
+        f"{config['model']}, {config['prompts']} questions per task and size, {config['steps']} steps of fitting. "
+        "Everything is judged on text and questions that no fit and no choice saw."
+    )
+    blocks: list[Text | Table | Figure] = [Text(text, "What you are looking at")]
+    if whole:
+        save_figures(metrics, folder.figures)
+        blocks += [_table(made, caption) for make, caption in TABLES.items() if (made := make(metrics))]
+        drawn = [name for name in CAPTIONS if (folder.figures / f"{name}.svg").exists()]
+        blocks += [Figure(f"figures/{name}.svg", CAPTIONS[name]) for name in drawn]
+        absent = metrics.get("absent", [])
+    else:
+        absent = ["all but " + ", ".join(metrics)]
+    if absent:
+        blocks.append(Text(", ".join(absent), "Not computed yet"))
+    page = Page("Calibration: is a fitted card worth its place?", "A policy per head, fitted and judged.", blocks)
+    page.save(folder.path)
+    return page
+
+
+def _table(lines: list[str], caption: str) -> Table:
+    """Return a table of Markdown as one of the page."""
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return Table(header, [row + [""] * (len(header) - len(row)) for row in rows], caption)

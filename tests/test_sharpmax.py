@@ -1,0 +1,25 @@
+"""`import sharpmax` is enough: the packages of the frameworks come when they are first used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import sharpmax
+
+
+def test_the_packages_of_frameworks_come_on_first_use():
+    code = (
+        "import sys, sharpmax\n"
+        "assert {'hf', 'jax', 'torch'} <= set(dir(sharpmax))\n"
+        "assert not {'torch', 'jax', 'transformers'} & set(sys.modules)\n"
+        "assert sharpmax.torch.attention is sys.modules['sharpmax.torch'].attention\n"
+        "assert 'torch' in sys.modules and 'jax' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'tensorflow'"):
+        _ = sharpmax.tensorflow
