@@ -3,13 +3,14 @@
 Pages are data, so that a report can be gathered from runs made at different times and on different machines.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sharpmax.files import atomic
+from sharpmax.files.inside import inside
+from sharpmax.files.untrusted import read_json
 
 PAGE_FILE = "page.json"
 
@@ -76,7 +77,7 @@ class Page:
             ValueError: if the file is not a page; the message names it.
         """
         try:
-            content = json.loads(Path(file).read_text(encoding="utf-8"))
+            content = read_json(inside(Path(file).parent, Path(file).name))
             blocks = [_block(**block) for block in content["blocks"]]
             return cls(str(content["title"]), str(content["lead"]), blocks)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

