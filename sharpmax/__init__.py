@@ -4,24 +4,8 @@ Row statistics of attention logits, policies that choose each row's temperature 
 both; softmax and its alternatives. Works on NumPy, JAX and PyTorch arrays; imports neither framework.
 """
 
-from sharpmax.core import bounds, normalisers
-from sharpmax.core.attention import reference_attention
-from sharpmax.core.cards import Card, load_card, load_policy
-from sharpmax.core.policies import (
-    PAPER,
-    Constant,
-    EntropyTarget,
-    LengthScaled,
-    LogLinear,
-    PerHead,
-    PerLayer,
-    Policy,
-    Polynomial,
-    Table,
-    detach,
-)
-from sharpmax.core.softmax import SilentPolicyWarning, entropy, softmax
-from sharpmax.core.stats import RowStats, StreamState, row_stats
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -50,3 +34,14 @@ __all__ = [
     "row_stats",
     "softmax",
 ]
+
+if TYPE_CHECKING:
+    from sharpmax.core.api import *
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first asked for: the command line must start before NumPy has loaded."""
+        if name not in __all__:
+            raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
+        globals()[name] = getattr(import_module("sharpmax.core.api"), name)
+        return globals()[name]

@@ -13,11 +13,14 @@ from typing import Any, NoReturn
 
 from sharpmax import __version__
 from sharpmax.bench import BENCHMARKS, bench
+from sharpmax.commands.arguments import require_reachable, require_utf8
 from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
+from sharpmax.terminal import MEMORY_ERRORS, OutputClosedError, OutputError, printable_output, ran_out_of_memory
 
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtraError)
 EXIT_WRONG, EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+EXIT_OUTPUT_CLOSED = 141  # as of a program that SIGPIPE has ended
 EXIT_BY_VERDICT = {"gains": 0, "no gain": EXIT_NO_GAIN, "undecided": EXIT_UNDECIDED}
 CONTINUING = frozenset({"reproduce", "calibrate", "finetune"})
 """The commands that keep their steps; the others start afresh."""
@@ -26,25 +29,41 @@ CONTINUING = frozenset({"reproduce", "calibrate", "finetune"})
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    That is 0, 2 for what the user can mend, 3 for no gain, 4 for a gain that is undecided, 130 for Ctrl-C.
+    That is 0, 2 for what the user can mend, 3 for no gain, 4 for a gain that is undecided, 130 for Ctrl-C, 141 when
+    nobody reads the output any more.
     """
-    options = vars(_parser().parse_args(arguments))
-    verb, debug = options.pop("verb"), options.pop("debug", False)
     try:
+        with printable_output():
+            return _run(sys.argv[1:] if arguments is None else arguments)
+    except OutputClosedError:
+        return EXIT_OUTPUT_CLOSED
+    except OutputError as error:
+        return _say(f"error: {error}", EXIT_USER_ERROR)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    verb, debug = "", False
+    try:
+        require_utf8(arguments)
+        options = vars(_parser().parse_args(arguments))
+        verb, debug = options.pop("verb"), options.pop("debug", False)
+        require_reachable(options)
         with warnings.catch_warnings():
             warnings.showwarning = _each_warning_once()
             return VERBS[verb](**options) or 0
     except KeyboardInterrupt:
         after = "the same command continues where this one stopped" if verb in CONTINUING else "nothing was kept"
         return _say(f"interrupted; {after}", EXIT_INTERRUPTED)
-    except USER_ERRORS as error:
-        if debug:
+    except (*USER_ERRORS, *MEMORY_ERRORS) as error:
+        if debug or not (isinstance(error, USER_ERRORS) or ran_out_of_memory(error)):
             raise
         return _say(f"error: {_told(error)}", EXIT_USER_ERROR)
 
 
 def _told(error: Exception) -> str:
     """Return what an error says; of the system's own, the file and what is wrong with it, without a number."""
+    if ran_out_of_memory(error):
+        return f"not enough memory; ask for less at once ({error})"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

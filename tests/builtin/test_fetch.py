@@ -75,7 +75,7 @@ def test_cached_weights_that_changed_are_refused(small, tmp_path):
 
 def test_nothing_in_the_working_folder_runs_while_fetching(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     for module in ("pip", "zipfile", "sitecustomize"):
         (tmp_path / f"{module}.py").write_text("open('ran', 'w')")
     assert fetching.fetch(small, copy).is_dir()
