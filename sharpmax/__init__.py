@@ -2,6 +2,7 @@
 
 Row statistics of attention logits, policies that choose each row's temperature from them, and what can be proved about
 both; softmax and its alternatives. Works on NumPy, JAX and PyTorch arrays; imports neither framework.
+`sharpmax.torch`, `sharpmax.jax` and `sharpmax.hf` are imported when they are first used.
 """
 
 from importlib import import_module
@@ -35,13 +36,22 @@ __all__ = [
     "softmax",
 ]
 
+_ON_FIRST_USE = ("hf", "jax", "torch")
+
 if TYPE_CHECKING:
     from sharpmax.core.api import *
 else:
 
     def __getattr__(name: str) -> Any:
-        """Import a public name when it is first asked for: the command line must start before NumPy has loaded."""
+        """Import a name when it is first used: the command line starts before NumPy, and NumPy before a framework."""
+        if name in _ON_FIRST_USE:
+            return import_module(f"sharpmax.{name}")
         if name not in __all__:
             raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
         globals()[name] = getattr(import_module("sharpmax.core.api"), name)
         return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """List the public names and the framework packages, imported or not."""
+    return sorted({*globals(), *__all__, *_ON_FIRST_USE})

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from sharpmax import __version__
 from sharpmax.bench import BENCHMARKS, bench
-from sharpmax.commands.arguments import require_reachable, require_utf8
+from sharpmax.commands.arguments import require_utf8, require_within_limits
 from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
 from sharpmax.terminal import MEMORY_ERRORS, OutputClosedError, OutputError, printable_output, ran_out_of_memory
@@ -47,7 +47,7 @@ def _run(arguments: Sequence[str]) -> int:
         require_utf8(arguments)
         options = vars(_parser().parse_args(arguments))
         verb, debug = options.pop("verb"), options.pop("debug", False)
-        require_reachable(options)
+        require_within_limits(options)
         with warnings.catch_warnings():
             warnings.showwarning = _each_warning_once()
             return VERBS[verb](**options) or 0

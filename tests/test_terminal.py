@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 
-from sharpmax import Constant, cli
+from sharpmax import cli
 from sharpmax.terminal import printable
 
 HOSTILE = "a\x1b[31mb\x9bc\u202ed\x07\r\x7f"
@@ -39,13 +40,10 @@ def test_a_hostile_name_is_printed_as_an_escape_by_either_stream(tmp_path, capsy
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_card_of_a_hostile_model_warns_printably(tmp_path, capsys, monkeypatch):
-    from sharpmax.hf.sharpen.sidecar import card_for
-
-    Constant(1.0).save(tmp_path / "card.json", model=HOSTILE)
-    monkeypatch.setitem(cli.VERBS, "models", lambda: card_for("smollm2", tmp_path / "card.json") and None)
+def test_a_hostile_warning_is_printed_as_an_escape(capsys, monkeypatch):
+    monkeypatch.setitem(cli.VERBS, "models", lambda: warnings.warn(HOSTILE, stacklevel=1))
     assert cli.main(["models"]) == 0
-    assert PRINTED in capsys.readouterr().err
+    assert capsys.readouterr().err == f"sharpmax: warning: {PRINTED}\n"
 
 
 def test_the_streams_are_as_before(capsys):
@@ -149,7 +147,24 @@ def test_too_little_memory_is_one_line_and_other_faults_are_not_hidden(error, mo
         cli.main(["models"])
 
 
-@pytest.mark.parametrize("value", [10**30, -(10**30), 10**4000])
-def test_a_number_beyond_all_reach_is_refused_with_the_limit(value, capsys):
-    assert cli.main(["reproduce", "max-retrieval", f"--largest={value}"]) == 2
-    assert "--largest between -1,099,511,627,776 and 1,099,511,627,776" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [
+        (
+            ["reproduce", "max-retrieval", "--largest", 10**30],
+            "--largest to be at most 1,073,741,824, got 1,000,000,000",
+        ),
+        (["reproduce", "max-retrieval", "--seeds", 10**12], "--seeds to be at most 1,000, got 1,000,000,000,000"),
+        (["reproduce", "clrs-text", "--seeds", 10**12], "--seeds to be at most 1,000"),
+        (["bench", "training-step", "--seeds", 10**12], "--seeds to be at most 1,000"),
+        (["bench", "softmax", "--rows", 10**30], "--rows to be at most 1,099,511,627,776"),
+        (["bench", "softmax", "--rows", -(10**4000)], "--rows to be at least -1,099,511,627,776, got a number of more"),
+        (["diagnose", "smollm2", "--lengths", 8, 10**12], "--lengths to be at most 16,777,216"),
+        (["finetune", "gemma-tiny", "--lora", 0], "--lora to be at least 1, got 0"),
+    ],
+)
+def test_a_number_beyond_its_limit_is_refused_before_any_work(arguments, limit, capsys):
+    assert cli.main([str(each) for each in arguments]) == 2
+    error = capsys.readouterr().err
+    assert limit in error
+    assert error.count("\n") == 1

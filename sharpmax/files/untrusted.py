@@ -35,22 +35,30 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a dev
 
 
 def read_json(
-    path: str | PathLike[str], *, expected: str = "JSON", advice: str = "", limits: Limits | None = None
+    path: str | PathLike[str],
+    *,
+    expected: str = "JSON",
+    advice: str = "",
+    limits: Limits | None = None,
+    strict: bool = True,
 ) -> Any:
     """Return what a JSON file holds.
 
     Args:
         expected: what the file should be, for the message: "a usable policy card".
         advice: what to do about a file that is none.
+        strict: refuse NaN, infinity and names that stand twice, which Python's own reader takes.
 
     Raises:
-        ValueError: it is not regular, not UTF-8, not JSON, beyond the limits, or holds a number that is not finite.
+        ValueError: it is not regular, not UTF-8, not JSON, or beyond the limits; or what `strict` refuses.
         OSError: it cannot be read.
     """
     limits = limits or Limits()
     with _naming(path, expected, advice):
         text = _read(path, limits.size).decode("utf-8")
         _require_within(limits, text)
+        if not strict:
+            return json.loads(text)
         return json.loads(text, parse_constant=_refuse_number, parse_float=_finite, object_pairs_hook=_unique)
 
 

@@ -439,7 +439,10 @@ def _cpu_memory(length: int) -> dict[str, Any]:
     import torch
 
     # The kernel's own high-water mark: getrusage's survives exec, so a child would begin at its parent's.
+    # Of the working folder it imports nothing that this process would not: -P, and the same path.
     code = f"""
+import sys
+sys.path[:] = {sys.path!r}
 import torch
 from pathlib import Path
 from sharpmax.torch import attention
@@ -456,7 +459,7 @@ print(peak() - before)
 """
 
     def measured() -> dict[str, Any]:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
         return {"megabytes": float(done.stdout)}
 
     sizes = {"length": length, "width": 64, "implementation": "chunked"}
