@@ -30,6 +30,7 @@ class Limits:
 
 # A text, also one that the file's end cuts off. Possessive: it never goes back, so the time is linear.
 _TEXT = re.compile(r'"(?:[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BRACKET = re.compile(r"[\[{\]}]")
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
@@ -57,9 +58,11 @@ def read_json(
     with _naming(path, expected, advice):
         text = _read(path, limits.size).decode("utf-8")
         _require_within(limits, text)
-        if not strict:
-            return json.loads(text)
-        return json.loads(text, parse_constant=_refuse_number, parse_float=_finite, object_pairs_hook=_unique)
+        checks = {"parse_constant": _refuse_number, "parse_float": _finite, "object_pairs_hook": _unique}
+        content = json.loads(text, **(checks if strict else {}))  # type: ignore[arg-type]
+        if _SURROGATE.search(text):  # half of a pair is no text, and could not be written again
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
 
 
 def read_bytes(path: str | PathLike[str], *, expected: str, most: int = Limits.size) -> bytes:
