@@ -16,7 +16,7 @@ from sharpmax.bench import BENCHMARKS, bench
 from sharpmax.commands.arguments import require_utf8, require_within_limits
 from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
-from sharpmax.terminal import MEMORY_ERRORS, OutputClosedError, OutputError, printable_output, ran_out_of_memory
+from sharpmax.terminal import OutputClosedError, OutputError, lacking, printable_output
 
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtraError)
 EXIT_WRONG, EXIT_USER_ERROR, EXIT_NO_GAIN, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
@@ -54,19 +54,17 @@ def _run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         after = "the same command continues where this one stopped" if verb in CONTINUING else "nothing was kept"
         return _say(f"interrupted; {after}", EXIT_INTERRUPTED)
-    except (*USER_ERRORS, *MEMORY_ERRORS) as error:
-        if debug or not (isinstance(error, USER_ERRORS) or ran_out_of_memory(error)):
+    except Exception as error:
+        if debug or not (isinstance(error, USER_ERRORS) or lacking(error)):
             raise
         return _say(f"error: {_told(error)}", EXIT_USER_ERROR)
 
 
 def _told(error: Exception) -> str:
     """Return what an error says; of the system's own, the file and what is wrong with it, without a number."""
-    if ran_out_of_memory(error):
-        return f"not enough memory; ask for less at once ({error})"
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return f"not enough {what}: {error}" if (what := lacking(error)) else str(error)
 
 
 def _each_warning_once() -> Callable[..., None]:

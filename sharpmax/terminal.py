@@ -17,14 +17,21 @@ _UNPRINTABLE = re.compile(
 )
 
 
-MEMORY_ERRORS = (MemoryError, RuntimeError)
-"""What a framework raises that finds no memory; RuntimeError has other meanings too: ask `ran_out_of_memory`."""
+_LACKING = {
+    "memory": re.compile(r"allocate|out of memory|RESOURCE_EXHAUSTED", re.IGNORECASE),
+    "room on the disk": re.compile(r"No space left on device|File too large|Disk quota exceeded"),
+}
 
 
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that there is not enough memory: NumPy's, PyTorch's or JAX's."""
-    said = re.search(r"allocate|out of memory|RESOURCE_EXHAUSTED", str(error), re.IGNORECASE)
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and said is not None)
+def lacking(error: BaseException) -> str | None:
+    """Name what the machine has too little of, where an error says so; None for all others.
+
+    By their words: each library has errors of its own for it, NumPy, PyTorch, JAX and safetensors.
+    """
+    if isinstance(error, MemoryError):
+        return "memory"
+    wordy = isinstance(error, RuntimeError | OSError) or type(error).__name__ == "SafetensorError"
+    return next((what for what, words in _LACKING.items() if wordy and words.search(str(error))), None)
 
 
 class OutputError(Exception):

@@ -1,5 +1,6 @@
 """The command line's ends: printable output, a closed pipe, a full disk, Ctrl-C at any moment, no memory."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import warnings
 
 import pytest
+from safetensors import SafetensorError
 
 from sharpmax import cli
 from sharpmax.terminal import printable
@@ -128,20 +130,25 @@ def test_a_real_ctrl_c_at_any_moment_leaves_no_traceback():
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "what"),
     [
-        MemoryError("Unable to allocate 7.28 TiB for an array"),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"),
-        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes."),
+        (MemoryError("Unable to allocate 7.28 TiB for an array"), "memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"), "memory"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes."), "memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "room on the disk"),
+        (
+            SafetensorError("I/O error: No space left on device (os error 28)"),
+            "room on the disk",
+        ),
     ],
 )
-def test_too_little_memory_is_one_line_and_other_faults_are_not_hidden(error, monkeypatch, capsys):
+def test_a_machine_too_small_is_one_line_and_other_faults_are_not_hidden(error, what, monkeypatch, capsys):
     def fail():
         raise error
 
     monkeypatch.setitem(cli.VERBS, "models", fail)
     assert cli.main(["models"]) == 2
-    assert capsys.readouterr().err.startswith("sharpmax: error: not enough memory; ask for less at once (")
+    assert capsys.readouterr().err == f"sharpmax: error: not enough {what}: {error}\n"
     error = RuntimeError("a fault of our own")
     with pytest.raises(RuntimeError, match="of our own"):
         cli.main(["models"])
