@@ -188,6 +188,7 @@ def a_command(draw: random.Random, folder: Path) -> list[str]:
 @cases(few=60, all_of_them=4000)
 def test_no_command_line_breaks_the_command(numbers, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # no name is looked up on the hub
     for name in ("model", "empty"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").write_text("some text")
