@@ -6,26 +6,7 @@ both; softmax and its alternatives. Works on NumPy, JAX and PyTorch arrays; impo
 """
 
 from importlib import import_module
-from types import ModuleType
-
-from sharpmax.core import bounds, normalisers
-from sharpmax.core.attention import reference_attention
-from sharpmax.core.cards import Card, load_card, load_policy
-from sharpmax.core.policies import (
-    PAPER,
-    Constant,
-    EntropyTarget,
-    LengthScaled,
-    LogLinear,
-    PerHead,
-    PerLayer,
-    Policy,
-    Polynomial,
-    Table,
-    detach,
-)
-from sharpmax.core.softmax import SilentPolicyWarning, entropy, softmax
-from sharpmax.core.stats import RowStats, StreamState, row_stats
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -57,14 +38,20 @@ __all__ = [
 
 _ON_FIRST_USE = ("hf", "jax", "torch")
 
+if TYPE_CHECKING:
+    from sharpmax.core.api import *
+else:
 
-def __getattr__(name: str) -> ModuleType:
-    """Import a framework's package when it is first used."""
-    if name in _ON_FIRST_USE:
-        return import_module(f"sharpmax.{name}")
-    raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first used: the command line starts before NumPy, and NumPy before a framework."""
+        if name in _ON_FIRST_USE:
+            return import_module(f"sharpmax.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
+        globals()[name] = getattr(import_module("sharpmax.core.api"), name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:
-    """List the framework packages too, imported or not."""
-    return sorted({*globals(), *_ON_FIRST_USE})
+    """List the public names and the framework packages, imported or not."""
+    return sorted({*globals(), *__all__, *_ON_FIRST_USE})

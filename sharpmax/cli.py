@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sharpmax.bench import bench
+from sharpmax.commands.arguments import require_utf8, require_within_limits
 from sharpmax.commands.options import EXIT_USER_ERROR, parser
 from sharpmax.experiments import reproduce
 from sharpmax.extras import MissingExtraError
+from sharpmax.terminal import OutputClosedError, OutputError, lacking, printable_output
 
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtraError)
 EXIT_WRONG, EXIT_NO_GAIN, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 3, 4, 130
+EXIT_OUTPUT_CLOSED = 141  # as of a program that SIGPIPE has ended
 EXIT_BY_VERDICT = {"gains": 0, "no gain": EXIT_NO_GAIN, "undecided": EXIT_UNDECIDED}
 CONTINUING = frozenset({"reproduce", "calibrate", "finetune"})
 """The commands that keep their steps; the others start afresh."""
@@ -23,19 +26,33 @@ CONTINUING = frozenset({"reproduce", "calibrate", "finetune"})
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    That is 0, 2 for what the user can mend, 3 for no gain, 4 for a gain that is undecided, 130 for Ctrl-C.
+    That is 0, 2 for what the user can mend, 3 for no gain, 4 for a gain that is undecided, 130 for Ctrl-C, 141 when
+    nobody reads the output any more.
     """
-    options = vars(parser().parse_args(arguments))
-    verb, debug = options.pop("verb"), options.pop("debug", False)
     try:
+        with printable_output():
+            return _run(sys.argv[1:] if arguments is None else arguments)
+    except OutputClosedError:
+        return EXIT_OUTPUT_CLOSED
+    except OutputError as error:
+        return _say(f"error: {error}", EXIT_USER_ERROR)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    verb, debug = "", False
+    try:
+        require_utf8(arguments)
+        options = vars(parser().parse_args(arguments))
+        verb, debug = options.pop("verb"), options.pop("debug", False)
+        require_within_limits(options)
         with warnings.catch_warnings():
             warnings.showwarning = _each_warning_once()
             return VERBS[verb](**options) or 0
     except KeyboardInterrupt:
         after = "the same command continues where this one stopped" if verb in CONTINUING else "nothing was kept"
         return _say(f"interrupted; {after}", EXIT_INTERRUPTED)
-    except USER_ERRORS as error:
-        if debug:
+    except Exception as error:
+        if debug or not (isinstance(error, USER_ERRORS) or lacking(error)):
             raise
         return _say(f"error: {_told(error)}", EXIT_USER_ERROR)
 
@@ -44,7 +61,7 @@ def _told(error: Exception) -> str:
     """Return what an error says; of the system's own, the file and what is wrong with it, without a number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return f"not enough {what}: {error}" if (what := lacking(error)) else str(error)
 
 
 def _each_warning_once() -> Callable[..., None]:

@@ -32,7 +32,7 @@ def assert_light(statement: str) -> None:
 
 
 def test_import_sharpmax_is_light():
-    assert_light("import sharpmax")
+    assert_light("from sharpmax import *")
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ is listed here as data, and imported only when it runs.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Any
 
 from sharpmax.extras import MissingExtraError
 from sharpmax.files import atomic
+from sharpmax.files.untrusted import read_json
 from sharpmax.runs.provenance import provenance
+from sharpmax.terminal import printable
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,14 @@ def bench(
         console.width = 160  # a file takes a whole row
     if draw is not None:
         figures = _read(Path(draw))
-        console.print(module.show(figures))
-        console.print(f"figure: {module.draw_figure(figures, Path(draw).parent, Path(draw).stem)}")
+        try:
+            console.print(module.show(figures))
+            drawn = module.draw_figure(figures, Path(draw).parent, Path(draw).stem)
+        except (MissingExtraError, OSError):
+            raise
+        except Exception as error:  # whatever rows of another kind lead to
+            raise ValueError(f"{draw} is not what bench {name} --json wrote: {error!r}") from error
+        console.print(f"figure: {drawn}", markup=False)
         return figures
     if json is not None:
         atomic.require_writable(Path(json))
@@ -188,13 +195,21 @@ def _with_provenance(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        figures = loads(path.read_text())
-        if not isinstance(figures["results"], list):
-            raise TypeError(f"results is a {type(figures['results']).__name__}")
-    except (JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"expected a file that bench --json wrote, got {path}: {error!r}") from error
-    return dict(figures)
+    figures = read_json(path, expected="what bench --json wrote")
+    if not isinstance(figures, dict) or not isinstance(figures.get("results"), list):
+        raise ValueError(f"{path} is not what bench --json wrote: it has no list of results")
+    return dict(_printable(figures))
+
+
+def _printable(value: Any) -> Any:
+    """Return JSON values with printable texts: rich prints them past the command line's own check."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {_printable(name): _printable(item) for name, item in value.items()}
+    return value
 
 
 def _find(name: str) -> Benchmark:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from sharpmax.hf.finetune.answer_batches import encode
 from sharpmax.hf.finetune.train import Recipe, finetune
-from sharpmax.hf.finetune.trained_policy import NAMES, policy_named
+from sharpmax.hf.finetune.trained_policy import NAMES, must_name_a_policy, policy_named
 from sharpmax.hf.models.gemma import SIZES, gemma
 from sharpmax.hf.models.load import load
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
@@ -46,6 +46,8 @@ def measure(
 
     if steps < 2 or repeats < 1:
         raise ValueError(f"expected at least 2 steps and 1 repeat, got {steps} and {repeats}")
+    for name in policies:
+        must_name_a_policy(name)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     loaded = gemma(model, device=device) if model in SIZES else load(model, device=device)
     texts = corpus(plan or Plan()).train[: steps * max(50, tokens // 64)]

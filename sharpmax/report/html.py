@@ -3,13 +3,14 @@
 Everything that comes from data is escaped by the template; figures are embedded as images, in which no script can run.
 """
 
-import json
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sharpmax.files import atomic
+from sharpmax.files.inside import inside
+from sharpmax.files.untrusted import read_bytes, read_json
 from sharpmax.report.page import PAGE_FILE, Figure, Page, Table, Text
 from sharpmax.report.templates import render
 
@@ -51,13 +52,13 @@ def _section(file: Path, root: Path) -> dict[str, Any]:
 
 def _block(block: Text | Table | Figure, folder: Path) -> dict[str, Any]:
     fields = {"kind": type(block).__name__, **vars(block)}
-    return {**fields, "source": _data_uri(folder / block.file)} if isinstance(block, Figure) else fields
+    return {**fields, "source": _data_uri(inside(folder, block.file))} if isinstance(block, Figure) else fields
 
 
 def _data_uri(image: Path) -> str:
     if image.suffix not in _IMAGE_TYPES:
         raise ValueError(f"expected a figure in {' or '.join(_IMAGE_TYPES)}, got {image}")
-    return f"data:{_IMAGE_TYPES[image.suffix]};base64,{b64encode(image.read_bytes()).decode()}"
+    return f"data:{_IMAGE_TYPES[image.suffix]};base64,{b64encode(read_bytes(image, expected='a figure')).decode()}"
 
 
 def _origin(folder: Path) -> dict[str, str]:
@@ -66,7 +67,7 @@ def _origin(folder: Path) -> dict[str, str]:
     if not file.exists():
         return {}
     try:
-        metrics = json.loads(file.read_text(encoding="utf-8"))
+        metrics = read_json(inside(folder, file.name))
         versions = ", ".join(f"{name} {version}" for name, version in metrics["versions"].items())
         commit = metrics["commit"] or "not from a checkout"
         commit = commit if isinstance(commit, str) else ", ".join(commit)

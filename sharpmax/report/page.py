@@ -3,13 +3,14 @@
 Pages are data, so that a report can be gathered from runs made at different times and on different machines.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sharpmax.files import atomic
+from sharpmax.files.inside import inside
+from sharpmax.files.untrusted import read_json
 
 PAGE_FILE = "page.json"
 
@@ -76,12 +77,38 @@ class Page:
             ValueError: if the file is not a page; the message names it.
         """
         try:
-            content = json.loads(Path(file).read_text(encoding="utf-8"))
+            content = read_json(inside(Path(file).parent, Path(file).name))
             blocks = [_block(**block) for block in content["blocks"]]
-            return cls(str(content["title"]), str(content["lead"]), blocks)
+            return cls(_text(content["title"]), _text(content["lead"]), blocks)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{file} is not a page of a report ({error!r}); delete it or run it again") from error
 
 
 def _block(kind: str, **fields: Any) -> Block:
+    """Make a block of what a file holds; TypeError for what is neither text, nor a row of cells."""
+    for name, value in fields.items():
+        if name == "header":
+            fields[name] = [_text(cell) for cell in _list(value)]
+        elif name == "rows":
+            fields[name] = [[_cell(cell) for cell in _list(row)] for row in _list(value)]
+        else:
+            _text(value)
     return _KINDS[kind](**fields)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {type(value).__name__}")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, got {type(value).__name__}")
+    return value
+
+
+def _cell(value: Any) -> str | int | float | None:
+    if not isinstance(value, str | int | float | None):
+        raise TypeError(f"expected a text or a number in a cell, got {type(value).__name__}")
+    return value

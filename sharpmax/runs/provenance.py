@@ -23,8 +23,10 @@ def provenance() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    modules = ("numpy", *(name for name in FRAMEWORKS if name in sys.modules))
-    versions = {name: str(sys.modules[name].__version__) for name in modules}
+    import numpy  # here: the command line lists benchmarks without it
+
+    modules = [numpy, *(sys.modules[name] for name in FRAMEWORKS if name in sys.modules)]
+    versions = {module.__name__: str(module.__version__) for module in modules}
     return {"sharpmax": sharpmax.__version__, "python": platform.python_version(), **versions}
 
 

@@ -1,21 +1,24 @@
 """A run on disk: `root/<experiment>/<name>/` with its config, its results step by step, and its metrics.
 
 A run that was killed continues: steps already on disk are read back, the rest are computed, and the numbers at the end
-are those of a run that was never interrupted, provided each step draws from its own seed.
+are those of a run that was never interrupted, provided each step draws from its own seed. Steps and metrics carry a
+checksum: what was edited or damaged since is refused.
 """
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sharpmax
-from sharpmax.files import atomic
+from sharpmax.files import atomic, checksums
+from sharpmax.files.untrusted import read_json
 from sharpmax.runs.provenance import commit, provenance
 
+AGAIN = "delete it to compute it again"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 
@@ -80,7 +83,7 @@ class RunFolder:
         The value always passes through JSON, so a fresh run and a continued one see the same thing.
         """
         if not self.has(key):
-            atomic.write_json(self._step(key), {"commit": commit(), "value": compute()})
+            checksums.write_sealed(self._step(key), {"commit": commit(), "value": compute()})
         return self.read(key)
 
     def has(self, key: str) -> bool:
@@ -108,7 +111,7 @@ class RunFolder:
         about = {"config": self.config, "seed": self.config.get("seed"), **origin}
         if taken := sorted(about.keys() & metrics.keys()):
             raise ValueError(f"metrics may not be named {', '.join(taken)}: those say where the numbers come from")
-        atomic.write_json(file, {**about, **metrics})
+        checksums.write_sealed(file, {**about, **metrics})
         return file
 
 
@@ -117,8 +120,7 @@ def read_metrics(path: Path) -> dict[str, Any] | None:
     file = path / "metrics.json"
     if not file.exists():
         return None
-    metrics: dict[str, Any] = _read(file)
-    return metrics
+    return _read_sealed(file, "the metrics of a run", frozenset())
 
 
 def stored_config(path: Path) -> dict[str, Any] | None:
@@ -160,17 +162,18 @@ def _plain(name: str) -> str:
 
 
 def _read(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}); delete it to compute it again") from error
+    return read_json(file, advice=AGAIN)
 
 
 def _read_step(file: Path) -> dict[str, Any]:
-    step = _read(file)
-    if not isinstance(step, dict) or not step.keys() >= {"commit", "value"}:
-        raise ValueError(f"{file} is not a step of a run; delete it to compute it again")
-    return step
+    return _read_sealed(file, "a step of a run", {"commit", "value"})
+
+
+def _read_sealed(file: Path, what: str, fields: Set[str]) -> dict[str, Any]:
+    content = _read(file)
+    if not isinstance(content, dict) or not content.keys() >= fields:
+        raise ValueError(f"{file} is not {what}; {AGAIN}")
+    return checksums.require_sealed(file, content, AGAIN)
 
 
 def _must_match(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any], grows: str | None) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from sharpmax.bench.finetune import measure, show
+from sharpmax.cli import main
 from sharpmax.hf.finetune import train
 from sharpmax.tasks.clrs_text.corpus import Plan
 
@@ -35,3 +36,10 @@ def test_compiled_blocks_are_measured_beside_the_model_as_it_is(monkeypatch):
 def test_nothing_to_measure_is_refused():
     with pytest.raises(ValueError, match="at least 2 steps"):
         measure(steps=1)
+
+
+def test_an_unknown_policy_is_refused_before_a_model_is_loaded(monkeypatch, capsys):
+    monkeypatch.setattr("sharpmax.bench.finetune.gemma", lambda *_, **__: pytest.fail("loaded first"))
+    assert main(["bench", "finetune", "--model", "gemma-tiny", "--policies", "paper", "zz"]) == 2
+    expected = "expected a policy among none, paper, ssmax, learn or the path of a card, got 'zz'"
+    assert capsys.readouterr().err == f"sharpmax: error: {expected}\n"

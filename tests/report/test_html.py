@@ -80,6 +80,36 @@ def test_a_figure_must_be_an_image(tmp_path):
         write_report(tmp_path)
 
 
+@pytest.mark.parametrize("path", ["../../../secret.svg", "{outside}", "link.svg", "linked/secret.svg", "a\0.svg"])
+def test_a_figure_lies_inside_its_run(path, tmp_path):
+    outside = tmp_path / "secret.svg"
+    outside.write_text("<svg/>")
+    folder = save(tmp_path / "runs", "demo/a", Page("A", "b", [Figure(path.format(outside=outside))]))
+    (folder / "link.svg").symlink_to(outside)
+    (folder / "linked").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match=r"a path inside"):
+        write_report(tmp_path / "runs")
+
+
+@pytest.mark.parametrize("name", ["page.json", "metrics.json"])
+def test_what_a_report_reads_lies_inside_its_run(name, tmp_path):
+    folder = save(tmp_path / "runs", "demo/a", Page("A", "b", []))
+    (folder / name).unlink(missing_ok=True)
+    (tmp_path / name).write_text('{"title": "A", "lead": "b", "blocks": []}')
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(ValueError, match=rf"{name}.* leads out of"):
+        write_report(tmp_path / "runs")
+
+
+def test_runs_may_be_linked_as_a_whole(tmp_path):
+    folder = save(tmp_path / "elsewhere", "demo/a", Page("A", "b", [Figure("figures/f.svg")]))
+    (folder / "figures").mkdir()
+    (folder / "figures" / "f.svg").write_text(SVG)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "demo").symlink_to(tmp_path / "elsewhere" / "demo")
+    assert "data:image/svg+xml" in write_report(tmp_path / "runs").read_text()
+
+
 def test_damaged_metrics_are_refused_by_name(tmp_path):
     folder = save(tmp_path, "demo/a", Page("A", "b", []))
     (folder / "metrics.json").write_text("[]")

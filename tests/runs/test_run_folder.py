@@ -1,12 +1,13 @@
 """A run folder: continues what was killed, refuses what is not its own, says where its numbers come from."""
 
 import json
+import os
 import platform
 
 import numpy as np
 import pytest
 
-from sharpmax.runs.run_folder import RunFolder, run_name
+from sharpmax.runs.run_folder import RunFolder, read_metrics, run_name, stored_config
 
 
 def test_once_computes_once(tmp_path):
@@ -112,6 +113,58 @@ def test_a_step_that_is_no_step_says_what_to_do(tmp_path):
     (run.path / "steps" / "one.json").write_text("{}")
     with pytest.raises(ValueError, match="delete it to compute it again"):
         run.once("one", lambda: 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [('"value": 1.5', '"value": 2.5'), ("1.5", "NaN"), ('"commit"', '"author"'), ("}", "")]
+)
+def test_a_step_that_was_edited_is_refused_by_name(before, after, tmp_path, monkeypatch):
+    monkeypatch.setattr("sharpmax.runs.run_folder.commit", lambda: "before")
+    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+    run.once("one", lambda: 1.5)
+    step = run.path / "steps" / "one.json"
+    step.write_text(step.read_text().replace(before, after))
+    with pytest.raises(ValueError, match=rf"{step} is not .*; delete it to compute it again"):
+        run.once("one", lambda: 1.5)
+    with pytest.raises(ValueError, match=r"one\.json"):
+        run.finish({})
+    step.unlink()
+    assert run.once("one", lambda: 1.5) == 1.5
+
+
+def test_a_step_under_another_name_is_refused(tmp_path):
+    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+    run.once("one", lambda: 1.5)
+    (run.path / "steps" / "one.json").rename(run.path / "steps" / "two.json")
+    with pytest.raises(ValueError, match=r"two\.json is not as it was written.*renamed"):
+        run.once("two", lambda: 2.5)
+
+
+def test_metrics_that_were_edited_are_refused_by_name(tmp_path):
+    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+    file = run.finish({"accuracy": 0.5})
+    assert read_metrics(run.path)["accuracy"] == 0.5
+    file.write_text(file.read_text().replace("0.5", "0.9"))
+    with pytest.raises(ValueError, match=r"metrics\.json is not as it was written.*delete it"):
+        read_metrics(run.path)
+
+
+def test_a_step_of_an_earlier_version_has_no_checksum_and_is_read(tmp_path):
+    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+    (run.path / "steps").mkdir()
+    (run.path / "steps" / "one.json").write_text('{"commit": null, "value": [1, {"2": 0.1}]}')
+    assert run.once("one", lambda: pytest.fail("computed again")) == [1, {"2": 0.1}]
+
+
+def test_a_pipe_in_a_run_folder_does_not_block(tmp_path):
+    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+    (run.path / "steps").mkdir()
+    readers = {"steps/one.json": lambda: run.read("one"), "metrics.json": lambda: read_metrics(run.path)}
+    for file, read in (readers | {"config.json": lambda: stored_config(run.path)}).items():
+        (run.path / file).unlink(missing_ok=True)
+        os.mkfifo(run.path / file)
+        with pytest.raises(ValueError, match=rf"{file} is not JSON: it is a pipe"):
+            read()
 
 
 def test_metrics_do_not_hide_where_they_come_from(tmp_path):

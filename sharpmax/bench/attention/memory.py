@@ -49,7 +49,10 @@ def cpu_memory(length: int) -> dict[str, Any]:
     import torch
 
     # The kernel's own high-water mark: getrusage's survives exec, so a child would begin at its parent's.
+    # It imports nothing from the working folder that this process would not: -P, and the same path.
     code = f"""
+import sys
+sys.path[:] = {sys.path!r}
 import torch
 from pathlib import Path
 from sharpmax.torch import attention
@@ -66,7 +69,7 @@ print(peak() - before)
 """
 
     def measured() -> dict[str, Any]:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
         return {"megabytes": float(done.stdout)}
 
     sizes = {"length": length, "width": 64, "implementation": "chunked"}

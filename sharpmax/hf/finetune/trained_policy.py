@@ -41,9 +41,8 @@ def policy_named(name: str | PathLike[str], model: Any) -> Policy | None:
         return None
     if name == "paper":
         return PAPER
+    must_name_a_policy(name)
     if name not in NAMES:
-        if not card_file(name).is_file():
-            raise ValueError(f"expected a policy among {', '.join(NAMES)} or the path of a card, got {str(name)!r}")
         return load_policy(card_file(name))
     starts = {"slope": 1 / math.log(USUAL_LENGTH)} if name == "ssmax" else dict.fromkeys("abc", 0.0)
     layers = attention_layers(model)
@@ -61,6 +60,12 @@ def policy_named(name: str | PathLike[str], model: Any) -> Policy | None:
     hidden_from_saving = {name for name, _ in model.named_parameters() if PREFIX in name}
     model._keys_to_ignore_on_save = {*(model._keys_to_ignore_on_save or ()), *hidden_from_saving}
     return PerLayer(tuple(policies))
+
+
+def must_name_a_policy(name: str | PathLike[str]) -> None:
+    """Raise ValueError unless the name is one of `NAMES` or the path of a card that is there."""
+    if name not in NAMES and not card_file(name).is_file():
+        raise ValueError(f"expected a policy among {', '.join(NAMES)} or the path of a card, got {str(name)!r}")
 
 
 def query_heads(model: Any) -> list[int]:

@@ -8,13 +8,13 @@ from typing import Any
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import fetch, is_cached
 from sharpmax.extras import extra
+from sharpmax.hf.models.config_file import reason_of, require_bounded_config
 from sharpmax.hf.models.convert import convert
 from sharpmax.hf.models.quiet import quiet
 
 with extra("hf"):
     import torch
     import transformers
-    from safetensors import SafetensorError
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,20 @@ def must_be_finite(name: str, model: Any) -> None:
 
 def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, Any]:
     local = Path(name).is_dir()
+    # Without trust_remote_code=False transformers asks the user whether to run a repository's code.
+    where = {"local_files_only": local, "trust_remote_code": False}
     try:
+        if local:
+            require_bounded_config(Path(name))
         with quiet():
-            config = transformers.AutoConfig.from_pretrained(name, local_files_only=local)
+            config = transformers.AutoConfig.from_pretrained(name, **where)
             kind = architecture or next(iter(config.architectures or ()), None)
             loader = getattr(transformers, kind or "AutoModel", transformers.AutoModel)
-            model = loader.from_pretrained(name, dtype=dtype or torch.float32, local_files_only=local)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # the last two of weights that are damaged
-        first = next(iter(str(error).splitlines()), "no reason given")
+            model = loader.from_pretrained(name, dtype=dtype or torch.float32, **where)
+            if not isinstance(model, transformers.PreTrainedModel):
+                raise ValueError(f"its architecture {kind!r} is not a model")
+    except Exception as error:  # transformers has no one error for a config or weights that are damaged
+        first = reason_of(error)
         if local:
             raise ValueError(f"the folder {name!r} does not hold a whole model: {first}") from error
         raise ValueError(
@@ -118,8 +124,8 @@ def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, A
         ) from error
     try:
         with quiet():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
-    except (OSError, ValueError, RuntimeError) as error:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+    except Exception as error:  # of its own files, or of those that the config misleads it to
         raise ValueError(
             f"{name!r} holds a model and no tokenizer that can be read: save that there too, "
             "tokenizer.save_pretrained(folder)"

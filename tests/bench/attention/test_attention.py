@@ -122,7 +122,7 @@ def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path, capsys)
     assert file.with_suffix(".png").exists()
     assert "entmax, dense" in display(figures).panels["forward + backward"]
     file.write_text("[]")
-    with pytest.raises(ValueError, match="expected a file that bench --json wrote"):
+    with pytest.raises(ValueError, match="is not what bench --json wrote"):
         bench("attention", draw=file)
 
 

@@ -1,7 +1,13 @@
 """Models by name: a licence that is read before it is used, folders that hold a whole one, weights that are finite."""
 
+import json
+import os
+import re
+import shutil
+
 import pytest
 
+from sharpmax.cli import main
 from sharpmax.hf.models.load import load, must_be_finite
 from tests.hf.families import build
 from tests.hf.tiny import tiny
@@ -33,6 +39,67 @@ def test_a_folder_without_a_whole_model_and_its_tokenizer_is_named(tmp_path):
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert_refused("header")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    build("llama").save_pretrained(folder)
+    return folder
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4}
+UNUSABLE = [
+    ({"num_attention_heads": 0}, "ZeroDivisionError"),
+    ({"num_attention_heads": -4}, "negative dimension"),
+    ({"num_attention_heads": "four"}, "expected int, got str"),
+    ({"num_key_value_heads": 0}, "ZeroDivisionError"),
+    ({"num_hidden_layers": 10**12}, r"num_hidden_layers of 1e\+12, more than the 10,000"),
+    ({"text_config": {"num_layers": 10**12}}, r"num_layers of 1e\+12"),
+    ({"num_labels": 10**9}, "num_labels"),
+    ({"dtype": "float99"}, "float99"),
+    ({"architectures": ["LlamaConfig"]}, "'LlamaConfig' is not a model"),
+    ({"architectures": ["logging"]}, "from_pretrained"),
+    ({"architectures": 5}, "not iterable"),
+    ({"architectures": [["x"]]}, "must be string"),
+    ({"quantization_config": GPTQ}, "pip install optimum"),
+    ({"quantization_config": "x"}, "AttributeError"),
+    ({"attn_implementation": "flash_attention_2"}, "FlashAttention2"),
+    ({"hidden_act": "zz"}, "KeyError: 'zz'"),
+    ({"rope_scaling": {"rope_type": "zz"}}, "KeyError: 'zz'"),
+    ({"pad_token_id": 10**9}, "Padding_idx"),
+    ({"id2label": 3}, "AttributeError"),
+    ({"model_type": ["llama"]}, "unhashable"),
+    ({"model_type": "zz", "auto_map": {"AutoConfig": "evil.Config"}}, "custom code"),
+    ("[" * 200_000, "config.json is not a model's config: it is nested"),
+    ("[]", "config.json is not a model's config: expected an object, got list"),
+    ("{", "config.json is not a model's config: Expecting"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), UNUSABLE)
+def test_a_config_that_cannot_be_used_is_one_line(change, reason, whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change))
+    (tmp_path / "model" / "evil.py").write_text("raise SystemExit('ran')")
+    assert main(["certify", str(tmp_path / "model"), "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"sharpmax: error: the folder '.*' does not hold a whole model: .*{reason}.*\n", error)
+
+
+def test_a_config_that_is_a_pipe_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ValueError, match=r"config\.json is not a model's config: it is a pipe"):
+        load(str(tmp_path))
+
+
+def test_a_config_may_hold_infinity_as_mambas_do(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"time_step_limit": [0.0, float("inf")]}))
+    with pytest.raises(ValueError, match="no tokenizer that can be read"):  # so the model itself was
+        load(str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
