@@ -1,7 +1,6 @@
 """One validated call of attention, as every implementation receives it.
 
-Validation happens here, before any work and in one place: an implementation may trust the shapes, and only has to say
-(`refusal`) what it cannot serve.
+Validation happens here, before any work and in one place: an implementation may trust the shapes.
 """
 
 import reprlib
@@ -12,16 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.softcap import check_softcap
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
+from sharpmax.torch import torch_internals
 from sharpmax.torch.documents import Documents
 
-NO_TANGENTS = "forward-mode derivatives are taken by 'eager' only"
-NO_FUNCTIONAL_GRADIENT = "derivatives of torch.func do not reach our operators' gradients; 'eager' has no operator"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What attention is computed on."""
 
@@ -91,19 +88,12 @@ class Request:
     @property
     def has_tangent(self) -> bool:
         """Whether a forward-mode derivative is being taken of anything passed in."""
-        if forward_ad._current_level < 0:
-            return False
-        inputs = (self.query, self.key, self.value, self.bias, self.sinks)
-        tangents = (forward_ad.unpack_dual(t).tangent for t in inputs if t is not None)  # type: ignore[no-untyped-call]
-        return any(tangent is not None for tangent in tangents)
+        return torch_internals.has_tangent(self.query, self.key, self.value, self.bias, self.sinks)
 
     @property
     def has_functional_gradient(self) -> bool:
-        """Whether a transform of torch.func other than vmap is at work; torch.compile sees through them by itself."""
-        if torch.compiler.is_compiling():
-            return False
-        stack = torch._C._functorch.get_interpreter_stack() or []
-        return any(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)
+        """Whether a transform of torch.func other than vmap is at work."""
+        return torch_internals.has_functional_gradient()
 
     @cached_property
     def is_finite(self) -> bool:

@@ -21,7 +21,8 @@ from sharpmax.core.masks import window_ends
 from sharpmax.core.policies import PAPER
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
-from sharpmax.torch.api import LADDER, attention
+from sharpmax.torch.api import attention, execute, execute_statistics
+from sharpmax.torch.dispatch import LADDER, packed_documents_refusal, plan_of_documents
 from sharpmax.torch.documents import Documents, documents_of
 from sharpmax.torch.request import Request, validated
 
@@ -133,8 +134,7 @@ def packed_request(
     Raises:
         TypeError, ValueError: as `attention`.
     """
-    on_gpu = query.device.type == "cuda"
-    if implementation not in (None, "hybrid") or not (on_gpu or implementation):
+    if packed_documents_refusal(query.device, implementation) is not None:
         return None
     given: dict[str, Any] = {
         **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),
@@ -147,8 +147,7 @@ def packed_request(
 
 def attend_packed(request: Request) -> tuple[Tensor, RowStats]:
     """Return the output (1, H, T, Dv) and the statistics, which are empty unless the request asks for them."""
-    with torch.autocast(request.query.device.type, enabled=False):
-        output, stats = LADDER["hybrid"].attend(request)
+    output, stats = execute(plan_of_documents(request), request)
     if request.return_stats:
         say_if_silent(request.policy, stats)
     return output, stats
@@ -156,9 +155,7 @@ def attend_packed(request: Request) -> tuple[Tensor, RowStats]:
 
 def packed_statistics(request: Request) -> RowStats:
     """Return the statistics (1, H, T) alone."""
-    with torch.autocast(request.query.device.type, enabled=False):
-        stats: RowStats = LADDER["hybrid"].statistics(request)
-    return stats
+    return execute_statistics(plan_of_documents(request), request)
 
 
 def _documents(queries: int, keys: int, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None) -> list[Document]:

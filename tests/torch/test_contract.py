@@ -161,7 +161,7 @@ def test_contract(implementation, case, dtype):
     ("implementation", "return_stats"), [("triton", True), ("hybrid", False), ("chunked", True)], ids=str
 )
 def test_contract_without_gradient(implementation, return_stats, case, dtype):
-    """Where nobody asks for a gradient these take another road: one fused kernel, no statistics, one pass of chunks."""
+    """Where nobody asks for a gradient these take another path: one fused kernel, no statistics, one pass of chunks."""
     if implementation not in IMPLEMENTATIONS:
         pytest.skip("Triton is not installed")
     skip_if_slow({"triton": "fused"}.get(implementation, implementation), dtype, case)

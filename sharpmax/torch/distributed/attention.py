@@ -1,7 +1,7 @@
 """Context parallelism: attention over a sequence that no process holds whole, by `torch.distributed`.
 
 Every process calls it with its own stretch of queries and keys, in the order of their ranks. Row statistics, the policy
-and the output are those of the whole sequence; keys go round (`distributed_ring`), so a process needs memory for its
+and the output are those of the whole sequence; keys go round (`ring`), so a process needs memory for its
 own stretch and a visitor's.
 """
 

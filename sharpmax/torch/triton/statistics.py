@@ -1,7 +1,7 @@
 """The statistics pass as one kernel: entropy, logsumexp and maximum of every row, and beta where the policy is numbers.
 
 In units of log 2, x = (e - m)/log 2, a program keeps (m, Z = Σ 2^x, S = Σ x·2^x, T = Σ x²·2^x) of its queries while it
-walks their keys once. No score leaves the chip: it reads q and k, and writes a few floats a row.
+walks their keys once. No score leaves the chip: it reads q and k, and writes a few floats per row.
 
 With `sharpened`, the program also writes beta·q in the dtype of q, from the tile it still holds: the query of a second
 pass by any attention kernel.
@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton.hopper.statistics import launch_on_hopper, serves
+from sharpmax.torch.dispatch import statistics_on_hopper
+from sharpmax.torch.triton.hopper.statistics import launch_statistics_on_hopper
 from sharpmax.torch.triton.logits import (
     load_sink,
     noted_bounds,
@@ -233,9 +234,9 @@ def launch_statistics(
     else:
         scaled = query.new_empty((0, 0, 0, 0))
     is_plain = left is None and starts is None and mask is None and softcap is None and sinks is None
-    if is_plain and row_scale is None and not variance and serves(query, key):
+    if is_plain and row_scale is None and not variance and statistics_on_hopper(query, key):
         kept, stored = (lambda x: x if keep else new(True)), (lambda x: x if store else new(True))
-        launch_on_hopper(  # which writes all rows or none
+        launch_statistics_on_hopper(  # which writes all rows or none
             query, key, scale=scale, right=right, kind=kind, numbers=numbers,
             rows=(kept(entropy), stored(logsumexp), kept(log2_sum), stored(maximum), beta, kept(slope)),
             sharpened=scaled,

@@ -9,8 +9,8 @@ if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch.triton import tiles as tiles
-from tests.torch import shared_memory
-from tests.torch.without_interpreter import printed_by
+from tests.torch.triton import shared_memory
+from tests.torch.triton.without_interpreter import printed_by
 
 H200 = 232_448
 

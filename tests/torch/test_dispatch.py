@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sharpmax import EntropyTarget
 from sharpmax.torch import IMPLEMENTATIONS, attention, which_implementation
-from tests.torch.test_call import qkv
+from tests.torch.test_api import qkv
 
 
 def test_the_ladder_tells_which_runs_and_why():

@@ -4,7 +4,7 @@ A product on the tensor cores (HGMMA) takes its tiles of shared memory by descri
 12.8 sets some of them in front of one loop for the loop after it too, and where the first has no turn the second
 multiplies with whatever the register held. So: on every way to a product, everything its descriptors are in is set.
 
-    python tests/torch/machine_code.py        prints, for each kernel, its products and those not set, as JSON
+As a script it prints, for each kernel, its products and those not set, as JSON.
 """
 
 import json
@@ -124,7 +124,7 @@ def our_kernels():
     numbers |= {"scale_log2": "fp32", "tail": "fp32", "numbers": ("fp32",) * 8}
     rows = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
     numbers |= {**dict.fromkeys(rows, "*fp32"), "sharpened": "*bf16", "out": "*bf16"}
-    numbers |= dict.fromkeys(("leaders", "marks", "counts", "listed", "asked"), "*i32")
+    numbers |= dict.fromkeys(("leaders", "marks", "counts", "listed", "counter"), "*i32")
     for width in (64, 128):
 
         def tile(rows, width=width):
@@ -135,16 +135,16 @@ def our_kernels():
         shared = {"GROUPS": 1, "D": width, "HAS_RIGHT": True}
         policy = {"KIND": 1, "COUNT": 8, "SHARPENED": True, "STAGES": statistics.STAGES[width]}
         for notes in (True, False):
-            how = {"STORE": not notes, "BETA": True, "SETTLE": notes, "LOOK": notes, "ROADS": 2 * notes}
+            how = {"STORE": not notes, "BETA": True, "SETTLE": notes, "SAMPLE": notes, "PATHS": 2 * notes}
             yield (
                 f"statistics {width}{', with notes' if notes else ''}",
                 compiled(statistics.statistics_kernel, types, {**shared, **policy, **how}, maxnreg=96),
             )
         for kind in (0, 1):
-            how = {"KIND": kind, "COUNT": 8, "ROADS": 2, "STAGES": once.STAGES[width]}
+            how = {"KIND": kind, "COUNT": 8, "PATHS": 2, "STAGES": once.STAGES[width]}
             yield (
-                f"one walk {width}{', judged' if kind else ''}",
-                compiled(once.once_kernel, types, {**shared, **how}, maxnreg=128),
+                f"one pass {width}{', judged' if kind else ''}",
+                compiled(once.single_pass_kernel, types, {**shared, **how}, maxnreg=128),
             )
 
 
