@@ -25,6 +25,7 @@ from sharpmax.torch.chunked import attention as chunked
 from sharpmax.torch.dispatch import ABSENT, plan_of, resolved
 from sharpmax.torch.plan import Plan
 from sharpmax.torch.request import Request, validated
+from sharpmax.torch.shapes import Attended, Bias, Key, Mask, Query, Sinks, Value
 
 
 def _modules() -> dict[str, Any]:
@@ -42,22 +43,22 @@ MODULES = _modules()
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     policy: Any = PAPER,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
+    mask: Mask = None,
+    bias: Bias = None,
     is_causal: bool = False,
     scale: float | None = None,
     window: Window = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
+    sinks: Sinks = None,
     dropout: float = 0.0,
     implementation: str | None = None,
     return_stats: bool = False,
-) -> Any:
+) -> Attended:
     """Attention of query (B, H, Lq, D) on key (B, Hkv, Lk, D) and value (B, Hkv, Lk, Dv); output (B, H, Lq, Dv).
 
     As `scaled_dot_product_attention`, with a temperature per row that `policy` chooses from the row's statistics. H is
@@ -104,17 +105,17 @@ def attention(
 
 
 def row_stats(
-    query: Tensor,
-    key: Tensor,
+    query: Query,
+    key: Key,
     *,
     extra: frozenset[str] = frozenset(),
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
+    mask: Mask = None,
+    bias: Bias = None,
     is_causal: bool = False,
     scale: float | None = None,
     window: Window = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
+    sinks: Sinks = None,
     implementation: str | None = None,
 ) -> RowStats:
     """Return the statistics of attention's rows without attending: arguments and errors as in `attention`.
@@ -144,7 +145,7 @@ def row_stats(
     return execute_statistics(plan_of(request, implementation), request)
 
 
-def which_implementation(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Plan:
+def which_implementation(query: Query, key: Key, value: Value, **arguments: Any) -> Plan:
     """Return the plan of `attention` for these arguments: what runs, and why the faster implementations refuse.
 
     `implementation`, `path` and `refused` are its attributes; it prints as text.

@@ -43,9 +43,8 @@ def plain_attention_within(query: Tensor, key: Tensor, value: Tensor, documents:
     One call of PyTorch's FlashAttention; on a CPU, which has none for packed rows, one call per document.
     """
     if query.device.type != "cuda":
-        spans = pairwise(documents.cumulative.tolist())
-        parts = ([x[:, :, low:high] for x in (query, key, value)] for low, high in spans)
-        return torch.cat([_attended(*of_one, scale, 0) for of_one in parts], 2)
+        spans = [slice(low, high) for low, high in pairwise(documents.cumulative.tolist())]
+        return torch.cat([_attended(query[:, :, s], key[:, :, s], value[:, :, s], scale, 0) for s in spans], 2)
     # Squeezed, not indexed: the gradient of an index is a copy into zeros.
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     output = causal_flash_attention_varlen(

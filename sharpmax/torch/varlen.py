@@ -25,6 +25,7 @@ from sharpmax.torch.api import attention, execute, execute_statistics
 from sharpmax.torch.dispatch import LADDER, packed_documents_refusal, plan_of_documents
 from sharpmax.torch.documents import Documents, documents_of
 from sharpmax.torch.request import Request, validated
+from sharpmax.torch.shapes import Ends, PackedAttended, PackedKey, PackedQuery, PackedValue
 
 FILLED = 0.9
 """A document shares a causal batch if it fills at least so much of its length."""
@@ -50,16 +51,16 @@ class Document(NamedTuple):
 
 
 def attention_varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor | None = None,
+    query: PackedQuery,
+    key: PackedKey,
+    value: PackedValue,
+    cu_seqlens_q: Ends,
+    cu_seqlens_k: Ends | None = None,
     *,
     policy: Any = PAPER,
     return_stats: bool = False,
     **options: Any,
-) -> Any:
+) -> PackedAttended:
     """Attention of packed query (H, Tq, D) on key (Hkv, Tk, D) and value (Hkv, Tk, Dv); output (H, Tq, Dv).
 
     `cu_seqlens_q` and `cu_seqlens_k` (int, S + 1 entries from 0 to the total) mark the documents; one is enough when

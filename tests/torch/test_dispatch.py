@@ -8,9 +8,18 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sharpmax import EntropyTarget
-from sharpmax.torch import IMPLEMENTATIONS, attention, which_implementation
+from sharpmax import PAPER, Constant, EntropyTarget, LogLinear
+from sharpmax.torch import IMPLEMENTATIONS, attention, dispatch, which_implementation
+from sharpmax.torch.dispatch import plan_of
+from sharpmax.torch.plan import KERNELS, LEADERS, ON_DEVICE
+from sharpmax.torch.request import validated
 from tests.torch.test_api import qkv
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, there as Python
+NOTHING = {
+    **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),
+    **{"is_causal": False, "dropout": 0.0, "return_stats": False},
+}
 
 
 def test_the_ladder_tells_which_runs_and_why():
@@ -100,25 +109,132 @@ def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
     assert chosen(torch.bfloat16, policy=EntropyTarget(1.0), requires_grad=True) == "hybrid"
 
 
+HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
+FEWER_QUERIES = {"shape": (2, 4, 8, 16), "is_causal": True}
+SOLVED = EntropyTarget(1.0)
+
+
+class Searching(EntropyTarget):
+    """Solves for beta, from the entropy alone."""
+
+    needs = frozenset({"entropy"})
+
+
+REFUSED = [
+    *((name, reason, options) for name in ("hybrid", "triton", "chunked", "stock") for reason, options in (
+        ("dropout is drawn by 'eager' only", {"dropout": 0.5}),
+        ("a tensor with an axis of length 0", {"shape": (0, 4, 24, 16)}),
+    )),
+    *((name, reason, {"dtype": own, **options}) for name, own in {"hybrid": HALF, "triton": SINGLE}.items()
+      for reason, options in (
+          ("bias is not honoured", {"bias": torch.zeros(24)}),
+          ("the float32 gradient through a solved beta", {"policy": SOLVED, "dtype": SINGLE, "gradient": True}),
+          ("a beta that is solved for", {"policy": SOLVED, "dtype": HALF, "gradient": True, "softcap": 5.0}),
+          ("the kernels compute in float32 at most", {"dtype": DOUBLE}),
+          ("heads wider than 256", {"shape": (2, 4, 24, 264)}),
+          ("a scale that is not positive", {"scale": -1.0}),
+          ("would bring masked keys back", {"scale": 1e-20}),
+      )),
+    ("hybrid", "know no mask", {"dtype": HALF, "mask": torch.ones(24, dtype=torch.bool)}),
+    ("hybrid", "know no softcap", {"dtype": HALF, "softcap": 5.0}),
+    ("hybrid", "know no sinks", {"dtype": HALF, "sinks": torch.zeros(4)}),
+    ("hybrid", "take half precision", {}),
+    ("hybrid", "know no window", {"dtype": HALF, "window": 3}),
+    ("hybrid", "aligns a causal mask with the first key", {"dtype": HALF, **FEWER_QUERIES}),
+    ("hybrid", "one query is decoded by 'triton'", {"dtype": HALF, "shape": (2, 4, 1, 16)}),
+    ("hybrid", "take one width for all, a multiple of 8", {"dtype": HALF, "shape": (2, 4, 24, 12)}),
+    *((name, "interpreter multiplies bfloat16 as integers", {"dtype": torch.bfloat16})
+      for name in ("hybrid", "triton") if DEVICE == "cpu"),
+    ("stock", "mask is not honoured", {"mask": torch.ones(24, dtype=torch.bool)}),
+    ("stock", "bias is not honoured", {"bias": torch.zeros(24)}),
+    ("stock", "softcap is not honoured", {"softcap": 5.0}),
+    ("stock", "sinks is not honoured", {"sinks": torch.zeros(4)}),
+    ("stock", "window is not honoured", {"window": 3}),
+    ("stock", "aligns a causal mask with the first key", FEWER_QUERIES),
+    ("stock", "the scale, which must be positive", {"is_causal": True, "scale": -1.0}),
+    ("stock", "variance: the identity gives entropy", {"policy": LogLinear(c=0.1), "asked": "variance"}),
+    ("stock", "the kernels do not return the maximum$", {"policy": PAPER, "asked": "maximum"}),
+    ("stock", "may ask for more than the identity gives", {"policy": Searching(1.0)}),
+    ("stock", "half precision rounds", {"dtype": HALF}),
+    ("stock", "which return_stats promises", {"return_stats": True}),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("implementation", "options"),
-    [
-        ("stock", {"bias": torch.zeros(24)}),
-        ("stock", {"softcap": 5.0}),
-        ("stock", {"sinks": torch.zeros(4)}),
-        ("stock", {"window": 3}),
-        ("stock", {"return_stats": True}),
-        ("stock", {"mask": torch.ones(24, dtype=torch.bool)}),
-        ("chunked", {"dropout": 0.5}),
-        ("triton", {"bias": torch.zeros(24)}),
-        ("triton", {"dropout": 0.5}),
-        ("triton", {"scale": -1.0}),
-        ("hybrid", {"window": 3}),
-        ("hybrid", {}),  # float32
-    ],
+    ("implementation", "reason", "options"), REFUSED, ids=[f"{name}: {reason}" for name, reason, _ in REFUSED]
 )
-def test_a_named_implementation_serves_or_says_why_not(implementation, options):
+def test_every_refusal_says_why(implementation, reason, options):
+    """One for each reason of each implementation; derivatives are refused in test_transforms, many heads in triton/."""
     if implementation not in IMPLEMENTATIONS:
         pytest.skip("Triton is not installed")
-    with pytest.raises(NotImplementedError, match=rf"'{implementation}' cannot serve this: ."):
-        attention(*qkv(dtype=torch.float32), implementation=implementation, **options)
+    options = {"dtype": SINGLE, "shape": (2, 4, 24, 16), "gradient": False, "asked": None, **options}
+    dtype, (batch, heads, queries, width), gradient, asked = (
+        options.pop(name) for name in ("dtype", "shape", "gradient", "asked")
+    )
+    device = DEVICE if implementation in ("hybrid", "triton") else "cpu"
+    options = {name: o.to(device) if isinstance(o, torch.Tensor) else o for name, o in options.items()}
+    q, k = (torch.zeros(batch, heads, n, width, dtype=dtype, device=device) for n in (queries, 24))
+    q.requires_grad_(gradient)
+    if asked is not None:
+        request = validated(q, k, k, **{**NOTHING, **options}, asked=frozenset({asked}))
+        with pytest.raises(NotImplementedError, match=rf"'{implementation}' cannot serve this: .*{reason}"):
+            plan_of(request, implementation)
+        return
+    with pytest.raises(NotImplementedError, match=rf"'{implementation}' cannot serve this: .*{reason}"):
+        attention(q, k, k, implementation=implementation, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"implementation": "eager"}, "dense"),
+        ({"implementation": "chunked"}, "one pass"),
+        ({"implementation": "chunked", "gradient": True}, "three steps"),
+        ({"implementation": "stock"}, "three steps"),
+        ({"implementation": "triton"}, "fused"),
+        ({"implementation": "triton", "queries": 1}, "decode"),
+        ({"implementation": "triton", "queries": 1, "window": 3}, "fused"),
+        ({"implementation": "triton", "gradient": True}, "three steps"),
+        ({"implementation": "triton", "policy": LogLinear(c=0.1)}, "three steps"),
+        ({"implementation": "hybrid"}, "sharpened query"),
+        ({"implementation": "hybrid", "policy": Constant(1.0)}, "stock attention"),
+        ({"implementation": "hybrid", "policy": Constant(2.0)}, "three steps"),
+        ({"implementation": "hybrid", "gradient": True}, "sharpened query"),
+        ({"implementation": "hybrid", "LARGE": 0}, "sharpened query, per key head"),
+        ({"implementation": "hybrid", "on_hopper": True}, "two passes"),
+        ({"implementation": "triton", "on_hopper": True}, "two passes"),
+        ({"implementation": "triton", "on_hopper": True, "softcap": 5.0}, "fused"),
+        ({"implementation": "hybrid", "on_hopper": True, "WORTH_SAMPLING": 0}, "speculative"),
+        ({"implementation": "hybrid", "on_hopper": True, "WORTH_SAMPLING": 0, "WORTH_LEADERS": 0}, LEADERS),
+        ({"implementation": "hybrid", "on_hopper": True, "WORTH_SAMPLING": 0, "WORTH_LEADERS": 0, "LARGE": 0},
+         "speculative"),
+    ],
+)  # fmt: skip
+def test_a_plan_names_its_path_and_prints(options, path, monkeypatch):
+    options = {"queries": 24, "gradient": False, "on_hopper": False, **options}
+    if options["implementation"] not in IMPLEMENTATIONS:
+        pytest.skip("Triton is not installed")
+    on_hopper = options.pop("on_hopper")
+    monkeypatch.setattr(dispatch, "statistics_on_hopper", lambda query, key: on_hopper)
+    for name in ("LARGE", "WORTH_SAMPLING", "WORTH_LEADERS"):
+        if name in options:
+            monkeypatch.setattr(dispatch, name, options.pop(name))
+    dtype = {"hybrid": HALF, "triton": HALF}.get(options["implementation"], SINGLE)
+    q, k = (torch.zeros(1, 2, n, 16, dtype=dtype, device=DEVICE) for n in (options.pop("queries"), 24))
+    q.requires_grad_(options.pop("gradient"))
+    plan = which_implementation(q, k, k, **options)
+    assert plan.path == path
+    first, *rest = str(plan).splitlines()
+    assert first == f"{plan.implementation}, {path}: {KERNELS[path]}"
+    assert rest == ([f"  decided on the device: {ON_DEVICE[path]}"] if "speculative" in path else [])
+
+
+def test_a_plan_prints_why_the_faster_ones_refuse():
+    q, k, v = qkv(dtype=torch.float32)
+    shown = str(which_implementation(q, k, v, softcap=10.0)).splitlines()
+    assert [line.split(":")[0] for line in shown] == [
+        "chunked, one pass",
+        "  not hybrid",
+        "  not triton",
+        "  not stock",
+    ]

@@ -19,24 +19,25 @@ from sharpmax.core.stats import RowStats
 from sharpmax.torch.distributed.ring import Ring, Statistics, Weighted
 from sharpmax.torch.distributed.rows import Rows
 from sharpmax.torch.request import Request, validated
+from sharpmax.torch.shapes import Attended, Bias, Key, Mask, Query, Sinks, Value
 
 
 def context_parallel_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     group: Any = None,
     policy: Any = PAPER,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
+    mask: Mask = None,
+    bias: Bias = None,
     is_causal: bool = False,
     scale: float | None = None,
     window: Window = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
+    sinks: Sinks = None,
     return_stats: bool = False,
-) -> Any:
+) -> Attended:
     """Attention of this process's query (B, H, Lq, D) on the keys (B, Hkv, Lk, D) and values of all; as `attention`.
 
     Process r of `group` (the default one, if None) holds the r-th stretch of the sequence; stretches may differ in
