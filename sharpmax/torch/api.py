@@ -43,22 +43,10 @@ MODULES = _modules()
 
 
 def attention(
-    query: Query,
-    key: Key,
-    value: Value,
-    *,
-    policy: Any = PAPER,
-    mask: Mask = None,
-    bias: Bias = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    window: Window = None,
-    softcap: float | None = None,
-    sinks: Sinks = None,
-    dropout: float = 0.0,
-    implementation: str | None = None,
-    return_stats: bool = False,
-) -> Attended:
+    query: Query, key: Key, value: Value, *, policy: Any = PAPER, mask: Mask = None, bias: Bias = None,
+    is_causal: bool = False, scale: float | None = None, window: Window = None, softcap: float | None = None,
+    sinks: Sinks = None, dropout: float = 0.0, implementation: str | None = None, return_stats: bool = False,
+) -> Attended:  # fmt: skip
     """Attention of query (B, H, Lq, D) on key (B, Hkv, Lk, D) and value (B, Hkv, Lk, Dv); output (B, H, Lq, Dv).
 
     As `scaled_dot_product_attention`, with a temperature per row that `policy` chooses from the row's statistics. H is
@@ -83,20 +71,9 @@ def attention(
     (1, 4, 8, 16)
     """
     request = validated(
-        query,
-        key,
-        value,
-        policy=policy,
-        mask=mask,
-        bias=bias,
-        is_causal=is_causal,
-        scale=scale,
-        window=window,
-        softcap=softcap,
-        sinks=sinks,
-        dropout=dropout,
-        return_stats=return_stats,
-    )
+        query, key, value, policy=policy, mask=mask, bias=bias, is_causal=is_causal, scale=scale, window=window,
+        softcap=softcap, sinks=sinks, dropout=dropout, return_stats=return_stats,
+    )  # fmt: skip
     output, stats = execute(plan_of(request, implementation), request)
     if not return_stats:
         return output
@@ -105,19 +82,10 @@ def attention(
 
 
 def row_stats(
-    query: Query,
-    key: Key,
-    *,
-    extra: frozenset[str] = frozenset(),
-    mask: Mask = None,
-    bias: Bias = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    window: Window = None,
-    softcap: float | None = None,
-    sinks: Sinks = None,
-    implementation: str | None = None,
-) -> RowStats:
+    query: Query, key: Key, *, extra: frozenset[str] = frozenset(), mask: Mask = None, bias: Bias = None,
+    is_causal: bool = False, scale: float | None = None, window: Window = None, softcap: float | None = None,
+    sinks: Sinks = None, implementation: str | None = None,
+) -> RowStats:  # fmt: skip
     """Return the statistics of attention's rows without attending: arguments and errors as in `attention`.
 
     `extra` may name "minimum" and "variance". Differentiable; O(n) memory but by 'eager'.
@@ -127,21 +95,9 @@ def row_stats(
     5.0
     """
     request = validated(
-        query,
-        key,
-        key,
-        policy=Constant(1.0),
-        asked=checked_extra(extra),
-        mask=mask,
-        bias=bias,
-        is_causal=is_causal,
-        scale=scale,
-        window=window,
-        softcap=softcap,
-        sinks=sinks,
-        dropout=0.0,
-        return_stats=True,
-    )
+        query, key, key, policy=Constant(1.0), asked=checked_extra(extra), mask=mask, bias=bias, is_causal=is_causal,
+        scale=scale, window=window, softcap=softcap, sinks=sinks, return_stats=True,
+    )  # fmt: skip
     return execute_statistics(plan_of(request, implementation), request)
 
 
@@ -156,13 +112,9 @@ def which_implementation(query: Query, key: Key, value: Value, **arguments: Any)
     >>> print(which_implementation(x, x, x, implementation="eager"))
     eager, dense: every logit at once, differentiated by autograd
     """
-    given: dict[str, Any] = {
-        **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),
-        **{"policy": PAPER, "is_causal": False, "dropout": 0.0, "return_stats": False},
-    }
     inspect.signature(attention).bind(query, key, value, **arguments)  # names what `attention` does not take
     implementation = arguments.pop("implementation", None)
-    request = validated(query, key, value, **{**given, **arguments})
+    request = validated(query, key, value, **arguments)
     return resolved(plan_of(request, implementation), request)
 
 

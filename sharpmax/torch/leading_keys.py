@@ -14,18 +14,9 @@ LOGITS_AT_ONCE = 2**24  # logits in a block of rows
 
 
 def gradient_of_maximum(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    row_scale: Tensor | None,
-    d_maximum: Tensor,
-    *,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, mask: Tensor | None, sinks: Tensor | None, row_scale: Tensor | None, d_maximum: Tensor,
+    *, left: int | None, right: int | None, scale: float, softcap: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return dq, dk and dsinks, which is empty where there are none."""
     request = Request(
         query, key, key, policy=None, mask=mask, bias=None, left=left, right=right, scale=scale, softcap=softcap,

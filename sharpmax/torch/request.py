@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sharpmax.core.masks import Window, window_ends
+from sharpmax.core.policies import PAPER
 from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.softcap import check_softcap
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
@@ -114,23 +115,11 @@ class Request:
 
 
 def validated(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    policy: Any,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-    window: Window,
-    softcap: float | None,
-    sinks: Tensor | None,
-    dropout: float,
-    return_stats: bool,
-    asked: frozenset[str] = frozenset(),
-    documents: Documents | None = None,
-) -> Request:
+    query: Tensor, key: Tensor, value: Tensor, *, policy: Any = PAPER, mask: Tensor | None = None,
+    bias: Tensor | None = None, is_causal: bool = False, scale: float | None = None, window: Window = None,
+    softcap: float | None = None, sinks: Tensor | None = None, dropout: float = 0.0, return_stats: bool = False,
+    asked: frozenset[str] = frozenset(), documents: Documents | None = None,
+) -> Request:  # fmt: skip
     """Check every argument and return the request, or raise saying what was expected and what came."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _check_tensor(name, tensor)
@@ -177,22 +166,10 @@ def validated(
     if is_causal:
         right = 0
     return Request(
-        query=query,
-        key=key,
-        value=value,
-        policy=policy,
-        mask=mask,
-        bias=bias,
-        left=left,
-        right=right,
-        scale=1.0 if scale is None else float(scale),
-        softcap=softcap,
-        sinks=sinks,
-        dropout=dropout,
-        return_stats=return_stats,
-        asked=asked,
-        documents=documents,
-    )
+        query=query, key=key, value=value, policy=policy, mask=mask, bias=bias, left=left, right=right,
+        scale=1.0 if scale is None else float(scale), softcap=softcap, sinks=sinks, dropout=dropout,
+        return_stats=return_stats, asked=asked, documents=documents,
+    )  # fmt: skip
 
 
 def _check_tensor(name: str, tensor: Any) -> Tensor:

@@ -20,7 +20,8 @@ PackedValue = Float[Tensor, "key_heads keys value_width"]
 Ends = Integer[Tensor, " documents_and_one"]
 
 if TYPE_CHECKING:  # the type depends on `return_stats`, which a type checker would make every caller tell apart
-    Attended = PackedAttended = Any
+    Attended = Any
+    PackedAttended = Any
 else:
     _Output = Float[Tensor, "batch heads queries value_width"]
     Attended = _Output | tuple[_Output, RowStats]

@@ -137,12 +137,8 @@ def packed_request(
     """
     if packed_documents_refusal(query.device, implementation) is not None:
         return None
-    given: dict[str, Any] = {
-        **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),
-        **{"is_causal": True, "dropout": 0.0, "return_stats": False},
-    }
-    there = documents.on(query.device)
-    request = validated(query, key, value, policy=policy, documents=there, **{**given, **options})
+    options = {"is_causal": True, **options, "documents": documents.on(query.device)}
+    request = validated(query, key, value, policy=policy, **options)
     return request if LADDER["hybrid"].refusal(request) is None else None
 
 

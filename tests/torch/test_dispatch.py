@@ -16,10 +16,6 @@ from sharpmax.torch.request import validated
 from tests.torch.test_api import qkv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, there as Python
-NOTHING = {
-    **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),
-    **{"is_causal": False, "dropout": 0.0, "return_stats": False},
-}
 
 
 def test_the_ladder_tells_which_runs_and_why():
@@ -176,7 +172,7 @@ def test_every_refusal_says_why(implementation, reason, options):
     q, k = (torch.zeros(batch, heads, n, width, dtype=dtype, device=device) for n in (queries, 24))
     q.requires_grad_(gradient)
     if asked is not None:
-        request = validated(q, k, k, **{**NOTHING, **options}, asked=frozenset({asked}))
+        request = validated(q, k, k, **options, asked=frozenset({asked}))
         with pytest.raises(NotImplementedError, match=rf"'{implementation}' cannot serve this: .*{reason}"):
             plan_of(request, implementation)
         return

@@ -169,18 +169,9 @@ def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexp
 
 
 def launch_decode(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scale: float,
-    kind: int,
-    numbers: tuple[float, ...],
-    store: bool,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, kind: int, numbers: tuple[float, ...], store: bool,
+    mask: Tensor | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Attend with one query (B, H, 1, D) whom position hides no key; returns as `launch_fused`."""
     batch, heads, _, width = query.shape
     key_heads, keys, value_width = value.shape[1:]

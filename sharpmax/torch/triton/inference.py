@@ -18,18 +18,9 @@ from sharpmax.torch.triton.statistics import launch_statistics
 
 
 def attend_fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    left: int | None,
-    right: int | None,
-    mask: Tensor | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    store: bool,
-    **how: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, *, left: int | None, right: int | None, mask: Tensor | None,
+    softcap: float | None, sinks: Tensor | None, store: bool, **how: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the output (B, H, Lq, Dv) and entropy, logsumexp, maximum, beta, which are empty unless `store`."""
     is_bare = mask is None and softcap is None and sinks is None
     path = path_of_fused(query, key, value, left=left, right=right, is_bare=is_bare, store=store)

@@ -22,19 +22,10 @@ from sharpmax.torch.triton.statistics import launch_statistics
 
 @torch.library.custom_op("sharpmax::row_statistics", mutates_args=())
 def row_statistics(
-    query: Tensor,
-    key: Tensor,
-    row_scale: Tensor | None,
-    starts: Tensor | None,
-    ends: Tensor | None,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
+    query: Tensor, key: Tensor, row_scale: Tensor | None, starts: Tensor | None, ends: Tensor | None,
+    mask: Tensor | None, sinks: Tensor | None, scale: float, left: int | None, right: int | None, softcap: float | None,
     variance: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Entropy, logsumexp, log2 Σ 2^x, maximum and variance of every row of scaled logits.
 
     As in every operator below: `starts` and `ends` are of packed documents, both or neither; a mask's axes are each 1
@@ -57,24 +48,11 @@ def _(query: Tensor, key: Tensor, row_scale: Any, starts: Any, ends: Any, mask: 
 
 @torch.library.custom_op("sharpmax::row_statistics_gradient", mutates_args=())
 def row_statistics_gradient(
-    query: Tensor,
-    key: Tensor,
-    entropy: Tensor,
-    log2_sum: Tensor,
-    variance: Tensor,
-    row_scale: Tensor | None,
-    starts: Tensor | None,
-    ends: Tensor | None,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    d_entropy: Tensor | None,
-    d_logsumexp: Tensor | None,
-    d_variance: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
+    query: Tensor, key: Tensor, entropy: Tensor, log2_sum: Tensor, variance: Tensor, row_scale: Tensor | None,
+    starts: Tensor | None, ends: Tensor | None, mask: Tensor | None, sinks: Tensor | None, d_entropy: Tensor | None,
+    d_logsumexp: Tensor | None, d_variance: Tensor | None, scale: float, left: int | None, right: int | None,
     softcap: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of the statistics: dq, dk and dsinks, which is empty where there are none."""
     zero = torch.zeros_like(entropy)
     a0 = zero if d_logsumexp is None else d_logsumexp.float()
@@ -110,17 +88,9 @@ row_statistics_gradient = untraced(row_statistics_gradient)
 
 @torch.library.custom_op("sharpmax::maximum_gradient", mutates_args=())
 def maximum_gradient(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    row_scale: Tensor | None,
-    d_maximum: Tensor,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, mask: Tensor | None, sinks: Tensor | None, row_scale: Tensor | None, d_maximum: Tensor,
+    scale: float, left: int | None, right: int | None, softcap: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of the maximum, which lies on the leading keys: dq, dk and dsinks, empty where there are none."""
     return gradient_of_maximum(
         query, key, mask, sinks, row_scale, d_maximum, left=left, right=right, scale=scale, softcap=softcap
@@ -166,18 +136,9 @@ row_statistics = untraced(row_statistics, keep=_keep_statistics, backward=_stati
 
 @torch.library.custom_op("sharpmax::sharpened_query", mutates_args=())
 def sharpened_query(
-    query: Tensor,
-    key: Tensor,
-    starts: Tensor | None,
-    ends: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    kind: int,
-    numbers: Sequence[float],
-    detached: bool,
-    store: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, starts: Tensor | None, ends: Tensor | None, scale: float, left: int | None,
+    right: int | None, kind: int, numbers: Sequence[float], detached: bool, store: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """beta·q for a second pass by another kernel, entropy, logsumexp, maximum, beta; log2 Σ 2^x and dbeta/dH.
 
     Without `store`, what the gradient does not need is empty.
@@ -202,22 +163,10 @@ def _(query: Tensor, key: Tensor, starts: Any, ends: Any, scale: float, left: An
 
 @torch.library.custom_op("sharpmax::sharpened_query_gradient", mutates_args=())
 def sharpened_query_gradient(
-    query: Tensor,
-    key: Tensor,
-    entropy: Tensor,
-    log2_sum: Tensor,
-    beta: Tensor,
-    slope: Tensor,
-    starts: Tensor | None,
-    ends: Tensor | None,
-    d_sharp: Tensor,
-    d_entropy: Tensor | None,
-    d_logsumexp: Tensor | None,
-    d_beta: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, key: Tensor, entropy: Tensor, log2_sum: Tensor, beta: Tensor, slope: Tensor, starts: Tensor | None,
+    ends: Tensor | None, d_sharp: Tensor, d_entropy: Tensor | None, d_logsumexp: Tensor | None, d_beta: Tensor | None,
+    scale: float, left: int | None, right: int | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradient of `sharpened_query` with its beta free: dq, which lies as d_sharp does where that is dense, and dk."""
     coefficients = None
     if d_entropy is not None or d_logsumexp is not None or d_beta is not None:
@@ -337,17 +286,9 @@ sharpened_attention = untraced(sharpened_attention)
 
 @torch.library.custom_op("sharpmax::weighted", mutates_args=())
 def weighted(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    beta: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, mask: Tensor | None, sinks: Tensor | None, scale: float,
+    left: int | None, right: int | None, softcap: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """softmax(beta·e)·v, and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
     return launch_weighted(
         query, key, value, beta.contiguous(), scale=scale, left=left, right=right, mask=_expanded(mask, query, key),
@@ -362,20 +303,9 @@ def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *rest: Any) -> An
 
 @torch.library.custom_op("sharpmax::weighted_gradient", mutates_args=())
 def weighted_gradient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    beta: Tensor,
-    output: Tensor,
-    log2_sum: Tensor,
-    d_output: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, output: Tensor, log2_sum: Tensor, d_output: Tensor,
+    mask: Tensor | None, sinks: Tensor | None, scale: float, left: int | None, right: int | None, softcap: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of `weighted`: dq, dk, dv, dbeta, and dsinks, which is empty where there are none."""
     dq, dk, dv, d_beta, d_sinks = launch_output_gradient(
         query, key, value, beta=beta.contiguous(), log2_sum=log2_sum, output=output, d_output=d_output,
@@ -410,19 +340,9 @@ weighted = untraced(weighted, keep=_keep_weighted, backward=_weighted_backward)
 
 @torch.library.custom_op("sharpmax::fused", mutates_args=())
 def fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-    kind: int,
-    numbers: Sequence[float],
-    store: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None, scale: float,
+    left: int | None, right: int | None, softcap: float | None, kind: int, numbers: Sequence[float], store: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Both passes without a gradient: output, entropy, logsumexp, maximum, beta."""
     return attend_fused(
         query, key, value, mask=_expanded(mask, query, key), sinks=sinks, scale=scale, left=left, right=right,

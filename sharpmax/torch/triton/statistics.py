@@ -94,14 +94,12 @@ def masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT: tl.constex
 @triton.jit(do_not_specialize=LENGTHS)
 def statistics_kernel(
     q, k, k_tiles, starts, seen, sinks, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope,
-    sharpened, numbers, scale_log2, bend,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, ss_b, ss_h, ss_l,
-    H, LQ, LK, left, right,
+    sharpened, numbers, scale_log2, bend, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, ss_b, ss_h, ss_l, H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, ROW_SCALE: tl.constexpr,
     VARIANCE: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, SHARPENED: tl.constexpr, STORE: tl.constexpr,
     KEEP: tl.constexpr, TILED: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # fmt: skip
     """The statistics of one tile of queries of one head."""
     # The last queries see the most keys when causal: start them first.
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -194,25 +192,11 @@ def statistics_kernel(
 
 
 def launch_statistics(
-    query: Tensor,
-    key: Tensor,
-    *,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    row_scale: Tensor | None,
-    variance: bool,
-    kind: int,
-    numbers: tuple[float, ...],
-    sharpened: bool,
-    into: Tensor | None = None,
-    starts: Tensor | None = None,
-    store: bool = True,
-    keep: bool = True,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, *, scale: float, left: int | None, right: int | None, row_scale: Tensor | None,
+    variance: bool, kind: int, numbers: tuple[float, ...], sharpened: bool, into: Tensor | None = None,
+    starts: Tensor | None = None, store: bool = True, keep: bool = True, mask: Tensor | None = None,
+    softcap: float | None = None, sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return entropy, logsumexp, log2 Σ 2^x, maximum, variance, beta, slope (B, H, Lq) and beta·q.
 
     What was not asked for is empty: `store` asks for logsumexp and maximum, `keep` for what a gradient needs (entropy,

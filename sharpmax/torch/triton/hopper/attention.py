@@ -30,16 +30,9 @@ FEW = 1 / 6  # of the tiles: so many are few, and pay for a second pass of their
 
 
 def attend_on_hopper(
-    path: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scale: float,
-    right: int | None,
-    kind: int,
+    path: str, query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, kind: int,
     numbers: tuple[float, ...],
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Return softmax(beta(H)·e)·v (B, H, Lq, D) with a policy that is numbers, on one of the paths for Hopper."""
     rows = query.shape[:3]
     out, beta = query.new_empty(query.shape), query.new_empty(rows, dtype=torch.float32)

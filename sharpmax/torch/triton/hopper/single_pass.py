@@ -269,19 +269,10 @@ class Judged(NamedTuple):
 
 
 def launch_single_pass(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    beta: Tensor,
-    *,
-    scale: float,
-    right: int | None,
-    judged: Judged | None = None,
-    forecast: Forecast | None = None,
-    listed: Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, beta: Tensor, *, scale: float, right: int | None,
+    judged: Judged | None = None, forecast: Forecast | None = None, listed: Tensor | None = None,
     counter: Tensor | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write softmax(beta·e)·v (B, H, Lq, D) with a positive beta of each row (B, H, Lq); `value` is as wide as `query`.
 
     Or with `judged` plain attention, the beta that each row should have had, and which tiles have one that is not 1.

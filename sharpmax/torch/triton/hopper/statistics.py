@@ -295,21 +295,11 @@ def statistics_kernel(
 
 
 def launch_statistics_on_hopper(
-    query: Tensor,
-    key: Tensor,
-    *,
-    scale: float,
-    right: int | None,
-    kind: int,
-    numbers: tuple[float, ...],
-    rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
-    sharpened: Tensor,
-    settled: Settled | None = None,
-    share: Share | None = None,
-    sample: Tensor | None = None,
-    forecast: Forecast | None = None,
+    query: Tensor, key: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...],
+    rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], sharpened: Tensor, settled: Settled | None = None,
+    share: Share | None = None, sample: Tensor | None = None, forecast: Forecast | None = None,
     counter: Tensor | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q and what settles, of a share of tiles.
 
     With an empty entropy no `rows` are filled, but beta if that is not empty too. What `Forecast` counts is added to
