@@ -13,11 +13,8 @@ from sharpmax.torch.documents import Documents
 from sharpmax.torch.torch_internals import causal_flash_attention_varlen, sdp_priority_order, set_sdp_priority_order
 
 FASTEST_FIRST = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+    SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
+]  # fmt: skip
 _ORDER = Lock()
 """Held while the order of PyTorch's kernels, which is the whole process's, is ours."""
 
@@ -60,12 +57,7 @@ def _fastest_first(order: tuple[int, ...]) -> list[int]:
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, scale: float, right: int | None) -> Tensor:
-    return scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        # A branch, not the comparison itself: of a traced length that is a symbol, which the kernels do not take.
-        is_causal=True if right == 0 and query.shape[2] > 1 else False,  # noqa: SIM210
-        scale=scale,
-        enable_gqa=query.shape[1] > key.shape[1],
-    )
+    # A branch, not the comparison itself: of a traced length that is a symbol, which the kernels do not take.
+    is_causal = True if right == 0 and query.shape[2] > 1 else False  # noqa: SIM210
+    enable_gqa = query.shape[1] > key.shape[1]
+    return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)

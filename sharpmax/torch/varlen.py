@@ -51,16 +51,9 @@ class Document(NamedTuple):
 
 
 def attention_varlen(
-    query: PackedQuery,
-    key: PackedKey,
-    value: PackedValue,
-    cu_seqlens_q: Ends,
-    cu_seqlens_k: Ends | None = None,
-    *,
-    policy: Any = PAPER,
-    return_stats: bool = False,
-    **options: Any,
-) -> PackedAttended:
+    query: PackedQuery, key: PackedKey, value: PackedValue, cu_seqlens_q: Ends, cu_seqlens_k: Ends | None = None, *,
+    policy: Any = PAPER, return_stats: bool = False, **options: Any,
+) -> PackedAttended:  # fmt: skip
     """Attention of packed query (H, Tq, D) on key (Hkv, Tk, D) and value (Hkv, Tk, Dv); output (H, Tq, Dv).
 
     `cu_seqlens_q` and `cu_seqlens_k` (int, S + 1 entries from 0 to the total) mark the documents; one is enough when
@@ -121,15 +114,9 @@ def attention_varlen(
 
 
 def packed_request(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    documents: Documents,
-    *,
-    implementation: str | None = None,
-    policy: Any = PAPER,
-    **options: Any,
-) -> Request | None:
+    query: Tensor, key: Tensor, value: Tensor, documents: Documents, *, implementation: str | None = None,
+    policy: Any = PAPER, **options: Any,
+) -> Request | None:  # fmt: skip
     """Return one call on a row of packed documents, (1, H, T, D) and (1, Hkv, T, D), or None if it must go in batches.
 
     Raises:

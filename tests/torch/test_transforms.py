@@ -5,32 +5,36 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sharpmax import PAPER, EntropyTarget, LengthScaled, LogLinear, RowStats, detach
-from sharpmax.torch import attention, row_stats
+from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
 from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
 
-IMPLEMENTATIONS = ("stock", "chunked", "eager")
+CPU = ("stock", "chunked", "eager")
+KERNELS = [name for name in ("hybrid", "triton") if name in IMPLEMENTATIONS]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, there as Python
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
-def qkv(*, heads=2, key_heads=2, queries=20, keys=20, width=16, dtype=torch.float32, batch=1):
+def qkv(*, heads=2, key_heads=2, queries=20, keys=20, width=16, dtype=torch.float32, device="cpu"):
     generator = torch.Generator().manual_seed(0)
-    shapes = ((batch, heads, queries, width), (batch, key_heads, keys, width), (batch, key_heads, keys, width))
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+    shapes = ((1, heads, queries, width), (1, key_heads, keys, width), (1, key_heads, keys, width))
+    drawn = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return [x.to(device, dtype).requires_grad_() for x in drawn]
 
 
-def assert_compiles(call, tensors, backend):
+def assert_compiles(call, tensors, backend="aot_eager", tolerance=1e-4):
+    """Values and gradients are those of the call itself, in one graph, with and without gradients."""
     torch._dynamo.reset()
     whole = torch.compile(call, fullgraph=True, backend=backend)
     got, expected = whole(*tensors), call(*tensors)
     torch.testing.assert_close(got, expected)
-    gradients = [torch.autograd.grad(out.square().sum(), tensors) for out in (got, expected)]
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    gradients = [torch.autograd.grad(out.float().square().sum(), tensors) for out in (got, expected)]
+    torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
     with torch.no_grad():
         torch.testing.assert_close(whole(*tensors), call(*tensors))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own imports
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", CPU)
 def test_compiles_whole_by_inductor(implementation):
     def call(q, k, v):
         return attention(q, k, v, is_causal=True, implementation=implementation)
@@ -48,11 +52,11 @@ def test_compiles_whole_with_every_argument(implementation, policy):
     def call(q, k, v):
         return attention(q, k, v, policy=policy, window=(9, 2), **options, implementation=implementation)
 
-    assert_compiles(call, qkv(), "aot_eager")
+    assert_compiles(call, qkv())
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", CPU)
 def test_a_compiled_call_takes_any_length(implementation, dynamic):
     """With the lengths that were not there when it was traced, the graph is as whole as before."""
     torch._dynamo.reset()
@@ -95,7 +99,7 @@ def test_statistics_compile_whole():
         stats = row_stats(q, k, is_causal=True, extra=frozenset({"variance"}), implementation="chunked")
         return stats.entropy + stats.variance
 
-    assert_compiles(call, [q, k], "aot_eager")
+    assert_compiles(call, [q, k])
 
 
 @pytest.mark.parametrize("implementation", ["chunked", "eager"])
@@ -128,13 +132,20 @@ def test_operators_of_chunked_keep_pytorchs_rules():
         torch.library.opcheck(chunked_output, (q, k, b, s, m, v, beta, None, 0, 0.25, 5.0))
 
 
-@pytest.mark.parametrize("width", [1, 16, 17, 64, 80, 96, 128, 256])
-@pytest.mark.parametrize(
-    ("implementation", "dtype"),
-    [(i, d) for i in (*IMPLEMENTATIONS, None) for d in ROUNDING if i != "stock" or d.itemsize > 2],
-)
-def test_every_width_and_dtype(implementation, width, dtype):
-    q, k, v = qkv(heads=4, width=width, dtype=dtype)
+SERVED = [
+    *((i, dtype, width) for i in (*CPU, None) for dtype in ROUNDING if i != "stock" or dtype.itemsize > 2
+      for width in (1, 16, 17, 64, 80, 96, 128, 256)),
+    *((i, dtype, width) for i in KERNELS for dtype in (torch.float32, torch.float16)
+      for width in (8, 17, 40, 80, 96, 128, 136, 256)
+      if i == "triton" or (dtype == torch.float16 and width % 8 == 0 and width <= 128)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("implementation", "dtype", "width"), SERVED)
+def test_every_width_and_dtype(implementation, dtype, width):
+    """Of heads that a kernel's tile pads to a power of two, and of those that it does not."""
+    device = DEVICE if implementation in KERNELS else "cpu"
+    q, k, v = qkv(heads=4, width=width, dtype=dtype, device=device)
     got = attention(q, k, v, is_causal=True, implementation=implementation)
     gradients = torch.autograd.grad(got.sum(), (q, k, v))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
@@ -148,7 +159,7 @@ def test_every_width_and_dtype(implementation, width, dtype):
     ("implementation", "queries", "keys"),
     [
         (implementation, queries, keys)
-        for implementation in (*IMPLEMENTATIONS, None)
+        for implementation in (*CPU, None)
         for queries, keys in ((1, 1), (1, 2), (2, 2), (1, 257), (257, 257), (3, 1))
         if implementation != "stock" or queries in (1, keys)
     ],
@@ -161,7 +172,7 @@ def test_every_length_from_1(implementation, queries, keys):
     torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (got, expected)))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", CPU)
 def test_gradients_are_bit_equal_and_layout_does_not_matter(implementation):
     q, k, v = qkv(heads=4)
 

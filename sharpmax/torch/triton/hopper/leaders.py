@@ -16,7 +16,7 @@ from sharpmax.torch.triton.availability import interpreted
 from sharpmax.torch.triton.hopper.speculation import UNSETTLED, Forecast, mark_to_redo
 from sharpmax.torch.triton.tiles import LENGTHS
 
-ROWS = 4
+ROWS, INTERPRETED_ROWS = 4, 128  # at a time
 REGISTERS = {
     64: 64,
     128: 96,
@@ -76,10 +76,11 @@ def launch_leaders(
     heads, length, width = query.shape[1:]
     rows = leaders.numel()
     together = 1 if interpreted() else 32 * torch.cuda.get_device_properties(query.device).multi_processor_count
-    leaders_kernel[(min(triton.cdiv(rows, ROWS), together),)](
+    at_once = INTERPRETED_ROWS if interpreted() else ROWS
+    leaders_kernel[(min(triton.cdiv(rows, at_once), together),)](
         query, key, value, leaders, out, forecast.counts, forecast.few,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, rows, length, key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, ROWS=ROWS, HAS_RIGHT=right is not None, num_warps=4,
+        GROUPS=heads // key.shape[1], D=width, ROWS=at_once, HAS_RIGHT=right is not None, num_warps=4,
         maxnreg=REGISTERS[width],
     )  # fmt: skip

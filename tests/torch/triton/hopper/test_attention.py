@@ -59,6 +59,11 @@ PATHS = pytest.mark.parametrize(
 )
 
 
+def assert_as_reference(got, q, k, v, *, is_causal=True):
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=is_causal)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
 def follow(monkeypatch):
     """Sample from here on, however little there is to do; each call appends its path, by the tiles each launch took."""
     taken = []
@@ -97,8 +102,7 @@ def test_the_path_is_the_one_that_the_rows_allow(matches, spread, path, monkeypa
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == [path]
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert_as_reference(got, q, k, v)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
@@ -123,8 +127,7 @@ def test_every_tile_is_written_on_every_path(matches, length, keys, is_causal, o
     got = attention(q, k, v, is_causal=is_causal, implementation="hybrid")
     path, again = ("two passes", "leaders", "one pass")[matches], odd if matches else 0
     assert taken == [f"{path}, {again} tiles again"]
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=is_causal)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert_as_reference(got, q, k, v, is_causal=is_causal)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
@@ -138,8 +141,7 @@ def test_rows_unlike_the_sample_are_computed_again(matches, path, monkeypatch):
     q, k, v = (x.to(torch.float16) for x in (q, k, v))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == [f"{path}, 8 tiles again"]  # of 192 queries, 4 of each head
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert_as_reference(got, q, k, v)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
@@ -150,8 +152,7 @@ def test_a_large_call_samples_its_rows_but_keeps_no_leaders(monkeypatch):
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=1))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == ["one pass, 0 tiles again"]
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert_as_reference(got, q, k, v)
 
 
 ON_THE_PATHS = [
@@ -193,8 +194,7 @@ def test_more_keys_than_queries(queries, monkeypatch):
         assert which_implementation(q, k, v, is_causal=True).implementation == choice
     got = attention(q, k, v, is_causal=True, implementation=choice)
     assert taken == ["two passes, 0 tiles again"]
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert_as_reference(got, q, k, v)
 
 
 @pytest.mark.parametrize("paths", [1, 2])
@@ -235,15 +235,10 @@ def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, pa
     q[..., 0], k[0, 0, 0] = 40 - behind, 8 * torch.eye(64)[0]
     v[0, 0, 0] *= 40
     arrays = {"query": q.half(), "key": k.half(), "value": v.half(), "bias": None, "mask": None, "sinks": None}
-    options = {
-        "scale": None,
-        "softcap": None,
-        "window": None,
-        "is_causal": False,
-        "policy": Table((0, 9), (beta, beta)),
-    }
+    policy = Table((0, 9), (beta, beta))
+    options = {**dict.fromkeys(("scale", "softcap", "window")), "is_causal": False, "policy": policy}
     tensors = [arrays[name] for name in ("query", "key", "value")]
-    got = attention(*tensors, policy=options["policy"], implementation="hybrid")
+    got = attention(*tensors, policy=policy, implementation="hybrid")
     exact = reference_attention(*(x.double() for x in tensors), policy=Constant(beta))
     assert_within_budget("output", got, exact, naive_attention(arrays, options)[0])
     assert taken[0].startswith(path)
