@@ -11,6 +11,7 @@ ignored.
 """
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -120,14 +121,20 @@ def which_implementation(query: Query, key: Key, value: Value, **arguments: Any)
 
 def execute(plan: Plan, request: Request) -> tuple[Tensor, RowStats]:
     """Return the output and the statistics, which may be empty unless the request asks for them."""
-    # The implementation's own products must not be cast a second time.
-    with torch.autocast(request.query.device.type, enabled=False):
-        result: tuple[Tensor, RowStats] = MODULES[plan.implementation].attend(request, plan)
+    result: tuple[Tensor, RowStats] = _without_autocast(MODULES[plan.implementation].attend, request, plan)
     return result
 
 
 def execute_statistics(plan: Plan, request: Request) -> RowStats:
     """Return the statistics alone."""
-    with torch.autocast(request.query.device.type, enabled=False):
-        stats: RowStats = MODULES[plan.implementation].statistics(request)
+    stats: RowStats = _without_autocast(MODULES[plan.implementation].statistics, request)
     return stats
+
+
+def _without_autocast(function: Callable[..., Any], request: Request, *rest: Any) -> Any:
+    """Call an implementation, whose own products must not be cast a second time."""
+    device = request.query.device.type
+    if not torch.is_autocast_enabled(device):  # entering the context takes the host longer than dispatch does
+        return function(request, *rest)
+    with torch.autocast(device, enabled=False):
+        return function(request, *rest)

@@ -10,7 +10,6 @@ dtypes, devices and the policy, never values. What the values decide, the device
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -68,10 +67,10 @@ def resolved(plan: Plan, request: Request) -> Plan:
     if plan.path != paths.WITHOUT_GRADIENT or torch.compiler.is_compiling() or is_traced(*tensors):
         return plan
     if plan.implementation == "hybrid":
-        return replace(plan, path=path_of_sharpened(*tensors))
+        return plan._replace(path=path_of_sharpened(*tensors))
     is_bare = request.mask is None and request.softcap is None and request.sinks is None
     path = path_of_fused(*tensors, left=request.left, right=request.right, is_bare=is_bare, store=request.return_stats)
-    return replace(plan, path=path)
+    return plan._replace(path=path)
 
 
 def packed_documents_refusal(device: torch.device, implementation: str | None) -> str | None:

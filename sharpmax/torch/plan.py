@@ -3,8 +3,7 @@
 `dispatch` makes a plan, an implementation executes it, `which_implementation` shows it. A code path is a name below.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sharpmax.torch.policy_kinds import KernelPolicy
 
@@ -42,14 +41,13 @@ ON_DEVICE = {
 """What the device itself decides at run time, from the rows."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Which implementation serves a request, its code path, and why each faster implementation refuses."""
 
     implementation: str
     path: str
-    refused: Mapping[str, str] = field(default_factory=dict)
-    policy: KernelPolicy | None = None  # the policy as numbers, where a kernel evaluates it
+    refused: dict[str, str]
+    policy: KernelPolicy | None  # the policy as numbers, where a kernel evaluates it
 
     @property
     def kernels(self) -> str:

@@ -17,10 +17,7 @@ from sharpmax.torch.triton.hopper.speculation import UNSETTLED, Forecast, mark_t
 from sharpmax.torch.triton.tiles import LENGTHS
 
 ROWS, INTERPRETED_ROWS = 4, 128  # at a time
-REGISTERS = {
-    64: 64,
-    128: 96,
-}  # by width: what a program with one turn of the loop takes, and as many fit beside it
+REGISTERS = {64: 64, 128: 96}  # by width, of a program with one turn of the loop: as many fit beside it
 
 
 @triton.jit(do_not_specialize=[*LENGTHS, "H", "rows", "few"])

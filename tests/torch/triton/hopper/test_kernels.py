@@ -1,4 +1,4 @@
-"""The kernels for Hopper: as Python here, as themselves on such a GPU. The paths made of them: test_roads.py."""
+"""The kernels for Hopper: as Python here, as themselves on such a GPU. The paths made of them: test_attention.py."""
 
 import math
 
