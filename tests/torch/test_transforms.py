@@ -34,6 +34,7 @@ def assert_compiles(call, tensors, backend="aot_eager", tolerance=1e-4):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own imports
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", CPU)
 def test_compiles_whole_by_inductor(implementation):
     def call(q, k, v):
