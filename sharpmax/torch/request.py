@@ -89,12 +89,14 @@ class Request:
     @property
     def has_tangent(self) -> bool:
         """Whether a forward-mode derivative is being taken of anything passed in."""
+        if not torch_internals.in_forward_mode():
+            return False
         return torch_internals.has_tangent(self.query, self.key, self.value, self.bias, self.sinks)
 
     @property
     def has_functional_gradient(self) -> bool:
         """Whether a transform of torch.func other than vmap is at work."""
-        return torch_internals.has_functional_gradient()
+        return any(name != "Vmap" for name in torch_internals.functional_transforms())
 
     @cached_property
     def is_finite(self) -> bool:

@@ -60,17 +60,19 @@ def is_traced(*arguments: Any) -> bool:
     )
 
 
+def in_forward_mode() -> bool:
+    """Tell whether forward-mode derivatives are being taken of anything."""
+    return forward_ad._current_level >= 0
+
+
 def has_tangent(*tensors: Tensor | None) -> bool:
-    """Tell whether a forward-mode derivative is being taken of one of the tensors."""
-    if forward_ad._current_level < 0:
-        return False
+    """Tell whether one of the tensors has a forward-mode derivative."""
     tangents = (forward_ad.unpack_dual(t).tangent for t in tensors if t is not None)  # type: ignore[no-untyped-call]
     return any(tangent is not None for tangent in tangents)
 
 
-def has_functional_gradient() -> bool:
-    """Tell whether a transform of torch.func other than vmap is at work; torch.compile sees through them by itself."""
+def functional_transforms() -> list[str]:
+    """Return the transforms of torch.func at work, by name; torch.compile sees through them by itself."""
     if torch.compiler.is_compiling():
-        return False
-    stack = torch._C._functorch.get_interpreter_stack() or []
-    return any(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)
+        return []
+    return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or []]
