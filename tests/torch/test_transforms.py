@@ -192,21 +192,27 @@ def test_gradients_are_bit_equal_and_layout_does_not_matter(implementation):
     )
 
 
-@pytest.mark.parametrize("implementation", ["chunked", "eager"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("implementation", "dtype"),
+    [(i, dtype) for i in ("chunked", "eager", *KERNELS) for dtype in (torch.bfloat16, torch.float16)
+     if i not in KERNELS or dtype == torch.float16],
+)  # fmt: skip
 def test_autocast_and_its_gradients(implementation, dtype):
-    q, k, v = qkv()
-    with torch.autocast("cpu", dtype=dtype):
+    device = DEVICE if implementation in KERNELS else "cpu"
+    tensors = qkv(device=device)
+    with torch.autocast(device, dtype=dtype):
         with pytest.raises(NotImplementedError, match="half precision"):
-            attention(q, k, v, implementation="stock")
-        got = attention(q, k, v, implementation=implementation)
+            attention(*tensors, implementation="stock")
+        got = attention(*tensors, is_causal=True, implementation=implementation)
     assert got.dtype == dtype
-    for gradient in torch.autograd.grad(got.float().square().sum(), (q, k, v)):
+    wanted = attention(*tensors, is_causal=True, implementation="eager")
+    assert (got - wanted).norm() <= 4 * ROUNDING[dtype] * wanted.norm()
+    for gradient in torch.autograd.grad(got.float().square().sum(), tensors):
         assert gradient.dtype == torch.float32
         assert gradient.isfinite().all()
-    double = [x.detach().double() for x in (q, k, v)]
-    with torch.autocast("cpu", dtype=dtype):
-        assert attention(*double, implementation=implementation).dtype == torch.float64
+    if implementation not in KERNELS:
+        with torch.autocast("cpu", dtype=dtype):
+            assert attention(*(x.double() for x in tensors), implementation=implementation).dtype == torch.float64
 
 
 def test_a_change_in_place_between_forward_and_backward_is_noticed():

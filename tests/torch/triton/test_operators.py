@@ -54,19 +54,6 @@ def test_the_gradient_of_the_maximum_alone_and_compiled(implementation, dtype, p
     assert not torch.equal(found[0][0], found[1][0])
 
 
-@pytest.mark.parametrize("implementation", ["hybrid", "triton"])
-def test_autocast_and_its_gradients(implementation):
-    tensors = qkv(torch.float32)
-    with torch.autocast(DEVICE, dtype=torch.float16):
-        got = attention(*tensors, is_causal=True, implementation=implementation)
-    assert got.dtype == torch.float16
-    wanted = attention(*tensors, is_causal=True, implementation="eager")
-    torch.testing.assert_close(got.float(), wanted, rtol=2e-2, atol=2e-2)
-    for gradient in torch.autograd.grad(got.float().square().sum(), tensors):
-        assert gradient.dtype == torch.float32
-        assert gradient.isfinite().all()
-
-
 def test_detach_holds_beta_constant_to_the_gradient():
     q, k, v = qkv(torch.float16)
     free, held = (
