@@ -1,6 +1,6 @@
-"""Which implementation serves: the fastest that does not refuse, or the one that was named, which serves or raises."""
+"""Choose the implementation that serves: the fastest that does not refuse, or the one named, which serves or raises."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 
@@ -11,7 +11,7 @@ class Choice(NamedTuple):
     refused: dict[str, str]
 
 
-def check_implementation(ladder: Iterable[str], implementation: str | None) -> None:
+def check_implementation(ladder: Collection[str], implementation: str | None) -> None:
     """Raise ValueError for a name that is not on the ladder."""
     if implementation is not None and implementation not in list(ladder):
         raise ValueError(f"implementation must be one of {', '.join(ladder)} or None, got {implementation!r}")
@@ -23,7 +23,7 @@ def choose_implementation(
     implementation: str | None,
     unasked: Callable[[str], str | None] = lambda name: None,
 ) -> Choice:
-    """Choose from modules by name, fastest first, each with `refusal(request)`: why it cannot serve, or None.
+    """Choose by name, fastest first; each entry has `refusal(request)`: why it cannot serve, or None.
 
     `unasked` says why one that could serve does so only when it is named.
 

@@ -5,8 +5,9 @@ from sharpmax.extras import extra
 with extra("torch"):
     import torch as _  # noqa: F401, said in one line when it is missing, before any module needs it
 
-from sharpmax.core.ladder import Choice
-from sharpmax.torch.api import IMPLEMENTATIONS, attention, row_stats, which_implementation
+from sharpmax.torch.api import attention, row_stats, which_implementation
+from sharpmax.torch.dispatch import IMPLEMENTATIONS
+from sharpmax.torch.plan import Plan
 from sharpmax.torch.varlen import attention_varlen
 
-__all__ = ["IMPLEMENTATIONS", "Choice", "attention", "attention_varlen", "row_stats", "which_implementation"]
+__all__ = ["IMPLEMENTATIONS", "Plan", "attention", "attention_varlen", "row_stats", "which_implementation"]

@@ -12,16 +12,13 @@ from torch import Tensor
 from sharpmax.core.softmax import sharpened_rows
 from sharpmax.core.stats import RowStats, StreamState, visible_count, visible_minimum
 from sharpmax.torch.lengths import positions, visible_by_position
+from sharpmax.torch.plan import Plan
 from sharpmax.torch.request import Request
 
 
-def refusal(request: Request) -> str | None:
-    """Serve everything."""
-    return None
-
-
-def attend(request: Request) -> tuple[Tensor, RowStats]:
+def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
+    del plan  # there is one code path
     rows, count = _rows(request)
     position = positions(request) if "position" in request.wanted else None
     weights, stats = sharpened_rows(rows, request.policy, complete=request.return_stats, count=count, position=position)

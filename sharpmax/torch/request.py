@@ -1,7 +1,6 @@
 """One validated call of attention, as every implementation receives it.
 
-Validation happens here, before any work and in one place: an implementation may trust the shapes, and only has to say
-(`refusal`) what it cannot serve.
+Validation happens here, before any work and in one place: an implementation may trust the shapes.
 """
 
 import reprlib
@@ -12,16 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from sharpmax.core.masks import Window, window_ends
+from sharpmax.core.policies import PAPER
 from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.softcap import check_softcap
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
+from sharpmax.torch import torch_internals
 from sharpmax.torch.documents import Documents
 
-NO_TANGENTS = "forward-mode derivatives are taken by 'eager' only"
-NO_FUNCTIONAL_GRADIENT = "derivatives of torch.func do not reach our operators' gradients; 'eager' has no operator"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What attention is computed on."""
 
@@ -91,19 +89,14 @@ class Request:
     @property
     def has_tangent(self) -> bool:
         """Whether a forward-mode derivative is being taken of anything passed in."""
-        if forward_ad._current_level < 0:
+        if not torch_internals.in_forward_mode():
             return False
-        inputs = (self.query, self.key, self.value, self.bias, self.sinks)
-        tangents = (forward_ad.unpack_dual(t).tangent for t in inputs if t is not None)  # type: ignore[no-untyped-call]
-        return any(tangent is not None for tangent in tangents)
+        return torch_internals.has_tangent(self.query, self.key, self.value, self.bias, self.sinks)
 
     @property
     def has_functional_gradient(self) -> bool:
-        """Whether a transform of torch.func other than vmap is at work; torch.compile sees through them by itself."""
-        if torch.compiler.is_compiling():
-            return False
-        stack = torch._C._functorch.get_interpreter_stack() or []
-        return any(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)
+        """Whether a transform of torch.func other than vmap is at work."""
+        return any(name != "Vmap" for name in torch_internals.functional_transforms())
 
     @cached_property
     def is_finite(self) -> bool:
@@ -124,23 +117,11 @@ class Request:
 
 
 def validated(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    policy: Any,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-    window: Window,
-    softcap: float | None,
-    sinks: Tensor | None,
-    dropout: float,
-    return_stats: bool,
-    asked: frozenset[str] = frozenset(),
-    documents: Documents | None = None,
-) -> Request:
+    query: Tensor, key: Tensor, value: Tensor, *, policy: Any = PAPER, mask: Tensor | None = None,
+    bias: Tensor | None = None, is_causal: bool = False, scale: float | None = None, window: Window = None,
+    softcap: float | None = None, sinks: Tensor | None = None, dropout: float = 0.0, return_stats: bool = False,
+    asked: frozenset[str] = frozenset(), documents: Documents | None = None,
+) -> Request:  # fmt: skip
     """Check every argument and return the request, or raise saying what was expected and what came."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _check_tensor(name, tensor)
@@ -187,22 +168,10 @@ def validated(
     if is_causal:
         right = 0
     return Request(
-        query=query,
-        key=key,
-        value=value,
-        policy=policy,
-        mask=mask,
-        bias=bias,
-        left=left,
-        right=right,
-        scale=1.0 if scale is None else float(scale),
-        softcap=softcap,
-        sinks=sinks,
-        dropout=dropout,
-        return_stats=return_stats,
-        asked=asked,
-        documents=documents,
-    )
+        query=query, key=key, value=value, policy=policy, mask=mask, bias=bias, left=left, right=right,
+        scale=1.0 if scale is None else float(scale), softcap=softcap, sinks=sinks, dropout=dropout,
+        return_stats=return_stats, asked=asked, documents=documents,
+    )  # fmt: skip
 
 
 def _check_tensor(name: str, tensor: Any) -> Tensor:

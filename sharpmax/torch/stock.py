@@ -13,52 +13,16 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted_by_position
-from sharpmax.torch.request import NO_TANGENTS, Request
+from sharpmax.torch.plan import Plan
+from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
+from sharpmax.torch.torch_internals import efficient_attention_with_logsumexp, flash_attention_with_logsumexp_cpu
 
 
-def refusal(request: Request) -> str | None:
-    """Refuse what breaks the identity, or what PyTorch's kernels do not compute."""
-    for name in ("mask", "bias", "softcap", "sinks"):
-        if getattr(request, name) is not None:
-            return f"{name} is not honoured: the identity H = LSE - scale·<q, attention(q, k, k)> needs bare logits"
-    if request.dropout:
-        return "dropout is drawn by 'eager' only"
-    if request.has_tangent:
-        return NO_TANGENTS
-    if request.is_empty:
-        return "a tensor with an axis of length 0 is served by 'eager'"
-    if request.left is not None or request.right not in (None, 0):
-        return "window is not honoured"
-    if request.right == 0 and request.offset != 0 and request.rows[2] != 1:
-        return "PyTorch aligns a causal mask with the first key; with as many queries as keys, or one, it is the same"
-    if request.right == 0 and request.scale < torch.finfo(torch.float32).tiny:
-        return "PyTorch's kernels multiply the -inf of a causal mask by the scale, which must be positive"
-    if request.extra:
-        return f"{', '.join(sorted(request.extra))}: the identity gives entropy and logsumexp"
-    if request.wanted & {"maximum"} and not request.return_stats:
-        return "the kernels do not return the maximum"
-    if getattr(request.policy, "iterative", True) and request.wanted & {"entropy"}:
-        return "an iterative policy, or a bare callable, may ask for more than the identity gives"
-    if request.query.dtype in (torch.float16, torch.bfloat16):
-        return "half precision rounds attention(q, k, k), and the entropy with it, beyond the error budget"
-    if request.query.device.type != "cpu" and request.query.dtype != torch.float32:
-        return f"no kernel for {request.query.dtype} on {request.query.device.type}"
-    if request.query.device.type == "cuda" and request.value.shape[3] != request.query.shape[3]:
-        return "on a GPU PyTorch's kernel errs beyond the budget where values are not as wide as keys"
-    if request.query.device.type not in ("cpu", "cuda"):
-        return f"no kernel that returns the logsumexp on {request.query.device.type}"
-    return "the kernels do not return the maximum, which return_stats promises" if request.return_stats else None
-
-
-def attend(request: Request) -> tuple[Tensor, RowStats]:
+def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
+    del plan  # there is one code path
     return attend_in_three_steps(request, _row_statistics, _weighted)
-
-
-def statistics(request: Request) -> RowStats:
-    """Never reached: `refusal` says no to whoever wants the statistics themselves."""
-    raise NotImplementedError("the kernels do not return the maximum, which row_stats promises")
 
 
 def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
@@ -101,12 +65,6 @@ def _expanded(request: Request, tensor: Tensor) -> Tensor:
 
 def _with_logsumexp(request: Request, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Return attention(q, k, v := k) and the logsumexp (B, H, Lq) of its rows."""
-    if q.device.type == "cpu":
-        output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, k, 0.0, _is_causal(request), scale=request.scale
-        )
-    else:
-        output, logsumexp, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-            q, k, k, None, True, 0.0, _is_causal(request), scale=request.scale
-        )
+    attend = flash_attention_with_logsumexp_cpu if q.device.type == "cpu" else efficient_attention_with_logsumexp
+    output, logsumexp = attend(q, k, k, is_causal=_is_causal(request), scale=request.scale)
     return output, logsumexp[..., : q.shape[2]].to(request.wide)

@@ -1,4 +1,4 @@
-"""Call a custom operator's own function where nobody looks on.
+"""Call a custom operator's own function where no tracer needs the operator.
 
 `torch.library` makes an operator known to tracing, and takes the host longer for a call than a small function itself,
 which is felt where sequences are short. A tracer needs that; a plain call does not: it runs the function itself, and
@@ -10,8 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
+
+from sharpmax.torch.torch_internals import function_of, is_traced
 
 Keep = Callable[[Any, tuple[Any, ...], Any], None]
 """(ctx, inputs, output): keeps what the gradient needs, as `register_autograd`'s `setup_context`."""
@@ -23,13 +25,13 @@ def untraced(operator: Any, *, keep: Keep | None = None, backward: Callable[...,
     `keep` and `backward` are registered as its gradient. Without them a gradient that is due is left to the operator,
     which refuses when it comes to it: a second derivative, of an operator that is itself a gradient.
     """
-    compute = operator._init_fn
+    compute = function_of(operator)
     differentiable = _function(compute, keep, backward) if keep and backward else None
     if differentiable is not None:
         operator.register_autograd(backward, setup_context=keep)
 
     def call(*arguments: Any) -> Any:
-        if torch.compiler.is_compiling() or looked_on(*arguments):
+        if torch.compiler.is_compiling() or is_traced(*arguments):
             return operator(*arguments)
         with _device_of(arguments):
             if not _needs_gradient(arguments):
@@ -52,16 +54,6 @@ def _function(compute: Callable[..., Any], keep: Keep, backward: Callable[..., A
             return backward(ctx, *gradients)
 
     return Differentiable
-
-
-def looked_on(*arguments: Any) -> bool:
-    """Tell whether a mode, a transform or a tensor of another kind wants to see the operator."""
-    return bool(
-        torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._get_tracing_state() is not None
-        or any(isinstance(x, Tensor) and type(x) not in (Tensor, nn.Parameter) for x in arguments)
-    )
 
 
 def _device_of(arguments: tuple[Any, ...]) -> AbstractContextManager[Any]:

@@ -21,9 +21,11 @@ from sharpmax.core.masks import window_ends
 from sharpmax.core.policies import PAPER
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
-from sharpmax.torch.api import LADDER, attention
+from sharpmax.torch.api import attention, execute, execute_statistics
+from sharpmax.torch.dispatch import LADDER, packed_documents_refusal, plan_of_documents
 from sharpmax.torch.documents import Documents, documents_of
 from sharpmax.torch.request import Request, validated
+from sharpmax.torch.shapes import Ends, PackedAttended, PackedKey, PackedQuery, PackedValue
 
 FILLED = 0.9
 """A document shares a causal batch if it fills at least so much of its length."""
@@ -49,16 +51,9 @@ class Document(NamedTuple):
 
 
 def attention_varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor | None = None,
-    *,
-    policy: Any = PAPER,
-    return_stats: bool = False,
-    **options: Any,
-) -> Any:
+    query: PackedQuery, key: PackedKey, value: PackedValue, cu_seqlens_q: Ends, cu_seqlens_k: Ends | None = None, *,
+    policy: Any = PAPER, return_stats: bool = False, **options: Any,
+) -> PackedAttended:  # fmt: skip
     """Attention of packed query (H, Tq, D) on key (Hkv, Tk, D) and value (Hkv, Tk, Dv); output (H, Tq, Dv).
 
     `cu_seqlens_q` and `cu_seqlens_k` (int, S + 1 entries from 0 to the total) mark the documents; one is enough when
@@ -119,36 +114,24 @@ def attention_varlen(
 
 
 def packed_request(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    documents: Documents,
-    *,
-    implementation: str | None = None,
-    policy: Any = PAPER,
-    **options: Any,
-) -> Request | None:
+    query: Tensor, key: Tensor, value: Tensor, documents: Documents, *, implementation: str | None = None,
+    policy: Any = PAPER, **options: Any,
+) -> Request | None:  # fmt: skip
     """Return one call on a row of packed documents, (1, H, T, D) and (1, Hkv, T, D), or None if it must go in batches.
 
     Raises:
         TypeError, ValueError: as `attention`.
     """
-    on_gpu = query.device.type == "cuda"
-    if implementation not in (None, "hybrid") or not (on_gpu or implementation):
+    if packed_documents_refusal(query.device, implementation) is not None:
         return None
-    given: dict[str, Any] = {
-        **dict.fromkeys(("mask", "bias", "scale", "window", "softcap", "sinks")),
-        **{"is_causal": True, "dropout": 0.0, "return_stats": False},
-    }
-    there = documents.on(query.device)
-    request = validated(query, key, value, policy=policy, documents=there, **{**given, **options})
+    options = {"is_causal": True, **options, "documents": documents.on(query.device)}
+    request = validated(query, key, value, policy=policy, **options)
     return request if LADDER["hybrid"].refusal(request) is None else None
 
 
 def attend_packed(request: Request) -> tuple[Tensor, RowStats]:
     """Return the output (1, H, T, Dv) and the statistics, which are empty unless the request asks for them."""
-    with torch.autocast(request.query.device.type, enabled=False):
-        output, stats = LADDER["hybrid"].attend(request)
+    output, stats = execute(plan_of_documents(request), request)
     if request.return_stats:
         say_if_silent(request.policy, stats)
     return output, stats
@@ -156,9 +139,7 @@ def attend_packed(request: Request) -> tuple[Tensor, RowStats]:
 
 def packed_statistics(request: Request) -> RowStats:
     """Return the statistics (1, H, T) alone."""
-    with torch.autocast(request.query.device.type, enabled=False):
-        stats: RowStats = LADDER["hybrid"].statistics(request)
-    return stats
+    return execute_statistics(plan_of_documents(request), request)
 
 
 def _documents(queries: int, keys: int, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None) -> list[Document]:

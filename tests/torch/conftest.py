@@ -13,6 +13,17 @@ def poisoned(monkeypatch):
         monkeypatch.setattr(owner, name, _poisoning(getattr(owner, name)))
 
 
+def pytest_runtest_setup(item):
+    """Skip what needs a GPU where there is none, or none of the capability it is written for."""
+    marker = item.get_closest_marker("gpu")
+    if marker is None:
+        return
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    if marker.kwargs.get("capability", torch.cuda.get_device_capability()) != torch.cuda.get_device_capability():
+        pytest.skip(f"written for GPUs of capability {marker.kwargs['capability']}")
+
+
 def _poisoning(allocate):
     def allocated(*arguments, **options):
         made = allocate(*arguments, **options)
@@ -27,9 +38,9 @@ def as_python(monkeypatch, poisoned):
     from sharpmax.torch.triton.hopper import single_pass as once
     from sharpmax.torch.triton.hopper import statistics as hopper
     from sharpmax.torch.triton.hopper import work_queue
-    from tests.torch import gluon_as_python
+    from tests.torch.triton.hopper import gluon_as_python
 
-    for module, name in ((hopper, "statistics_kernel"), (once, "once_kernel")):
+    for module, name in ((hopper, "statistics_kernel"), (once, "single_pass_kernel")):
         monkeypatch.setattr(module, name, gluon_as_python.Launched(getattr(module, name)))
     monkeypatch.setattr(work_queue, "multiprocessors", lambda device: 3)
     monkeypatch.setattr(work_queue, "CACHED", 160_000)

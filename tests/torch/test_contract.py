@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from sharpmax import reference_attention
-from sharpmax.torch import IMPLEMENTATIONS, attention
+from sharpmax.torch import IMPLEMENTATIONS, which_implementation
+from sharpmax.torch.policy_kinds import kernel_policy
 from tests.attention_cases import CASES, Case
 from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.checked import attention
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -23,14 +25,6 @@ STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 
 INTERPRETED = {"triton": "float32", "hybrid": "float16", "fused": "float16"}
 """Without a GPU the kernels run as Python, a second a case: one dtype each. With one, every dtype."""
-
-
-def skip_if_slow(kernel: str, dtype: str, case: Case) -> None:
-    only = INTERPRETED.get(kernel, dtype)
-    if kernel == "triton" and case.policy.iterative:  # refuses float32
-        only = "float16"
-    if DEVICE == "cpu" and only != dtype:
-        pytest.skip("the interpreter runs one dtype of each kernel")
 
 
 def tensors(case: Case, dtype: torch.dtype, precision: torch.dtype | None = None) -> dict[str, torch.Tensor | None]:
@@ -69,34 +63,50 @@ def probe(tensor):
 
 def serve(case, arrays, implementation, *, return_stats):
     first, rest = named(arrays)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result = attention(*first, **rest, **case.options, implementation=implementation, return_stats=return_stats)
-    except NotImplementedError:
-        if not may_refuse(implementation, case, arrays["query"].dtype):
-            raise
-        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = attention(*first, **rest, **case.options, implementation=implementation, return_stats=return_stats)
     return result if return_stats else (result, None)
 
 
-def may_refuse(implementation: str, case: Case, dtype: torch.dtype) -> bool:
-    """Tell whether the project says that this implementation leaves such a case to others."""
+def must_serve(implementation: str, case: Case, dtype: str, *, gradient: bool = True) -> bool:
+    """Tell whether the project promises that this implementation serves such a case on this kind of device."""
     if implementation in ("eager", "chunked"):
-        return False
-    half = dtype in (torch.float16, torch.bfloat16)
+        return True
+    half = dtype in ("float16", "bfloat16")
     changed_logits = any((case.mask, case.bias, case.softcap, case.sinks))
     if implementation == "triton":
-        solved = case.policy.iterative and (dtype == torch.float32 or case.softcap is not None)  # with a gradient
-        return case.bias is not None or dtype == torch.float64 or solved
-    unaligned = case.is_causal and case.queries != case.keys and case.queries != 1
+        solved = gradient and case.policy.iterative and (dtype == "float32" or case.softcap is not None)
+        return case.bias is None and dtype != "float64" and not solved and not (DEVICE == "cpu" and dtype == "bfloat16")
+    aligned = not case.is_causal or case.queries in (case.keys, 1)
+    bare = not changed_logits and case.window is None and aligned
     if implementation == "hybrid":
-        fits = half and case.width == case.value_width and case.queries != 1
-        return changed_logits or case.window is not None or unaligned or not fits
+        is_decoded = case.queries == 1 and not gradient and kernel_policy(case.policy) is not None
+        fits = half and case.width == case.value_width and not is_decoded
+        return bare and fits and not (DEVICE == "cpu" and dtype == "bfloat16")
     assert implementation == "stock"
-    if DEVICE == "cuda" and (case.width != case.value_width or dtype != torch.float32):
-        return True
-    return changed_logits or case.window is not None or unaligned or half or case.policy.iterative
+    is_fast = DEVICE == "cpu" or (case.width == case.value_width and dtype == "float32")
+    return bare and is_fast and not half and not case.policy.iterative
+
+
+def runs_here(kernel: str, case: Case, dtype: str) -> bool:
+    """Tell whether a promise is tried on this machine: the interpreter runs one dtype of each kernel."""
+    only = INTERPRETED.get(kernel, dtype)
+    if kernel == "triton" and case.policy.iterative:  # refuses float32
+        only = "float16"
+    return DEVICE == "cuda" or only == dtype
+
+
+def served(implementations, *, kernels=None, dtypes=DTYPES, gradient=True):
+    """List (implementation, case, dtype) that must serve and are tried here; `kernels` renames for INTERPRETED."""
+    return [
+        pytest.param(implementation, case, dtype, id=f"{implementation}-{case.name}-{dtype}")
+        for implementation in implementations
+        for case in CASES
+        for dtype in dtypes
+        if must_serve(implementation, case, dtype, gradient=gradient)
+        and runs_here((kernels or {}).get(implementation, implementation), case, dtype)
+    ]
 
 
 def judge_values(case, dtype, output, stats):
@@ -141,32 +151,47 @@ def largest_logit(stats):
 
 
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(("implementation", "case", "dtype"), served(IMPLEMENTATIONS))
 def test_contract(implementation, case, dtype):
-    skip_if_slow(implementation, dtype, case)
     arrays = tensors(case, DTYPES[dtype])
-    served = serve(case, arrays, implementation, return_stats=implementation != "stock")
-    if served is None:
-        return
-    output, stats = served
-    judge(case, arrays, DTYPES[dtype], output, stats)
+    judge(case, arrays, DTYPES[dtype], *serve(case, arrays, implementation, return_stats=implementation != "stock"))
+
+
+WITHOUT_GRADIENT = {"triton": True, "hybrid": False, "chunked": True}
+"""Implementations that take another code path without a gradient, and whether they are asked for statistics there."""
 
 
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize(
-    ("implementation", "return_stats"), [("triton", True), ("hybrid", False), ("chunked", True)], ids=str
+    ("implementation", "case", "dtype"),
+    served(
+        [name for name in WITHOUT_GRADIENT if name in IMPLEMENTATIONS],
+        kernels={"triton": "fused"},
+        dtypes=("float32", "float16"),
+        gradient=False,
+    ),
 )
-def test_contract_without_gradient(implementation, return_stats, case, dtype):
-    """Where nobody asks for a gradient these take another road: one fused kernel, no statistics, one pass of chunks."""
-    if implementation not in IMPLEMENTATIONS:
-        pytest.skip("Triton is not installed")
-    skip_if_slow({"triton": "fused"}.get(implementation, implementation), dtype, case)
+@torch.no_grad()
+def test_contract_without_gradient(implementation, case, dtype):
     arrays = tensors(case, DTYPES[dtype])
-    with torch.no_grad():
-        served = serve(case, arrays, implementation, return_stats=return_stats)
-        if served is not None:
-            judge_values(case, DTYPES[dtype], *served)
+    judge_values(
+        case, DTYPES[dtype], *serve(case, arrays, implementation, return_stats=WITHOUT_GRADIENT[implementation])
+    )
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_list_is_what_dispatch_serves(implementation, gradient):
+    """Nothing is refused that the list promises, nor promised less than is served."""
+    return_stats = gradient and implementation != "stock"
+    for case in CASES:
+        for dtype in DTYPES:
+            first, rest = named(tensors(case, DTYPES[dtype]))
+            options = {**rest, **case.options, "implementation": implementation, "return_stats": return_stats}
+            try:
+                with torch.set_grad_enabled(gradient):
+                    which_implementation(*first, **options)
+                is_served = True
+            except NotImplementedError:
+                is_served = False
+            assert is_served == must_serve(implementation, case, dtype, gradient=gradient), (case.name, dtype)

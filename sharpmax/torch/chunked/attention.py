@@ -4,34 +4,19 @@ Where no gradient is asked and the policy looks at one row at a time, one pass o
 passes are operators, and the policy stands between them. Tracing sees operators, never the loop.
 """
 
-import torch
 from torch import Tensor
 
 from sharpmax.core.stats import RowStats
-from sharpmax.torch.chunked.forward import attend_in_one_pass, is_rowwise
+from sharpmax.torch.chunked.forward import attend_in_one_pass
 from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
-from sharpmax.torch.request import NO_FUNCTIONAL_GRADIENT, NO_TANGENTS, Request
+from sharpmax.torch.plan import ONE_PASS, Plan
+from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
-from sharpmax.torch.tracing import looked_on
 
 
-def refusal(request: Request) -> str | None:
-    """Serve everything but dropout, forward-mode derivatives, those of torch.func, and empty tensors."""
-    if request.dropout:
-        return "dropout is drawn by 'eager' only"
-    if request.has_tangent:
-        return NO_TANGENTS
-    if request.has_functional_gradient:
-        return NO_FUNCTIONAL_GRADIENT
-    if request.is_empty:
-        return "a tensor with an axis of length 0 is served by 'eager'"
-    return None
-
-
-def attend(request: Request) -> tuple[Tensor, RowStats]:
+def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
-    traced = torch.compiler.is_compiling() or looked_on(request.query, request.key, request.value)
-    if not (traced or request.needs_gradient) and is_rowwise(request.policy):
+    if plan.path == ONE_PASS:
         return attend_in_one_pass(request)
     return attend_in_three_steps(request, _row_statistics, _weighted)
 

@@ -4,30 +4,14 @@ A chunk holds its rows' logits until they are used, so where the policy looks at
 and the output of a chunk follow from one product with the keys: two products in all, as in plain attention.
 """
 
-import dataclasses
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from sharpmax.core.policies import Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table
 from sharpmax.core.policies.base import SMALLEST, choose
 from sharpmax.core.stats import FLOOR, RowStats, StreamState
 from sharpmax.torch.chunked.rows import Chunk, Rows, Scratch, chunks, rows_of
 from sharpmax.torch.lengths import counted_by_position, positions
 from sharpmax.torch.request import Request
-
-
-def is_rowwise(policy: Any) -> bool:
-    """Tell whether beta of a row depends on that row alone: our own policies with numbers, not arrays, for fields."""
-    if type(policy) not in (Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table):
-        return False
-    learning = any(isinstance(v, Tensor) for f in dataclasses.fields(policy) for v in _flat(getattr(policy, f.name)))
-    return not learning and not any(policy.field_shapes)
-
-
-def _flat(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:

@@ -33,19 +33,10 @@ from sharpmax.torch.request import Request
 
 @torch.library.custom_op("sharpmax::chunked_statistics", mutates_args=())
 def chunked_statistics(
-    query: Tensor,
-    key: Tensor,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-    mask: Tensor | None,
-    row_scale: Tensor | None,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    softcap: float | None,
-    minimum: bool,
+    query: Tensor, key: Tensor, bias: Tensor | None, sinks: Tensor | None, mask: Tensor | None,
+    row_scale: Tensor | None, left: int | None, right: int | None, scale: float, softcap: float | None, minimum: bool,
     variance: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Entropy, logsumexp, maximum, count, minimum and variance of every row, each logit scaled by its row's scale."""
     request = _request(query, key, key, bias, sinks, mask, left, right, scale, softcap)
     asked = {"entropy": True, "logsumexp": True, "maximum": True, "count": True}
@@ -77,28 +68,11 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> Any:
 
 @torch.library.custom_op("sharpmax::chunked_statistics_gradient", mutates_args=())
 def chunked_statistics_gradient(
-    query: Tensor,
-    key: Tensor,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-    mask: Tensor | None,
-    row_scale: Tensor | None,
-    entropy: Tensor,
-    logsumexp: Tensor,
-    maximum: Tensor,
-    minimum: Tensor,
-    variance: Tensor,
-    d_entropy: Tensor | None,
-    d_logsumexp: Tensor | None,
-    d_maximum: Tensor | None,
-    d_minimum: Tensor | None,
-    d_variance: Tensor | None,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    softcap: float | None,
-    of_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, bias: Tensor | None, sinks: Tensor | None, mask: Tensor | None,
+    row_scale: Tensor | None, entropy: Tensor, logsumexp: Tensor, maximum: Tensor, minimum: Tensor, variance: Tensor,
+    d_entropy: Tensor | None, d_logsumexp: Tensor | None, d_maximum: Tensor | None, d_minimum: Tensor | None,
+    d_variance: Tensor | None, left: int | None, right: int | None, scale: float, softcap: float | None, of_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of the statistics: dq, dk, dbias and dsinks."""
     request = _request(query, key, key, bias, sinks, mask, left, right, scale, softcap)
     stats = RowStats(entropy, logsumexp, maximum, None, minimum, variance)
@@ -145,18 +119,9 @@ chunked_statistics.register_autograd(_statistics_backward, setup_context=_keep_s
 
 @torch.library.custom_op("sharpmax::chunked_output", mutates_args=())
 def chunked_output(
-    query: Tensor,
-    key: Tensor,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-    mask: Tensor | None,
-    value: Tensor,
-    beta: Tensor,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    softcap: float | None,
-) -> Tensor:
+    query: Tensor, key: Tensor, bias: Tensor | None, sinks: Tensor | None, mask: Tensor | None, value: Tensor,
+    beta: Tensor, left: int | None, right: int | None, scale: float, softcap: float | None,
+) -> Tensor:  # fmt: skip
     """softmax(beta·e)·v."""
     request = _request(query, key, value, bias, sinks, mask, left, right, scale, softcap)
     output = query.new_empty((*request.rows, value.shape[3]))
@@ -177,20 +142,10 @@ def _(query: Tensor, key: Tensor, bias: Any, sinks: Any, mask: Any, value: Tenso
 
 @torch.library.custom_op("sharpmax::chunked_output_gradient", mutates_args=())
 def chunked_output_gradient(
-    query: Tensor,
-    key: Tensor,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-    mask: Tensor | None,
-    value: Tensor,
-    beta: Tensor,
-    d_output: Tensor,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    softcap: float | None,
+    query: Tensor, key: Tensor, bias: Tensor | None, sinks: Tensor | None, mask: Tensor | None, value: Tensor,
+    beta: Tensor, d_output: Tensor, left: int | None, right: int | None, scale: float, softcap: float | None,
     of_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of the output: dq, dk, dbias, dsinks, dv and dbeta."""
     request = _request(query, key, value, bias, sinks, mask, left, right, scale, softcap)
     total = Gradients.zeros(request, bias=of_bias)
@@ -238,17 +193,9 @@ chunked_output.register_autograd(_output_backward, setup_context=_keep_output)
 
 
 def _request(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-    mask: Tensor | None,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    softcap: float | None,
-) -> Request:
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, sinks: Tensor | None, mask: Tensor | None,
+    left: int | None, right: int | None, scale: float, softcap: float | None,
+) -> Request:  # fmt: skip
     """Return what a pass needs to know of the call: an operator takes tensors and numbers, not objects."""
     return Request(
         query, key, value, policy=None, mask=mask, bias=bias, left=left, right=right, scale=scale, softcap=softcap,

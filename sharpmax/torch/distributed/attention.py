@@ -1,7 +1,7 @@
 """Context parallelism: attention over a sequence that no process holds whole, by `torch.distributed`.
 
 Every process calls it with its own stretch of queries and keys, in the order of their ranks. Row statistics, the policy
-and the output are those of the whole sequence; keys go round (`distributed_ring`), so a process needs memory for its
+and the output are those of the whole sequence; keys go round (`ring`), so a process needs memory for its
 own stretch and a visitor's.
 """
 
@@ -19,24 +19,14 @@ from sharpmax.core.stats import RowStats
 from sharpmax.torch.distributed.ring import Ring, Statistics, Weighted
 from sharpmax.torch.distributed.rows import Rows
 from sharpmax.torch.request import Request, validated
+from sharpmax.torch.shapes import Attended, Bias, Key, Mask, Query, Sinks, Value
 
 
 def context_parallel_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    group: Any = None,
-    policy: Any = PAPER,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    window: Window = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    return_stats: bool = False,
-) -> Any:
+    query: Query, key: Key, value: Value, *, group: Any = None, policy: Any = PAPER, mask: Mask = None,
+    bias: Bias = None, is_causal: bool = False, scale: float | None = None, window: Window = None,
+    softcap: float | None = None, sinks: Sinks = None, return_stats: bool = False,
+) -> Attended:  # fmt: skip
     """Attention of this process's query (B, H, Lq, D) on the keys (B, Hkv, Lk, D) and values of all; as `attention`.
 
     Process r of `group` (the default one, if None) holds the r-th stretch of the sequence; stretches may differ in
@@ -51,20 +41,9 @@ def context_parallel_attention(
         NotImplementedError: an iterative policy, whose processes would stop at different steps; an empty stretch.
     """
     request = validated(
-        query,
-        key,
-        value,
-        policy=policy,
-        mask=None,
-        bias=None,
-        is_causal=is_causal,
-        scale=scale,
-        window=window,
-        softcap=softcap,
-        sinks=sinks,
-        dropout=0.0,
+        query, key, value, policy=policy, is_causal=is_causal, scale=scale, window=window, softcap=softcap, sinks=sinks,
         return_stats=return_stats,
-    )
+    )  # fmt: skip
     if getattr(policy, "iterative", False):
         raise NotImplementedError(f"{type(policy).__name__} is iterative: processes would stop at different steps")
     group = dist.group.WORLD if group is None else group

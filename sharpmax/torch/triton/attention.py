@@ -1,34 +1,28 @@
 """Implementation 'triton': both passes by our own kernels, beta kept in float32 throughout.
 
-Without a gradient and with a policy that is numbers, one fused kernel, or on Hopper the walks of `triton_sharpened`;
-else statistics, policy, output, each with its gradient. See docs/kernels.md.
+Without a gradient and with a policy that is numbers, one operator does both (`inference`). Else there are three steps:
+statistics, policy, output, each with its gradient. See docs/kernels.md.
 """
 
 from torch import Tensor
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted
+from sharpmax.torch.plan import Plan
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
-from sharpmax.torch.triton.policy import kernel_policy
-from sharpmax.torch.triton.rows import kernels_refuse, mask_and_sinks, row_statistics
+from sharpmax.torch.triton.rows import mask_and_sinks, row_statistics
 
 
-def refusal(request: Request) -> str | None:
-    """Refuse what the kernels do not compute."""
-    return kernels_refuse(request)
-
-
-def attend(request: Request) -> tuple[Tensor, RowStats]:
+def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
-    policy = None if request.needs_gradient else kernel_policy(request.policy)
-    if policy is None:
+    if plan.policy is None:
         return attend_in_three_steps(request, row_statistics, _weighted)
     query, key, value = request.packed()
     output, entropy, logsumexp, maximum, beta = operators.fused(
         query, key, value, *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap,
-        policy.kind, policy.numbers, request.return_stats,
+        plan.policy.kind, plan.policy.numbers, request.return_stats,
     )  # fmt: skip
     if not request.return_stats:
         return output, RowStats()

@@ -21,10 +21,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sharpmax.torch.device import capability
+from sharpmax.torch.triton.availability import interpreted
 from sharpmax.torch.triton.logits import load_sink, raw_scores, scales, with_sink
 from sharpmax.torch.triton.policy import beta_and_slope
 from sharpmax.torch.triton.statistics import statistics_step
-from sharpmax.torch.triton.tiles import interpreted, load_once, load_tile, poisoned_maximum, tile_shape
+from sharpmax.torch.triton.tiles import load_once, load_tile, poisoned_maximum, tile_shape
 
 ROWS = 16  # the least a tensor core multiplies; query heads of a group are padded to it
 
@@ -167,18 +169,9 @@ def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexp
 
 
 def launch_decode(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scale: float,
-    kind: int,
-    numbers: tuple[float, ...],
-    store: bool,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, kind: int, numbers: tuple[float, ...], store: bool,
+    mask: Tensor | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Attend with one query (B, H, 1, D) whom position hides no key; returns as `launch_fused`."""
     batch, heads, _, width = query.shape
     key_heads, keys, value_width = value.shape[1:]
@@ -202,7 +195,7 @@ def launch_decode(
     rows = max(ROWS, triton.next_power_of_2(groups))
     BDV, PARTS = max(16, triton.next_power_of_2(value_width)), triton.next_power_of_2(parts)
     # Each kernel is launched while the one before it ends, and waits for it on the device.
-    early = not interpreted() and torch.cuda.get_device_capability(query.device) >= (9, 0)
+    early = not interpreted() and capability(query.device) >= (9, 0)
     late = {"launch_pdl": True} if early else {}
     seen = None
     if mask is not None:

@@ -20,7 +20,6 @@ from sharpmax.torch.triton.policy import beta_and_slope
 from sharpmax.torch.triton.statistics import masked_scores, scaled_statistics_step, statistics_step
 from sharpmax.torch.triton.tiles import (
     LENGTHS,
-    TileShape,
     key_bounds,
     load_rows,
     load_tile,
@@ -74,15 +73,12 @@ def online_block(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def fused_kernel(
-    q, k, v, k_tiles, v_tiles, seen, sinks, out, entropy, logsumexp, maximum, beta, numbers,
-    scale_log2, bend,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
-    H, LQ, LK, left, right,
+    q, k, v, k_tiles, v_tiles, seen, sinks, out, entropy, logsumexp, maximum, beta, numbers, scale_log2, bend,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr,
-    TILED: tl.constexpr,
-):  # fmt: skip
+    KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, TILED: tl.constexpr,
+):  # fmt: skip  # fmt: skip
     """Both walks of one tile of queries of one head."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
@@ -171,7 +167,7 @@ def fused_kernel(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def weighted_kernel(
-    q, k, v, k_tiles, v_tiles, seen, sinks, beta, out, log2_sum,
+    q, k, v, k_tiles, v_tiles, seen, sinks, out, beta, log2_sum,
     scale_log2, bend,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     H, LQ, LK, left, right,
@@ -231,79 +227,52 @@ def weighted_kernel(
 
 
 def launch_fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    kind: int,
-    numbers: tuple[float, ...],
-    store: bool,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, left: int | None, right: int | None, kind: int,
+    numbers: tuple[float, ...], store: bool, mask: Tensor | None = None, softcap: float | None = None,
     sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the output and entropy, logsumexp, maximum, beta (empty unless `store`)."""
-    batch, heads, length, width = query.shape
-    keys, value_width = value.shape[2:]
-    out = query.new_empty((batch, heads, length, value_width))
-    rows = (batch, heads, length) if store else (0,)
+    rows = query.shape[:3] if store else (0,)
     entropy, logsumexp, maximum, beta = (query.new_empty(rows, dtype=torch.float32) for _ in range(4))
-    shape = tile_shape("forward" if mask is None else "forward under a mask", query, value)
-    k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
-    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
-    fused_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles, v_tiles, seen, sinks, out, entropy, logsumexp, maximum, beta, numbers,
-        *scales(scale, softcap),
-        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        heads, length, keys, left or 0, right or 0,
-        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
-        BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, KIND=kind, COUNT=len(numbers), STORE=store,
-        TILED=tiled, num_warps=shape.num_warps, num_stages=shape.num_stages,
+    out = _launch(
+        fused_kernel, query, key, value, entropy, logsumexp, maximum, beta, numbers, scale=scale, left=left,
+        right=right, mask=mask, softcap=softcap, sinks=sinks, KIND=kind, COUNT=len(numbers), STORE=store,
     )  # fmt: skip
     return out, entropy, logsumexp, maximum, beta
 
 
 def launch_weighted(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    beta: Tensor,
-    *,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float, left: int | None, right: int | None,
+    mask: Tensor | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return softmax(beta·e)·v and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
-    batch, heads, length, width = query.shape
-    value_width = value.shape[3]
-    out = query.new_empty((batch, heads, length, value_width))
     log2_sum = torch.empty_like(beta)
-    shape = tile_shape("forward" if mask is None else "forward under a mask", query, value)
-    k_tiles, v_tiles, tiled = _key_and_value_tiles(key, value, shape)
-    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
-    weighted_kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles, v_tiles, seen, sinks, beta, out, log2_sum,
-        *scales(scale, softcap),
-        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        heads, length, key.shape[2], left or 0, right or 0,
-        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width,
-        BDV=max(16, triton.next_power_of_2(value_width)), BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, TILED=tiled,
-        num_warps=shape.num_warps, num_stages=shape.num_stages,
+    out = _launch(
+        weighted_kernel, query, key, value, beta, log2_sum, scale=scale, left=left, right=right, mask=mask,
+        softcap=softcap, sinks=sinks,
     )  # fmt: skip
     return out, log2_sum
 
 
-def _key_and_value_tiles(key: Tensor, value: Tensor, shape: TileShape) -> tuple[Any, Any, bool]:
-    """Describe both to the copy engine, or neither."""
-    k_tiles = tiles(key, shape.BN, shape.BD)
-    v_tiles = tiles(value, shape.BN, max(16, triton.next_power_of_2(value.shape[3])))
-    tiled = k_tiles is not key and v_tiles is not value
-    return (k_tiles, v_tiles, True) if tiled else (key, value, False)
+def _launch(
+    kernel: Any, query: Tensor, key: Tensor, value: Tensor, *others: Any, scale: float, left: int | None,
+    right: int | None, mask: Tensor | None, softcap: float | None, sinks: Tensor | None, **kinds: Any,
+) -> Tensor:  # fmt: skip
+    """Launch a kernel with the other tensors that it takes, and return the output."""
+    batch, heads, length, width = query.shape
+    keys, value_width = value.shape[2:]
+    out = query.new_empty((batch, heads, length, value_width))
+    shape = tile_shape("forward" if mask is None else "forward under a mask", query, value)
+    BDV = max(16, triton.next_power_of_2(value_width))
+    k_tiles, v_tiles = tiles(key, shape.BN, shape.BD), tiles(value, shape.BN, BDV)
+    tiled = k_tiles is not key and v_tiles is not value  # both are described to the copy engine, or neither
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
+    kernel[(triton.cdiv(length, shape.BM), batch * heads)](
+        query, key, value, k_tiles if tiled else key, v_tiles if tiled else value, seen, sinks, out, *others,
+        *scales(scale, softcap), *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+        heads, length, keys, left or 0, right or 0,
+        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width, BDV=BDV, BM=shape.BM, BN=shape.BN,
+        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, TILED=tiled,
+        num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
+    )  # fmt: skip
+    return out

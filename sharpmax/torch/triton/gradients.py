@@ -140,14 +140,13 @@ def key_step(
 @triton.jit(do_not_specialize=LENGTHS)
 def query_gradient_kernel(
     q, k, v, k_tiles, starts, seen, d_out, lse, entropy, a0, a1, a2, beta, lse_w, delta, d_sharp, slope, d_beta, dq,
-    scale, scale_log2, bend,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, sd_b, sd_h, sd_l,
+    scale, scale_log2, bend, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, sd_b, sd_h, sd_l,
     H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, FOLD: tl.constexpr, GIVEN: tl.constexpr,
     TILED: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # fmt: skip
     """dq, and dbeta or what flows on through it, of one tile of queries of one head; d_sharp lies as dq does."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
@@ -305,107 +304,50 @@ def key_gradient_kernel(
 
 
 def launch_statistics_gradient(
-    query: Tensor,
-    key: Tensor,
-    *,
-    log2_sum: Tensor,
-    entropy: Tensor,
-    coefficients: tuple[Tensor, Tensor, Tensor | None] | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    fold: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None,
-    documents: tuple[Tensor, Tensor] | None = None,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, key: Tensor, *, log2_sum: Tensor, entropy: Tensor,
+    coefficients: tuple[Tensor, Tensor, Tensor | None] | None, scale: float, left: int | None, right: int | None,
+    fold: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None, documents: tuple[Tensor, Tensor] | None = None,
+    mask: Tensor | None = None, softcap: float | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return dq and dk of the statistics; `fold` is (dq', beta, dbeta/dH, incoming dbeta), and overwrites a_1.
 
     Without `coefficients` (a_0, a_1, a_2), nothing flows into the statistics but what `fold` brings, nor has it an
     incoming dbeta. `documents` are the starts and ends of packed ones, `mask` is (B, H, Lq, Lk). dq lies as dq' does,
     which is dense, dk as the key.
     """
-    given = coefficients is not None
     a0, a1, a2 = coefficients if coefficients is not None else (entropy, torch.empty_like(entropy), None)
     sharp, beta, slope, d_beta = fold if fold is not None else (query, a0, a0, a0)
     dq = torch.empty_like(sharp) if fold is not None else query.new_empty(query.shape)
     dk = torch.empty_like(key)
     curved = a2 if a2 is not None else a0
-    starts, ends = documents if documents is not None else (entropy, entropy)
-    strides, sizes = _shared(query, key, key, scale, left, right, softcap)
-    batch, heads, length, width = query.shape
-    kinds = {
-        "GROUPS": heads // key.shape[1], "D": width, "DV": width, "HAS_LEFT": left is not None or documents is not None,
-        "HAS_RIGHT": right is not None, "DOCUMENTS": documents is not None, "STATISTICS": True,
-        "CURVED": a2 is not None, "OUTPUT": False, "GIVEN": given,
-    }  # fmt: skip
-    shape = tile_shape("statistics gradient of queries", query)
-    k_tiles = tiles(key, shape.BN, shape.BD)
-    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
-    query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
-        query, key, key, k_tiles, starts, seen, query, log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope,
-        a0 if d_beta is None else d_beta, dq, *strides, *dq.stride()[:3], *sizes, BD=shape.BD, BDV=shape.BD,
-        BM=shape.BM, BN=shape.BN, FOLD=fold is not None, TILED=k_tiles is not key,
-        num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
-    )  # fmt: skip
-    shape = tile_shape("statistics gradient of keys", query)
-    q_tiles = tiles(query, shape.BM, shape.BD)
-    seen = seen_by(mask, left=left, right=right, BM=shape.BN, BN=shape.BM, by_key=True)
-    key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
-        query, key, key, q_tiles, ends, seen, query, log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk,
-        *strides, *dk.stride()[:3], *sizes, BD=shape.BD, BDV=shape.BD, BM=shape.BM, BN=shape.BN,
-        TILED=q_tiles is not query, num_warps=shape.num_warps, num_stages=shape.num_stages,
-        **kinds,
+    _launch(
+        "statistics", query, key, key, query,
+        of_queries=(
+            log2_sum, entropy, a0, a1, curved, beta, a0, a0, sharp, slope, a0 if d_beta is None else d_beta, dq
+        ),
+        of_keys=(log2_sum, entropy, a0, a1, curved, a0, a0, a0, dk, dk),
+        documents=documents, scale=scale, left=left, right=right, mask=mask, softcap=softcap, FOLD=fold is not None,
+        kinds={"STATISTICS": True, "CURVED": a2 is not None, "OUTPUT": False, "GIVEN": coefficients is not None},
     )  # fmt: skip
     return dq, dk
 
 
 def launch_output_gradient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    beta: Tensor,
-    log2_sum: Tensor,
-    output: Tensor,
-    d_output: Tensor,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, *, beta: Tensor, log2_sum: Tensor, output: Tensor, d_output: Tensor,
+    scale: float, left: int | None, right: int | None, mask: Tensor | None = None, softcap: float | None = None,
     sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Return dq, dk, dv, dbeta and dsinks of the second pass; `log2_sum` is of the sharpened rows."""
     d_output = d_output.contiguous()
     delta = (d_output.float() * output.float()).sum(-1)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     d_beta = torch.empty_like(beta)
-    strides, sizes = _shared(query, key, value, scale, left, right, softcap)
-    batch, heads, length, width = query.shape
-    BDV = max(16, triton.next_power_of_2(value.shape[3]))
-    kinds = {
-        "GROUPS": heads // key.shape[1], "D": width, "DV": value.shape[3], "BDV": BDV, "HAS_LEFT": left is not None,
-        "HAS_RIGHT": right is not None, "DOCUMENTS": False, "STATISTICS": False, "CURVED": False, "OUTPUT": True,
-        "GIVEN": False,
-    }  # fmt: skip
-    shape = tile_shape("output gradient of queries", query, value)
-    k_tiles = tiles(key, shape.BN, shape.BD)
-    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
-    query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles, beta, seen, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, query,
-        beta,
-        d_beta, dq, *strides, *dq.stride()[:3], *sizes, BD=shape.BD, BM=shape.BM, BN=shape.BN, FOLD=False,
-        TILED=k_tiles is not key, num_warps=shape.num_warps, num_stages=shape.num_stages,
-        **kinds,
-    )  # fmt: skip
-    shape = tile_shape("output gradient of keys", query, value)
-    q_tiles = tiles(query, shape.BM, shape.BD)
-    seen = seen_by(mask, left=left, right=right, BM=shape.BN, BN=shape.BM, by_key=True)
-    key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
-        query, key, value, q_tiles, beta, seen, d_output, beta, beta, beta, beta, beta, beta, log2_sum, delta, dk, dv,
-        *strides, *dk.stride()[:3], *sizes, BD=shape.BD, BM=shape.BM, BN=shape.BN, TILED=q_tiles is not query,
-        num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
+    unread = (beta,) * 6  # what only the gradient of the statistics reads
+    _launch(
+        "output", query, key, value, d_output,
+        of_queries=(*unread, log2_sum, delta, query, beta, d_beta, dq), of_keys=(*unread, log2_sum, delta, dk, dv),
+        documents=None, scale=scale, left=left, right=right, mask=mask, softcap=softcap, FOLD=False,
+        kinds={"STATISTICS": False, "CURVED": False, "OUTPUT": True, "GIVEN": False},
     )  # fmt: skip
     if sinks is None:
         return dq, dk, dv, d_beta, None
@@ -413,10 +355,37 @@ def launch_output_gradient(
     return dq, dk, dv, d_beta + through_beta, d_sinks.to(sinks.dtype)
 
 
-def _shared(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, left: int | None, right: int | None, softcap: float | None
-) -> tuple[tuple[float | int | None, ...], tuple[int, ...]]:
-    """Return the arguments that both kernels take in the same places: before the gradient's strides, and after."""
-    strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3])
-    sizes = (query.shape[1], query.shape[2], key.shape[2], left or 0, right or 0)
-    return (scale, *scales(scale, softcap), *strides), sizes
+def _launch(
+    of: str, query: Tensor, key: Tensor, value: Tensor, d_output: Tensor, *, of_queries: tuple[Tensor, ...],
+    of_keys: tuple[Tensor, ...], documents: tuple[Tensor, Tensor] | None, scale: float, left: int | None,
+    right: int | None, mask: Tensor | None, softcap: float | None, FOLD: bool, kinds: dict[str, bool],
+) -> None:  # fmt: skip
+    """Launch both kernels; dq is the last of the tensors of one, dk the last but one of the other."""
+    batch, heads, length, width = query.shape
+    starts, ends = documents if documents is not None else (of_queries[0], of_queries[0])
+    strides = (scale, *scales(scale, softcap), *query.stride()[:3], *key.stride()[:3], *value.stride()[:3])
+    sizes = (heads, length, key.shape[2], left or 0, right or 0)
+    shared = {
+        "GROUPS": heads // key.shape[1], "D": width, "DV": value.shape[3],
+        "HAS_LEFT": left is not None or documents is not None, "HAS_RIGHT": right is not None,
+        "DOCUMENTS": documents is not None, **kinds,
+    }  # fmt: skip
+    dq, dk = of_queries[-1], of_keys[-2]
+    wider = None if of == "statistics" else value
+    shape = tile_shape(f"{of} gradient of queries", query, wider)
+    BDV = shape.BD if wider is None else max(16, triton.next_power_of_2(value.shape[3]))
+    k_tiles = tiles(key, shape.BN, shape.BD)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
+    query_gradient_kernel[(blocks(length, shape.BM), batch * heads)](
+        query, key, value, k_tiles, starts, seen, d_output, *of_queries, *strides, *dq.stride()[:3], *sizes,
+        BD=shape.BD, BDV=BDV, BM=shape.BM, BN=shape.BN, FOLD=FOLD, TILED=k_tiles is not key,
+        num_warps=shape.num_warps, num_stages=shape.num_stages, **shared,
+    )  # fmt: skip
+    shape = tile_shape(f"{of} gradient of keys", query, wider)
+    q_tiles = tiles(query, shape.BM, shape.BD)
+    seen = seen_by(mask, left=left, right=right, BM=shape.BN, BN=shape.BM, by_key=True)
+    key_gradient_kernel[(blocks(key.shape[2], shape.BN), batch * key.shape[1])](
+        query, key, value, q_tiles, ends, seen, d_output, *of_keys, *strides, *dk.stride()[:3], *sizes,
+        BD=shape.BD, BDV=BDV, BM=shape.BM, BN=shape.BN, TILED=q_tiles is not query,
+        num_warps=shape.num_warps, num_stages=shape.num_stages, **shared,
+    )  # fmt: skip

@@ -11,35 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharpmax.torch.chunked.maximum_gradient import gradient_of_maximum
+from sharpmax.torch.leading_keys import gradient_of_maximum
 from sharpmax.torch.tracing import untraced
-from sharpmax.torch.triton.decode import launch_decode
-from sharpmax.torch.triton.forward import launch_fused, launch_weighted
+from sharpmax.torch.triton.forward import launch_weighted
 from sharpmax.torch.triton.gradients import launch_output_gradient, launch_statistics_gradient
-from sharpmax.torch.triton.hopper.sharpened import attend_sharpened, attend_walking, walk
+from sharpmax.torch.triton.inference import attend_fused, attend_sharpened
 from sharpmax.torch.triton.logits import statistics_gradient_of_sinks
 from sharpmax.torch.triton.statistics import launch_statistics
-
-NO_MAXIMUM_OF_DOCUMENTS = (
-    "RowStats.maximum of packed documents is not differentiated; attend to each by itself for that"
-)
 
 
 @torch.library.custom_op("sharpmax::row_statistics", mutates_args=())
 def row_statistics(
-    query: Tensor,
-    key: Tensor,
-    row_scale: Tensor | None,
-    starts: Tensor | None,
-    ends: Tensor | None,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
+    query: Tensor, key: Tensor, row_scale: Tensor | None, starts: Tensor | None, ends: Tensor | None,
+    mask: Tensor | None, sinks: Tensor | None, scale: float, left: int | None, right: int | None, softcap: float | None,
     variance: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Entropy, logsumexp, log2 Σ 2^x, maximum and variance of every row of scaled logits.
 
     As in every operator below: `starts` and `ends` are of packed documents, both or neither; a mask's axes are each 1
@@ -62,24 +48,11 @@ def _(query: Tensor, key: Tensor, row_scale: Any, starts: Any, ends: Any, mask: 
 
 @torch.library.custom_op("sharpmax::row_statistics_gradient", mutates_args=())
 def row_statistics_gradient(
-    query: Tensor,
-    key: Tensor,
-    entropy: Tensor,
-    log2_sum: Tensor,
-    variance: Tensor,
-    row_scale: Tensor | None,
-    starts: Tensor | None,
-    ends: Tensor | None,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    d_entropy: Tensor | None,
-    d_logsumexp: Tensor | None,
-    d_variance: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
+    query: Tensor, key: Tensor, entropy: Tensor, log2_sum: Tensor, variance: Tensor, row_scale: Tensor | None,
+    starts: Tensor | None, ends: Tensor | None, mask: Tensor | None, sinks: Tensor | None, d_entropy: Tensor | None,
+    d_logsumexp: Tensor | None, d_variance: Tensor | None, scale: float, left: int | None, right: int | None,
     softcap: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of the statistics: dq, dk and dsinks, which is empty where there are none."""
     zero = torch.zeros_like(entropy)
     a0 = zero if d_logsumexp is None else d_logsumexp.float()
@@ -113,6 +86,25 @@ def _(query: Tensor, key: Tensor, entropy: Tensor, log2_sum: Any, variance: Any,
 row_statistics_gradient = untraced(row_statistics_gradient)
 
 
+@torch.library.custom_op("sharpmax::maximum_gradient", mutates_args=())
+def maximum_gradient(
+    query: Tensor, key: Tensor, mask: Tensor | None, sinks: Tensor | None, row_scale: Tensor | None, d_maximum: Tensor,
+    scale: float, left: int | None, right: int | None, softcap: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradient of the maximum, which lies on the leading keys: dq, dk and dsinks, empty where there are none."""
+    return gradient_of_maximum(
+        query, key, mask, sinks, row_scale, d_maximum, left=left, right=right, scale=scale, softcap=softcap
+    )
+
+
+@maximum_gradient.register_fake
+def _(query: Tensor, key: Tensor, mask: Any, sinks: Tensor | None, *rest: Any) -> Any:
+    return query.new_empty(query.shape), key.new_empty(key.shape), _like_sinks(sinks, query)
+
+
+maximum_gradient = untraced(maximum_gradient)
+
+
 def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, key, row_scale, starts, ends, mask, sinks, *rest = inputs
     ctx.scale, ctx.left, ctx.right, ctx.softcap, ctx.with_variance = rest
@@ -131,7 +123,10 @@ def _statistics_backward(
     )  # fmt: skip
     if d_maximum is not None:
         query, key, _, _, _, row_scale, starts, _, mask, sinks = ctx.saved_tensors
-        found = _of_maximum(ctx, query, key, mask, sinks, row_scale, starts, d_maximum, ctx.softcap)
+        _refuse_documents(starts)
+        found = maximum_gradient(
+            query, key, mask, sinks, row_scale, d_maximum, ctx.scale, ctx.left, ctx.right, ctx.softcap
+        )
         dq, dk, d_sinks = (one + more for one, more in zip((dq, dk, d_sinks), found, strict=True))
     return dq, dk, *(None,) * 4, d_sinks if d_sinks.numel() else None, *(None,) * 5
 
@@ -141,18 +136,9 @@ row_statistics = untraced(row_statistics, keep=_keep_statistics, backward=_stati
 
 @torch.library.custom_op("sharpmax::sharpened_query", mutates_args=())
 def sharpened_query(
-    query: Tensor,
-    key: Tensor,
-    starts: Tensor | None,
-    ends: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    kind: int,
-    numbers: Sequence[float],
-    detached: bool,
-    store: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, starts: Tensor | None, ends: Tensor | None, scale: float, left: int | None,
+    right: int | None, kind: int, numbers: Sequence[float], detached: bool, store: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """beta·q for a second pass by another kernel, entropy, logsumexp, maximum, beta; log2 Σ 2^x and dbeta/dH.
 
     Without `store`, what the gradient does not need is empty.
@@ -177,22 +163,10 @@ def _(query: Tensor, key: Tensor, starts: Any, ends: Any, scale: float, left: An
 
 @torch.library.custom_op("sharpmax::sharpened_query_gradient", mutates_args=())
 def sharpened_query_gradient(
-    query: Tensor,
-    key: Tensor,
-    entropy: Tensor,
-    log2_sum: Tensor,
-    beta: Tensor,
-    slope: Tensor,
-    starts: Tensor | None,
-    ends: Tensor | None,
-    d_sharp: Tensor,
-    d_entropy: Tensor | None,
-    d_logsumexp: Tensor | None,
-    d_beta: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, key: Tensor, entropy: Tensor, log2_sum: Tensor, beta: Tensor, slope: Tensor, starts: Tensor | None,
+    ends: Tensor | None, d_sharp: Tensor, d_entropy: Tensor | None, d_logsumexp: Tensor | None, d_beta: Tensor | None,
+    scale: float, left: int | None, right: int | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradient of `sharpened_query` with its beta free: dq, which lies as d_sharp does where that is dense, and dk."""
     coefficients = None
     if d_entropy is not None or d_logsumexp is not None or d_beta is not None:
@@ -230,6 +204,13 @@ def _expanded(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     return None if mask is None else mask.expand(*query.shape[:3], key.shape[2])
 
 
+def _refuse_documents(starts: Tensor | None) -> None:
+    if starts is not None:
+        raise NotImplementedError(
+            "RowStats.maximum of packed documents is not differentiated; attend to each by itself for that"
+        )
+
+
 def _documents(starts: Tensor | None, ends: Tensor | None) -> tuple[Tensor, Tensor] | None:
     return None if starts is None or ends is None else (starts, ends)
 
@@ -256,31 +237,14 @@ def _keep_sharpened(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
     ctx.save_for_backward(query, key, entropy, log2_sum, beta, slope, starts, ends)
 
 
-def _of_maximum(
-    ctx: Any,
-    query: Tensor,
-    key: Tensor,
-    mask: Any,
-    sinks: Any,
-    row_scale: Any,
-    starts: Any,
-    d_maximum: Tensor,
-    cap: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    if starts is not None:
-        raise NotImplementedError(NO_MAXIMUM_OF_DOCUMENTS)
-    return gradient_of_maximum(
-        query, key, mask, sinks, row_scale, d_maximum, left=ctx.left, right=ctx.right, scale=ctx.scale, softcap=cap
-    )
-
-
 def _sharpened_backward(
     ctx: Any, d_sharp: Any, d_entropy: Any, d_logsumexp: Any, d_maximum: Any, d_beta: Any, *of_the_rest: Any
 ) -> Any:
     query, key, entropy, log2_sum, beta, slope, starts, ends = ctx.saved_tensors
     nothing = (None,) * 9
     if d_maximum is not None:
-        of_maximum = _of_maximum(ctx, query, key, None, None, None, starts, d_maximum, None)
+        _refuse_documents(starts)
+        of_maximum = maximum_gradient(query, key, None, None, None, d_maximum, ctx.scale, ctx.left, ctx.right, None)
         dq, dk, *_ = _sharpened_backward(ctx, d_sharp, d_entropy, d_logsumexp, None, d_beta)
         return of_maximum[0] + (0 if dq is None else dq), of_maximum[1] + (0 if dk is None else dk), *nothing
     if ctx.detached:
@@ -307,7 +271,7 @@ sharpened_query = untraced(sharpened_query, keep=_keep_sharpened, backward=_shar
 def sharpened_attention(
     query: Tensor, key: Tensor, value: Tensor, scale: float, right: int | None, kind: int, numbers: Sequence[float]
 ) -> Tensor:
-    """softmax(beta(H)·e)·v without a gradient, by whichever road is the cheapest."""
+    """softmax(beta(H)·e)·v without a gradient, by the kernels that `dispatch` chooses."""
     # The output of PyTorch's FlashAttention has its heads inside its rows, which tracing could not know.
     return attend_sharpened(query, key, value, scale=scale, right=right, kind=kind, numbers=tuple(numbers)).contiguous()
 
@@ -322,17 +286,9 @@ sharpened_attention = untraced(sharpened_attention)
 
 @torch.library.custom_op("sharpmax::weighted", mutates_args=())
 def weighted(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    beta: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, mask: Tensor | None, sinks: Tensor | None, scale: float,
+    left: int | None, right: int | None, softcap: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """softmax(beta·e)·v, and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
     return launch_weighted(
         query, key, value, beta.contiguous(), scale=scale, left=left, right=right, mask=_expanded(mask, query, key),
@@ -347,20 +303,9 @@ def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *rest: Any) -> An
 
 @torch.library.custom_op("sharpmax::weighted_gradient", mutates_args=())
 def weighted_gradient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    beta: Tensor,
-    output: Tensor,
-    log2_sum: Tensor,
-    d_output: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, output: Tensor, log2_sum: Tensor, d_output: Tensor,
+    mask: Tensor | None, sinks: Tensor | None, scale: float, left: int | None, right: int | None, softcap: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of `weighted`: dq, dk, dv, dbeta, and dsinks, which is empty where there are none."""
     dq, dk, dv, d_beta, d_sinks = launch_output_gradient(
         query, key, value, beta=beta.contiguous(), log2_sum=log2_sum, output=output, d_output=d_output,
@@ -395,34 +340,14 @@ weighted = untraced(weighted, keep=_keep_weighted, backward=_weighted_backward)
 
 @torch.library.custom_op("sharpmax::fused", mutates_args=())
 def fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-    kind: int,
-    numbers: Sequence[float],
-    store: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Both passes without a gradient: output, entropy, logsumexp, maximum, beta.
-
-    A lone query that sees all decodes; what `hybrid` leaves of long rows, as of more keys than queries, walks.
-    """
-    how: dict[str, Any] = {
-        "scale": scale, "kind": kind, "numbers": tuple(numbers), "store": store, "softcap": softcap,
-        "mask": _expanded(mask, query, key), "sinks": sinks,
-    }  # fmt: skip
-    if query.shape[2] == 1 and left is None and (right is None or right >= 0):
-        return launch_decode(query, key, value, **how)
-    if left is None and mask is None and softcap is None and sinks is None and not store and walk(query, key, value):
-        none = query.new_empty(0, dtype=torch.float32)
-        walked = attend_walking(query, key, value, scale=scale, right=right, kind=kind, numbers=tuple(numbers))
-        return walked, none, none.clone(), none.clone(), none.clone()  # an operator's outputs share no memory
-    return launch_fused(query, key, value, left=left, right=right, **how)
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None, scale: float,
+    left: int | None, right: int | None, softcap: float | None, kind: int, numbers: Sequence[float], store: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Both passes without a gradient: output, entropy, logsumexp, maximum, beta."""
+    return attend_fused(
+        query, key, value, mask=_expanded(mask, query, key), sinks=sinks, scale=scale, left=left, right=right,
+        softcap=softcap, kind=kind, numbers=tuple(numbers), store=store,
+    )  # fmt: skip
 
 
 @fused.register_fake

@@ -3,55 +3,15 @@
     polynomial   beta = max(c_0 x^k + … + c_k, 1) where H > threshold, else 1;   x = clip(H, low, high)
     table        beta = b_0 + Σ_i slope_i·clip(H - h_i, 0, h_{i+1} - h_i)
 
-The numbers are run-time arguments: a model whose every layer has its own fitted policy compiles one kernel.
+KIND is of `policy_kinds`: 1 a polynomial, else a table. The numbers are run-time arguments: a model whose every layer
+has its own fitted policy compiles one kernel.
 """
 
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-import math
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
-
-from sharpmax.core.policies import Detached, Polynomial, Table
-
-POLYNOMIAL, TABLE = 1, 2  # 0: no policy
-
-
-class KernelPolicy(NamedTuple):
-    """A policy as a kernel takes it: which rule, its numbers, and whether the gradient stops at beta."""
-
-    kind: int
-    numbers: tuple[float, ...]
-    detached: bool
-
-
-def kernel_policy(policy: Any) -> KernelPolicy | None:
-    """Return the policy as numbers, or None where it is not one that a kernel can evaluate."""
-    if isinstance(policy, Detached):
-        inner = kernel_policy(policy.policy)
-        return None if inner is None else inner._replace(detached=True)
-    if type(policy) is Polynomial and _are_numbers(policy.coefficients):
-        low, high = policy.domain or (-math.inf, math.inf)
-        coefficients = tuple(float(c) for c in policy.coefficients)
-        return KernelPolicy(POLYNOMIAL, (float(policy.threshold), float(low), float(high), *coefficients), False)
-    if type(policy) is Table and _are_numbers(policy.inverse_temperatures):
-        return KernelPolicy(TABLE, policy.entropies + tuple(float(b) for b in policy.inverse_temperatures), False)
-    return None
-
-
-def least_beta(policy: Any) -> float:
-    """Return the least beta, 1 at most, that a kernel finds by the policy: polynomials sharpen, tables may soften."""
-    if isinstance(policy, Detached):
-        return least_beta(policy.policy)
-    may_soften = type(policy) is Table and _are_numbers(policy.inverse_temperatures)
-    return min(1.0, policy.inverse_temperatures[0]) if may_soften else 1.0
-
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, tuple) and all(isinstance(value, int | float) for value in values)
 
 
 @triton.jit

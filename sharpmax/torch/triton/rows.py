@@ -1,54 +1,12 @@
-"""What 'triton' and 'hybrid' share: which requests our kernels can serve, and the statistics pass on one of them."""
+"""What 'triton' and 'hybrid' share: the statistics pass on a request, and how a request becomes kernel arguments."""
 
-import torch
 from torch import Tensor
 
 from sharpmax.core.policies.base import needed
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted
-from sharpmax.torch.request import NO_FUNCTIONAL_GRADIENT, NO_TANGENTS, Request
+from sharpmax.torch.request import Request
 from sharpmax.torch.triton import operators
-from sharpmax.torch.triton.policy import least_beta
-from sharpmax.torch.triton.tiles import interpreted
-
-WIDEST, MOST_HEADS = 256, 65535
-LEAST_SCALE = 2.0**-30  # Hopper's kernels mask a product by -2^60 before it is scaled: that must still weigh nothing
-
-
-def kernels_refuse(request: Request) -> str | None:
-    """Say what our kernels cannot compute, or None."""
-    if request.query.device.type != "cuda" and not interpreted():
-        return f"the kernels run on CUDA devices, not on {request.query.device.type}"
-    if interpreted() and request.query.dtype == torch.bfloat16:
-        return "Triton's interpreter multiplies bfloat16 as integers"
-    if request.bias is not None:
-        return "bias is not honoured by the kernels"
-    if request.needs_gradient and getattr(request.policy, "iterative", False):
-        if request.query.dtype == torch.float32:
-            return "the float32 gradient through a solved beta is over its error budget; 'chunked' keeps it"
-        if request.softcap is not None:
-            return "the gradient of a beta that is solved for does not go through the kernels' softcap"
-    if request.dropout:
-        return "dropout is drawn by 'eager' only"
-    if request.has_tangent:
-        return NO_TANGENTS
-    if request.has_functional_gradient:
-        return NO_FUNCTIONAL_GRADIENT
-    if request.is_empty:
-        return "a tensor with an axis of length 0 is served by 'eager'"
-    if request.rows[0] * request.rows[1] > MOST_HEADS:
-        return f"{request.rows[0]} · {request.rows[1]} heads: a grid is {MOST_HEADS:,} high at most"
-    if request.query.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return f"the kernels compute in float32 at most, got {request.query.dtype}"
-    if max(request.query.shape[3], request.value.shape[3]) > WIDEST:
-        return f"heads wider than {WIDEST} do not fit the tiles"
-    if request.scale <= 0:
-        return "a scale that is not positive turns the running maximum round"
-    if request.scale * least_beta(request.policy) < LEAST_SCALE:
-        return f"a scale below {LEAST_SCALE:.1e}, or one that beta takes there, would bring masked keys back"
-    if "minimum" in request.extra:
-        return "minimum is not computed by the kernels"
-    return None
 
 
 def document_bounds(request: Request) -> tuple[Tensor | None, Tensor | None]:

@@ -1,7 +1,7 @@
 """The statistics pass as one kernel: entropy, logsumexp and maximum of every row, and beta where the policy is numbers.
 
 In units of log 2, x = (e - m)/log 2, a program keeps (m, Z = Σ 2^x, S = Σ x·2^x, T = Σ x²·2^x) of its queries while it
-walks their keys once. No score leaves the chip: it reads q and k, and writes a few floats a row.
+walks their keys once. No score leaves the chip: it reads q and k, and writes a few floats per row.
 
 With `sharpened`, the program also writes beta·q in the dtype of q, from the tile it still holds: the query of a second
 pass by any attention kernel.
@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton.hopper.statistics import launch_on_hopper, serves
+from sharpmax.torch.dispatch import statistics_on_hopper
+from sharpmax.torch.triton.hopper.statistics import launch_statistics_on_hopper
 from sharpmax.torch.triton.logits import (
     load_sink,
     noted_bounds,
@@ -93,14 +94,12 @@ def masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT: tl.constex
 @triton.jit(do_not_specialize=LENGTHS)
 def statistics_kernel(
     q, k, k_tiles, starts, seen, sinks, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope,
-    sharpened, numbers, scale_log2, bend,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, ss_b, ss_h, ss_l,
-    H, LQ, LK, left, right,
+    sharpened, numbers, scale_log2, bend, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, ss_b, ss_h, ss_l, H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, ROW_SCALE: tl.constexpr,
     VARIANCE: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, SHARPENED: tl.constexpr, STORE: tl.constexpr,
     KEEP: tl.constexpr, TILED: tl.constexpr,
-):  # fmt: skip
+):  # fmt: skip  # fmt: skip
     """The statistics of one tile of queries of one head."""
     # The last queries see the most keys when causal: start them first.
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -193,25 +192,11 @@ def statistics_kernel(
 
 
 def launch_statistics(
-    query: Tensor,
-    key: Tensor,
-    *,
-    scale: float,
-    left: int | None,
-    right: int | None,
-    row_scale: Tensor | None,
-    variance: bool,
-    kind: int,
-    numbers: tuple[float, ...],
-    sharpened: bool,
-    into: Tensor | None = None,
-    starts: Tensor | None = None,
-    store: bool = True,
-    keep: bool = True,
-    mask: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, *, scale: float, left: int | None, right: int | None, row_scale: Tensor | None,
+    variance: bool, kind: int, numbers: tuple[float, ...], sharpened: bool, into: Tensor | None = None,
+    starts: Tensor | None = None, store: bool = True, keep: bool = True, mask: Tensor | None = None,
+    softcap: float | None = None, sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return entropy, logsumexp, log2 Σ 2^x, maximum, variance, beta, slope (B, H, Lq) and beta·q.
 
     What was not asked for is empty: `store` asks for logsumexp and maximum, `keep` for what a gradient needs (entropy,
@@ -233,9 +218,9 @@ def launch_statistics(
     else:
         scaled = query.new_empty((0, 0, 0, 0))
     is_plain = left is None and starts is None and mask is None and softcap is None and sinks is None
-    if is_plain and row_scale is None and not variance and serves(query, key):
+    if is_plain and row_scale is None and not variance and statistics_on_hopper(query, key):
         kept, stored = (lambda x: x if keep else new(True)), (lambda x: x if store else new(True))
-        launch_on_hopper(  # which writes all rows or none
+        launch_statistics_on_hopper(  # which writes all rows or none
             query, key, scale=scale, right=right, kind=kind, numbers=numbers,
             rows=(kept(entropy), stored(logsumexp), kept(log2_sum), stored(maximum), beta, kept(slope)),
             sharpened=scaled,

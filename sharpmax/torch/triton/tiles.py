@@ -3,7 +3,6 @@
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-import os
 from functools import cache
 from typing import NamedTuple
 
@@ -12,6 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from sharpmax.torch.device import capability
+from sharpmax.torch.triton.availability import interpreted
 
 LOG2E = 1.4426950408889634
 LENGTHS = ["LQ", "LK", "left", "right"]
@@ -82,11 +84,6 @@ def blocks(length: int, size: int) -> int:
     return -(-length // size)
 
 
-def interpreted() -> bool:
-    """Tell whether Triton runs kernels as Python on the CPU (TRITON_INTERPRET=1), for tests without a GPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def log2_scale(scale: float) -> float:
     """Return the scale of the logits in units of log 2."""
     return scale * LOG2E
@@ -128,17 +125,12 @@ def load_rows(descriptor, p, stride, i_b, i_h, start, rows, D: tl.constexpr, BD:
 
 def tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor | Tensor:
     """Describe (B, H, L, D) to the copy engine in tiles of (rows, width); the tensor itself where it cannot be."""
-    if interpreted() or not _has_copy_engine(tensor.device):
+    if interpreted() or capability(tensor.device) < (9, 0):
         return tensor
     strides, size = tensor.stride(), tensor.element_size()
     if (tensor.data_ptr() | strides[0] * size | strides[1] * size | strides[2] * size) % 16:
         return tensor
     return TensorDescriptor(tensor, list(tensor.shape), list(strides), [1, 1, rows, width])
-
-
-@cache
-def _has_copy_engine(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @triton.jit

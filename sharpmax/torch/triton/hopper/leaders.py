@@ -12,11 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton.hopper.speculation import UNSETTLED, Foretold, mark_of_the_road
-from sharpmax.torch.triton.tiles import LENGTHS, interpreted
+from sharpmax.torch.triton.availability import interpreted
+from sharpmax.torch.triton.hopper.speculation import UNSETTLED, Forecast, mark_to_redo
+from sharpmax.torch.triton.tiles import LENGTHS
 
-ROWS = 4
-REGISTERS = {64: 64, 128: 96}  # by width: what a program with one turn of the loop takes, and as many fit beside it
+ROWS, INTERPRETED_ROWS = 4, 128  # at a time
+REGISTERS = {64: 64, 128: 96}  # by width, of a program with one turn of the loop: as many fit beside it
 
 
 @triton.jit(do_not_specialize=[*LENGTHS, "H", "rows", "few"])
@@ -26,7 +27,7 @@ def leaders_kernel(
     GROUPS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, HAS_RIGHT: tl.constexpr,
 ):  # fmt: skip
     """Write the value of the leading key of this program's share of the rows, a few at a time."""
-    if mark_of_the_road(counts, few, 2) == UNSETTLED:
+    if mark_to_redo(counts, few, 2) == UNSETTLED:
         for i in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=1):
             write_leaders(
                 i, q, k, v, leaders, out, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, rows, LQ, LK, right,
@@ -63,19 +64,20 @@ def write_leaders(
 
 
 def launch_leaders(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, leaders: Tensor, foretold: Foretold, *, right: int | None
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, leaders: Tensor, forecast: Forecast, *, right: int | None
 ) -> None:  # fmt: skip
-    """Write each row's leading value (B, H, Lq, D), unless another road is taken.
+    """Write each row's leading value (B, H, Lq, D), unless the forecast is another case.
 
     `leaders` is as the statistics pass left it, -1 for none.
     """
     heads, length, width = query.shape[1:]
     rows = leaders.numel()
     together = 1 if interpreted() else 32 * torch.cuda.get_device_properties(query.device).multi_processor_count
-    leaders_kernel[(min(triton.cdiv(rows, ROWS), together),)](
-        query, key, value, leaders, out, foretold.counts, foretold.few,
+    at_once = INTERPRETED_ROWS if interpreted() else ROWS
+    leaders_kernel[(min(triton.cdiv(rows, at_once), together),)](
+        query, key, value, leaders, out, forecast.counts, forecast.few,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         heads, rows, length, key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, ROWS=ROWS, HAS_RIGHT=right is not None, num_warps=4,
+        GROUPS=heads // key.shape[1], D=width, ROWS=at_once, HAS_RIGHT=right is not None, num_warps=4,
         maxnreg=REGISTERS[width],
     )  # fmt: skip

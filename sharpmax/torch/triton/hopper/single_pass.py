@@ -1,4 +1,4 @@
-"""Attention in one walk over the keys, for Hopper, in Gluon: with a beta of each row, or judging which rows need one.
+"""Attention in one pass over the keys, for Hopper, in Gluon: with a beta per row, or judging which rows need one.
 
     m, Z = Σ 2^x, O = Σ 2^x·v        output = O/Z
     S = Σ x·2^x                      H = log 2·(log2 Z - S/Z)
@@ -6,9 +6,9 @@
 FlashAttention, whose scale is beta's (x = scale·beta·q·k, in units of log 2): the second pass of sharpened attention,
 which reads q and beta where another kernel would need beta·q in memory, rounded. Or, with one more running sum, plain
 attention and the entropy of its rows: a speculation, for beta is known only then. Tiles with a row that should have had
-another beta than 1 are marked, and must be walked again: the walk with beta draws those that `triton_roads` lists.
+another beta than 1 are marked, and must be computed again: the pass with beta takes those that `speculation` lists.
 
-A program stays on its multiprocessor and draws tile after tile of 192 queries: three consumers (warp groups) of 64, and
+A program stays on its multiprocessor and takes tile after tile of 192 queries: three consumers (warp groups) of 64, and
 a producer that has the copy engine fetch queries, keys and values. While one consumer exponentiates, the others
 multiply. All blocks go by one loop, masked or not: with a loop for each, ptxas 12.8 computes the second half of the
 queries' address for the first loop alone, and where that has no block the other multiplies with the tile before.
@@ -25,25 +25,24 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from sharpmax.torch.triton.hopper import work_queue
-from sharpmax.torch.triton.hopper.speculation import SHARPENED, Foretold
+from sharpmax.torch.triton.hopper.speculation import SHARPENED, Forecast
 from sharpmax.torch.triton.hopper.statistics import (
     KEYS,
     MASKED,
     ROWS,
     beta_and_slope,
-    copied_in_tiles,
     describe,
-    mark_of_the_road,
+    mark_to_redo,
     multiply,
     private,
 )
 from sharpmax.torch.triton.hopper.work_queue import (
-    counter,
-    draw,
-    hand_over,
-    handed_over,
     heads_together,
+    new_counter,
+    next_item,
     programs,
+    publish,
+    published,
     tile_of,
     whole,
 )
@@ -51,7 +50,6 @@ from sharpmax.torch.triton.tiles import LENGTHS, log2_scale
 
 CONSUMERS = 3  # as many as the registers allow: 64 for scores and 64 for the output of a width of 128
 STAGES = {64: 5, 128: 2}  # blocks of keys and of values in flight, by width
-LARGEST = 2**31  # numbers in a head of queries: where one is written is 32 bits from where its head begins
 
 skew_of = gluon.jit(work_queue.skew_of.fn)
 
@@ -61,17 +59,17 @@ def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_
          sizes, H, GROUPS: gl.constexpr, HAS_RIGHT: gl.constexpr):  # fmt: skip
     """The producer: the queries of the next tile while this one is at work, and rings of key and value blocks."""
     STAGES: gl.constexpr = b_k.shape[0]
-    b_tile, asked, total, order, is_listed, listed = queue
+    b_tile, counter, total, order, is_listed, listed = queue
     at = 0
     n = 0
-    ticket = gl.program_id(0)
-    while ticket < total:
+    item = gl.program_id(0)
+    while item < total:
         if is_listed:
-            ticket = gl.load(listed + ticket)
-        i_bh, i_m, blocks = tile_of(ticket, sizes, order, 3, HAS_RIGHT)
+            item = gl.load(listed + item)
+        i_bh, i_m, blocks = tile_of(item, sizes, order, 3, HAS_RIGHT)
         i_b, i_h = i_bh // H, i_bh % H
         mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-        hand_over((i_bh, i_m, blocks), b_tile, n)
+        publish((i_bh, i_m, blocks), b_tile, n)
         mbarrier.expect(q_ready.index(n % 2), 3 * q_tiles.block_type.nbytes)
         for i in gl.static_range(3):
             tma.async_copy_global_to_shared(
@@ -92,9 +90,9 @@ def load(q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_
             )
         at += blocks
         n += 1
-        ticket = draw(asked)
+        item = next_item(counter)
     mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-    hand_over((0, 0, -1), b_tile, n)
+    publish((0, 0, -1), b_tile, n)
     mbarrier.arrive(q_ready.index(n % 2), count=1)
 
 
@@ -152,7 +150,7 @@ def consume(
     at = 0
     n = 0
     mbarrier.wait(q_ready.index(0), 0)
-    i_bh, i_m, blocks = handed_over(b_tile, n)
+    i_bh, i_m, blocks = published(b_tile, n)
     while blocks >= 0:
         row = (i_m * 3 + CONSUMER) * 64 - order[4]
         first = row + LK - LQ
@@ -186,7 +184,7 @@ def consume(
         write(m_empty, b_z, b_s, b_o, out, beta, marks, numbers, i_bh, row, LQ, KIND, COUNT)
         n += 1
         mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
-        i_bh, i_m, blocks = handed_over(b_tile, n)
+        i_bh, i_m, blocks = published(b_tile, n)
 
 
 @gluon.jit
@@ -213,13 +211,13 @@ def write(m_empty, b_z, b_s, b_o, out, beta, marks, numbers, i_bh, row, LQ, KIND
 
 
 @gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "few"])
-def once_kernel(
-    q_tiles, k_tiles, v_tiles, out, beta, marks, numbers, counts, few, listed, asked,
+def single_pass_kernel(
+    q_tiles, k_tiles, v_tiles, out, beta, marks, numbers, counts, few, listed, counter,
     scale_log2, H, heads, together, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
-    COUNT: gl.constexpr, ROADS: gl.constexpr,
+    COUNT: gl.constexpr, PATHS: gl.constexpr,
 ):  # fmt: skip
-    """The output of the tiles of 192 queries that this program draws, and with a policy what follows from entropies."""
+    """The output of the tiles of 192 queries that this program takes, and with a policy what follows from entropies."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [6, 1, 1, 64, D], q_tiles.layout)
     b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
     b_v = gl.allocate_shared_memory(v_tiles.dtype, [STAGES, 1, 1, 128, D], v_tiles.layout)
@@ -242,14 +240,14 @@ def once_kernel(
     tiles = gl.cdiv(LQ, 192)
     total = heads * tiles
     is_listed = total < 0
-    if ROADS != 0:
-        mark = mark_of_the_road(counts, few, ROADS)
+    if PATHS != 0:
+        mark = mark_to_redo(counts, few, PATHS)
         if KIND == 0:
             is_listed = mark != 0
             total = gl.where(is_listed, gl.load(counts + 2), total)
         else:
             total = gl.where(mark == SHARPENED, total, 0)
-    queue = (b_tile, asked, total, (together, tiles, 0, 0, skew_of(LQ)), is_listed, listed)
+    queue = (b_tile, counter, total, (together, tiles, 0, 0, skew_of(LQ)), is_listed, listed)
     gl.warp_specialize([
         (load, (q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue,
                 sizes, H, GROUPS, HAS_RIGHT)),
@@ -263,46 +261,32 @@ def once_kernel(
 
 
 class Judged(NamedTuple):
-    """The policy by which a walk judges its rows, and a number for each tile of 64 queries: SHARPENED, where one is."""
+    """The policy by which a pass judges its rows, and a number for each tile of 64 queries: SHARPENED, where one is."""
 
     kind: int
     numbers: tuple[float, ...]
     marks: Tensor
 
 
-def walks(query: Tensor, value: Tensor) -> bool:
-    """Tell whether this kernel takes them, where the one for statistics takes query and key."""
-    return copied_in_tiles(value) and query.shape[2] * query.shape[3] <= LARGEST
-
-
-def launch_once(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    beta: Tensor,
-    *,
-    scale: float,
-    right: int | None,
-    judged: Judged | None = None,
-    foretold: Foretold | None = None,
-    listed: Tensor | None = None,
-    asked: Tensor | None = None,
-) -> None:
+def launch_single_pass(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, beta: Tensor, *, scale: float, right: int | None,
+    judged: Judged | None = None, forecast: Forecast | None = None, listed: Tensor | None = None,
+    counter: Tensor | None = None,
+) -> None:  # fmt: skip
     """Write softmax(beta·e)·v (B, H, Lq, D) with a positive beta of each row (B, H, Lq); `value` is as wide as `query`.
 
     Or with `judged` plain attention, the beta that each row should have had, and which tiles have one that is not 1.
-    What is written, and beta, are contiguous. With `foretold` nothing is written where another launch serves, or only
-    the tiles whose tickets are `listed`. `asked` is a zero to count tickets with.
+    What is written, and beta, are contiguous. With `forecast` nothing is written where another launch serves, or only
+    the tiles whose items are `listed`. `counter` is a zero, of the work queue.
     """
     batch, heads, length, width = query.shape
-    asked = counter(query.device) if asked is None else asked
-    kind, numbers, marks = judged or (0, (0.0,), asked)
-    counts, few, _ = foretold or (asked, 0, False)
-    once_kernel[(programs(query, whole(query, CONSUMERS * ROWS)),)](
+    counter = new_counter(query.device) if counter is None else counter
+    kind, numbers, marks = judged or (0, (0.0,), counter)
+    counts, few, _ = forecast or (counter, 0, False)
+    single_pass_kernel[(programs(query, whole(query, CONSUMERS * ROWS)),)](
         describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, beta, marks, numbers,
-        counts, few, asked if listed is None else listed, asked,
+        counts, few, counter if listed is None else listed, counter,
         log2_scale(scale), heads, batch * heads, heads_together(query, key, value), length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=len(numbers), ROADS=0 if foretold is None else foretold.roads, num_warps=4, maxnreg=128,
+        COUNT=len(numbers), PATHS=0 if forecast is None else forecast.paths, num_warps=4, maxnreg=128,
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Which road the rows take, as the device knows it, and a list of the tiles that turn out otherwise.
+"""Which case the rows are of, as the device forecasts it, and a list of the tiles that turn out otherwise.
 
-The roads are those of `triton_sharpened`. A first share of the tiles foretells one; kernels of the others read that and
-end at once. On the way, tiles of 64 queries that the road does not serve are marked. Here they are listed, by the
-tickets of the walk with beta (`triton_once_hopper`), which comes last: on the road of two walks it draws every ticket,
-on the others those listed.
+The cases are those of `hopper.attention`. A sample of the tiles forecasts one; kernels of the others read that and end
+at once. Tiles of 64 queries that the case does not serve are marked on the way. Here they are listed, as items of the
+work queue of the pass with beta (`single_pass`), which comes last: after statistics it takes every tile, else those
+listed.
 """
 
 # A kernel is not Python that a type checker can read.
@@ -15,48 +15,49 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sharpmax.torch.triton.hopper.work_queue import place_of, skew_of, tickets
+from sharpmax.torch.triton.hopper.work_queue import count_tiles, place_of, skew_of
 from sharpmax.torch.triton.tiles import blocks
 
 UNSETTLED, SHARPENED = tl.constexpr(1), tl.constexpr(2)
 """Marks of a tile of 64 queries: no key settles one of its rows; beta of one is not 1."""
-WALKED = 192  # queries in a tile of the walk
-TICKETS = 256  # of one program
+SINGLE_PASS_TILE = 192  # queries in a tile of the single pass
+ITEMS = 256  # of the queue, that one program looks through
 
 
-class Foretold(NamedTuple):
-    """What was found of a share of the tiles: how many of 64 queries have a row with beta != 1, and a row that no key
-    settles; up to how many are few. Where half as many are unsettled the launch with notes on leaders serves, if there
-    is one `beside`; else where few are needy the one walk; else the launch without notes. A third number is of tickets
-    listed.
+class Forecast(NamedTuple):
+    """What was counted in a sample of the tiles of 64 queries, and which kernels that calls for.
+
+    `counts` are of tiles with a row whose beta is not 1, of tiles with a row that no key settles, and of listed items.
+    Up to `few` of the first call for one pass without beta; up to half as many of the second for leaders, if those are
+    sought; else two passes serve.
     """
 
     counts: Tensor
     few: int
-    beside: bool
+    has_leaders: bool
 
     @property
-    def roads(self) -> int:
-        """Return what kernels are told: 1 where there are two roads, 2 where leaders are a third."""
-        return 1 + self.beside
+    def paths(self) -> int:
+        """Return what kernels are told: 1 where there are two cases, 2 where leaders are a third."""
+        return 1 + self.has_leaders
 
 
 @triton.jit
-def mark_of_the_road(counts, few, ROADS: tl.constexpr):
-    """Return which mark says that a tile must be walked again; where two walks serve, 0, for none does."""
+def mark_to_redo(counts, few, PATHS: tl.constexpr):
+    """Return which mark says that a tile must be computed again; 0 where two passes serve, for none does."""
     mark = tl.where(tl.load(counts) > few, 0, SHARPENED)
-    if ROADS == 2:
-        mark = tl.where(tl.load(counts + 1) > few // 2, mark, UNSETTLED)  # beside one walk, leaders save less
+    if PATHS == 2:
+        mark = tl.where(tl.load(counts + 1) > few // 2, mark, UNSETTLED)  # beside one pass, leaders save less
     return mark
 
 
 @triton.jit(do_not_specialize=["few", "heads", "together", "LQ"])
-def list_kernel(marks, counts, few, listed, heads, together, LQ, ROADS: tl.constexpr, TICKETS: tl.constexpr):
-    """Append those of this program's tickets whose tile has the mark that counts."""
-    mark = mark_of_the_road(counts, few, ROADS)
+def list_kernel(marks, counts, few, listed, heads, together, LQ, PATHS: tl.constexpr, ITEMS: tl.constexpr):
+    """Append those of this program's items whose tile has the mark that counts."""
+    mark = mark_to_redo(counts, few, PATHS)
     if mark != 0:
         tiles = tl.cdiv(LQ, 192)
-        o_t = tl.program_id(0) * TICKETS + tl.arange(0, TICKETS)
+        o_t = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
         m_t = o_t < heads * tiles
         i_bh, i_m = place_of(tl.where(m_t, o_t, 0), heads, together, tiles)
         m_again = o_t < 0
@@ -71,10 +72,10 @@ def list_kernel(marks, counts, few, listed, heads, together, LQ, ROADS: tl.const
             tl.store(listed + before + tl.cumsum(b_n, 0) - 1, o_t, mask=m_again)
 
 
-def launch_list(query: Tensor, marks: Tensor, listed: Tensor, foretold: Foretold, *, together: int) -> None:
-    """Write into `listed` the tickets of tiles marked on the road taken, `together` heads at a time."""
-    total = tickets(query, WALKED)
-    list_kernel[(blocks(total, TICKETS),)](
-        marks, foretold.counts, foretold.few, listed, query.shape[0] * query.shape[1], together, query.shape[2],
-        ROADS=foretold.roads, TICKETS=TICKETS, num_warps=4,
+def launch_list(query: Tensor, marks: Tensor, listed: Tensor, forecast: Forecast, *, together: int) -> None:
+    """Write into `listed` the items of marked tiles, `together` heads at a time."""
+    total = count_tiles(query, SINGLE_PASS_TILE)
+    list_kernel[(blocks(total, ITEMS),)](
+        marks, forecast.counts, forecast.few, listed, query.shape[0] * query.shape[1], together, query.shape[2],
+        PATHS=forecast.paths, ITEMS=ITEMS, num_warps=4,
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""The statistics pass for Hopper, in Gluon: what `triton_statistics` computes, with more warps to hide behind.
+"""The statistics pass for Hopper, in Gluon: what `triton.statistics` computes, with more warps to hide behind.
 
-A program stays on its multiprocessor and draws tile after tile of 256 queries (`triton_tickets`). It has four consumers
+A program stays on its multiprocessor and takes tile after tile of 256 queries (`work_queue`). It has four consumers
 (warp groups) of 64 queries each, and a producer that has the copy engine fetch blocks of keys, which all four share,
 and the queries of the next tile. A consumer multiplies a block on the tensor cores and then exponentiates it; while it
 does the one, others do the other. Four on a multiprocessor keep both units at about 65 % of what they can do.
@@ -12,14 +12,13 @@ A thread keeps its own (m, Z, S) of its 32 of a block's 128 keys, for each of it
 threads until a row has ended.
 
 With SETTLE the kernel also notes where each row's leading key is, and marks the tiles of 64 queries in which a row is
-not settled: where the keys other than the leader weigh more than TAIL. With LOOK it counts such tiles, and those in
-which a row's beta is not 1; with ROADS it does nothing at all where those numbers say that another launch serves.
+not settled: where the keys other than the leader weigh more than TAIL. With SAMPLE it counts such tiles, and those in
+which a row's beta is not 1; with PATHS it does nothing at all where those numbers say that another launch serves.
 """
 
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-import math
 from functools import cache
 from typing import NamedTuple
 
@@ -32,33 +31,29 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from sharpmax.torch.triton import policy, tiles
 from sharpmax.torch.triton.hopper import speculation
-from sharpmax.torch.triton.hopper.speculation import UNSETTLED, Foretold
+from sharpmax.torch.triton.hopper.speculation import UNSETTLED, Forecast
 from sharpmax.torch.triton.hopper.work_queue import (
     Share,
-    counter,
-    draw,
-    hand_over,
-    handed_over,
     heads_together,
-    multiprocessors,
+    new_counter,
+    next_item,
     programs,
-    tickets,
+    publish,
+    published,
     tile_of,
     whole,
 )
-from sharpmax.torch.triton.tiles import LENGTHS, interpreted, log2_scale
+from sharpmax.torch.triton.tiles import LENGTHS, log2_scale
 
 ROWS, KEYS, CONSUMERS = 64, 128, 4
 STAGES = {64: 8, 128: 3}  # blocks of keys in flight, by width
-MOST_UNEVEN = 1.25  # the largest share of the work that a multiprocessor may get, over the mean
-SHORTEST = {64: 2048, 128: 1024}  # keys, by width: below, a tile's start and end cost more than it gains
 MASKED = gl.constexpr(-(2.0**60))
 """What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there."""
 TAIL = {torch.bfloat16: 2.0**-11, torch.float16: 2.0**-14}
 """What all but the leading key of a settled row weigh at most: the output moves by a quarter of the dtype's step."""
 
 beta_and_slope = gluon.jit(policy.beta_and_slope.fn)
-mark_of_the_road = gluon.jit(speculation.mark_of_the_road.fn)
+mark_to_redo = gluon.jit(speculation.mark_to_redo.fn)
 poisoned_maximum = gluon.jit(tiles.poisoned_maximum.fn)
 
 
@@ -95,15 +90,15 @@ def load(q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, size
          HAS_RIGHT: gl.constexpr):  # fmt: skip
     """The producer: the queries of the next tile while this one is at work, and a ring of key blocks."""
     STAGES: gl.constexpr = b_k.shape[0]
-    b_tile, asked, total, order = queue
+    b_tile, counter, total, order = queue
     at = 0
     n = 0
-    ticket = gl.program_id(0)
-    while ticket < total:
-        i_bh, i_m, blocks = tile_of(ticket, sizes, order, 4, HAS_RIGHT)
+    item = gl.program_id(0)
+    while item < total:
+        i_bh, i_m, blocks = tile_of(item, sizes, order, 4, HAS_RIGHT)
         i_b, i_h = i_bh // H, i_bh % H
         mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-        hand_over((i_bh, i_m, blocks), b_tile, n)
+        publish((i_bh, i_m, blocks), b_tile, n)
         mbarrier.expect(q_ready.index(n % 2), 4 * q_tiles.block_type.nbytes)
         for i in gl.static_range(4):
             tma.async_copy_global_to_shared(
@@ -118,9 +113,9 @@ def load(q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, size
             )
         at += blocks
         n += 1
-        ticket = draw(asked)
+        item = next_item(counter)
     mbarrier.wait(q_empty.index(n % 2), (n // 2) & 1 ^ 1)
-    hand_over((0, 0, -1), b_tile, n)
+    publish((0, 0, -1), b_tile, n)
     mbarrier.arrive(q_ready.index(n % 2), count=1)
 
 
@@ -153,7 +148,7 @@ def mask(b_x, j, first, LK, right, HAS_RIGHT: gl.constexpr):
 def consume(
     b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes, scale,
     CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr, COUNT: gl.constexpr,
-    STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, LOOK: gl.constexpr,
+    STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, SAMPLE: gl.constexpr,
 ):  # fmt: skip
     """A consumer: the statistics of 64 queries of every tile."""
     _, LQ, LK, right = sizes
@@ -166,7 +161,7 @@ def consume(
     at = 0
     n = 0
     mbarrier.wait(q_ready.index(0), 0)
-    i_bh, i_m, blocks = handed_over(b_tile, n)
+    i_bh, i_m, blocks = published(b_tile, n)
     while blocks >= 0:
         i_m = i_m * 4 + CONSUMER
         first = i_m * 64 + LK - LQ
@@ -191,17 +186,17 @@ def consume(
         at += blocks
         b_m = gl.where(b_m <= masked * scale, -1e18, b_m)  # nothing seen
         write(b_qn, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m, LQ, KIND, COUNT, STORE, BETA,
-              SHARPENED, SETTLE, LOOK)  # fmt: skip
+              SHARPENED, SETTLE, SAMPLE)  # fmt: skip
         mbarrier.arrive(q_empty.index(n % 2), count=1)
         n += 1
         mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
-        i_bh, i_m, blocks = handed_over(b_tile, n)
+        i_bh, i_m, blocks = published(b_tile, n)
 
 
 @gluon.jit
 def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m, LQ, KIND: gl.constexpr,
           COUNT: gl.constexpr, STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
-          LOOK: gl.constexpr):  # fmt: skip
+          SAMPLE: gl.constexpr):  # fmt: skip
     """Merge the threads' states, and write what follows from them."""
     D: gl.constexpr = b_q.shape[1]
     b_top = gl.max(b_m, 1)
@@ -241,7 +236,7 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m,
             b_out = b_q.load(tile).to(gl.float32) * gl.convert_layout(b_beta, gl.SliceLayout(1, tile))[:, None]
             p_out = sharpened + (i_row + o_t)[:, None] * D + o_d[None, :]
             gl.store(p_out, b_out.to(sharpened.dtype.element_ty), mask=(o_t < LQ)[:, None])
-        if LOOK:
+        if SAMPLE:
             gl.atomic_add(counts, gl.max((m_m & (b_beta != 1)).to(gl.int32), 0), sem="relaxed")
         if SETTLE:
             leaders, marks, tail = settled
@@ -251,20 +246,20 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m,
             gl.store(leaders + o_row, gl.where(b_top > -1e18, b_lead, -1), mask=m_m)
             m_loose = m_m & (m_empty == 0) & (((b_z - 1 <= tail) & (b_beta >= 1)) == 0)
             gl.store(marks + i_bh * gl.cdiv(LQ, 64) + i_m + o_m * 0, UNSETTLED, mask=m_loose)
-            if LOOK:
+            if SAMPLE:
                 gl.atomic_add(counts + 1, gl.max(m_loose.to(gl.int32), 0), sem="relaxed")
 
 
 @gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "tiles", "gap", "shift", "few"])
 def statistics_kernel(
     q_tiles, k_tiles, entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened, numbers,
-    leaders, marks, tail, counts, few, asked,
+    leaders, marks, tail, counts, few, counter,
     scale_log2, H, heads, together, tiles, gap, shift, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
     COUNT: gl.constexpr, STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
-    LOOK: gl.constexpr, ROADS: gl.constexpr,
+    SAMPLE: gl.constexpr, PATHS: gl.constexpr,
 ):  # fmt: skip
-    """The statistics of the tiles of 256 queries that this program draws."""
+    """The statistics of the tiles of 256 queries that this program takes."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [8, 1, 1, 64, D], q_tiles.layout)
     b_k = gl.allocate_shared_memory(k_tiles.dtype, [STAGES, 1, 1, 128, D], k_tiles.layout)
     q_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -279,74 +274,49 @@ def statistics_kernel(
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(empty.index(i), count=4)
     total = heads * tiles
-    if ROADS != 0:
-        total = gl.where(mark_of_the_road(counts, few, ROADS) == (UNSETTLED if SETTLE else 0), total, 0)
+    if PATHS != 0:
+        total = gl.where(mark_to_redo(counts, few, PATHS) == (UNSETTLED if SETTLE else 0), total, 0)
     outputs = (entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened)
     settled = (leaders, marks, tail)
     sizes = (heads, LQ, LK, right)
-    queue = (b_tile, asked, total, (together, tiles, gap, shift, 0))
+    queue = (b_tile, counter, total, (together, tiles, gap, shift, 0))
     # ptxas grants registers to partitions other than the first, so the first is the producer.
     gl.warp_specialize([
         (load, (q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, sizes, H, GROUPS, HAS_RIGHT)),
         (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
-                   scale_log2, 0, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, LOOK)),
+                   scale_log2, 0, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, SAMPLE)),
         (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
-                   scale_log2, 1, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, LOOK)),
+                   scale_log2, 1, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, SAMPLE)),
         (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
-                   scale_log2, 2, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, LOOK)),
+                   scale_log2, 2, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, SAMPLE)),
         (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
-                   scale_log2, 3, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, LOOK)),
+                   scale_log2, 3, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, SAMPLE)),
     ], [4, 4, 4, 4], [112, 112, 112, 112])  # fmt: skip
 
 
-def serves(query: Tensor, key: Tensor) -> bool:
-    """Tell whether this kernel is the faster one for these tensors on their device."""
-    if interpreted() or query.dtype not in (torch.float16, torch.bfloat16) or query.shape[3] not in STAGES:
-        return False
-    if multiprocessors(query.device) == 0 or key.shape[2] < SHORTEST[query.shape[3]]:
-        return False
-    shares = tickets(query, 2 * CONSUMERS * ROWS) / multiprocessors(query.device)  # a long tile and a short one
-    return math.ceil(shares) <= MOST_UNEVEN * shares and copied_in_tiles(query, key)
-
-
-def copied_in_tiles(*tensors: Tensor) -> bool:
-    """Tell whether the copy engine takes these tensors."""
-    return all(x.data_ptr() % 16 == 0 and all(s % 8 == 0 for s in x.stride()[:3]) for x in tensors)
-
-
-def launch_on_hopper(
-    query: Tensor,
-    key: Tensor,
-    *,
-    scale: float,
-    right: int | None,
-    kind: int,
-    numbers: tuple[float, ...],
-    rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
-    sharpened: Tensor,
-    settled: Settled | None = None,
-    share: Share | None = None,
-    look: Tensor | None = None,
-    foretold: Foretold | None = None,
-    asked: Tensor | None = None,
-) -> None:
+def launch_statistics_on_hopper(
+    query: Tensor, key: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...],
+    rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], sharpened: Tensor, settled: Settled | None = None,
+    share: Share | None = None, sample: Tensor | None = None, forecast: Forecast | None = None,
+    counter: Tensor | None = None,
+) -> None:  # fmt: skip
     """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q and what settles, of a share of tiles.
 
-    With an empty entropy no `rows` are filled, but beta if that is not empty too. What `Foretold` counts is added to
-    `look`; with `foretold` nothing is filled where another launch serves. `asked` is a zero to count tickets with.
+    With an empty entropy no `rows` are filled, but beta if that is not empty too. What `Forecast` counts is added to
+    `sample`; with `forecast` nothing is filled where another launch serves. `counter` is a zero, of the work queue.
     """
     batch, heads, length, width = query.shape
-    asked = counter(query.device) if asked is None else asked
+    counter = new_counter(query.device) if counter is None else counter
     share = share or whole(query, CONSUMERS * ROWS)
-    counts, few, _ = foretold or (asked if look is None else look, 0, False)
+    counts, few, _ = forecast or (counter if sample is None else sample, 0, False)
     statistics_kernel[(programs(query, share),)](
         describe(query, ROWS), describe(key, KEYS), *rows, sharpened, numbers or (0.0,),
-        *(settled or (asked, asked)), TAIL[query.dtype], counts, few, asked,
+        *(settled or (counter, counter)), TAIL[query.dtype], counts, few, counter,
         log2_scale(scale), heads, batch * heads, heads_together(query, key), *share, length, key.shape[2], right or 0,
         GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
         COUNT=max(len(numbers), 1), STORE=rows[0].numel() > 0, BETA=rows[4].numel() > 0,
-        SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None, LOOK=look is not None,
-        ROADS=0 if foretold is None else foretold.roads, num_warps=4, maxnreg=96,
+        SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None, SAMPLE=sample is not None,
+        PATHS=0 if forecast is None else forecast.paths, num_warps=4, maxnreg=96,
     )  # fmt: skip
 
 

@@ -1,17 +1,16 @@
-"""Which tile next: a program that stays on its multiprocessor draws tickets, as a post office serves its queue.
+"""The work queue of a persistent kernel: which tile a program takes next.
 
-Ticket t is a tile of queries of one head. The first P tickets are the P programs' own; whoever is done draws the next
-from a counter on the device, so none waits while another has two to go. Tickets are numbered so that some heads come at
-a time, whose keys then stay in the cache, and of those the queries that see the most keys first: the last to be drawn
-are short.
+An item of the queue is a tile of queries of one head. The first P items are the P programs' own; a program that is done
+takes the next from a counter on the device, so none waits while another has two to go. Items are numbered so that a few
+heads come at a time, whose keys then stay in the cache, and of those the queries that see the most keys first: the last
+items are short.
 
-The producer of a program draws, and hands the tile to the consumers in shared memory, with its queries.
+The producer of a program takes an item, and publishes its tile to the consumers in shared memory, with its queries.
 """
 
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -21,11 +20,13 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from sharpmax.torch.device import multiprocessors
+
 CACHED = 2**24  # bytes of keys that programs at work at one time may read: well within the second-level cache
 
 
 class Share(NamedTuple):
-    """Which of a head's tiles are drawn: so many, numbered from 0 but `shift` further from the number `gap` on."""
+    """Which of a head's tiles are queued: so many, numbered from 0 but `shift` further from the number `gap` on."""
 
     tiles: int
     gap: int
@@ -33,10 +34,10 @@ class Share(NamedTuple):
 
 
 @triton.jit
-def place_of(ticket, heads, together, tiles):
+def place_of(item, heads, together, tiles):
     """Return batch·head, and which of its so many tiles."""
-    i_part = ticket // (tiles * together)
-    i_rest = ticket - i_part * tiles * together
+    i_part = item // (tiles * together)
+    i_rest = item - i_part * tiles * together
     abreast = tl.minimum(together, heads - i_part * together)
     return i_part * together + i_rest % abreast, tiles - 1 - i_rest // abreast
 
@@ -54,11 +55,11 @@ _place_of = gluon.jit(place_of.fn)
 
 
 @gluon.jit
-def tile_of(ticket, sizes, order, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
+def tile_of(item, sizes, order, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
     """Return batch·head, tile of 64·C queries (the first begins `skew` before the first query), and blocks of keys."""
     heads, LQ, LK, right = sizes
     together, tiles, gap, shift, skew = order
-    i_bh, i_m = _place_of(ticket, heads, together, tiles)
+    i_bh, i_m = _place_of(item, heads, together, tiles)
     i_m = gl.where(i_m >= gap, i_m + shift, i_m)
     high = LK
     if HAS_RIGHT:
@@ -67,13 +68,13 @@ def tile_of(ticket, sizes, order, C: gl.constexpr, HAS_RIGHT: gl.constexpr):
 
 
 @gluon.jit
-def draw(counter):
-    """Return the next ticket: those below the number of programs were dealt out before."""
+def next_item(counter):
+    """Return the next item: those below the number of programs were given out before."""
     return gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
 
 
 @gluon.jit
-def hand_over(tile, b_tile, n):
+def publish(tile, b_tile, n):
     """Show the n-th tile to the consumers; they see it once the barrier that is arrived at next has ended its phase."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     for i in gl.static_range(3):
@@ -81,7 +82,7 @@ def hand_over(tile, b_tile, n):
 
 
 @gluon.jit
-def handed_over(b_tile, n):
+def published(b_tile, n):
     """Return batch·head, tile and blocks of keys that were shown; where there is no more, blocks are fewer than 0."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     i_bh = gl.max(b_tile.index(n % 2 * 3).load(layout), 0)
@@ -89,7 +90,7 @@ def handed_over(b_tile, n):
     return i_bh, i_m, gl.max(b_tile.index(n % 2 * 3 + 2).load(layout), 0)
 
 
-def counter(device: torch.device) -> Tensor:
+def new_counter(device: torch.device) -> Tensor:
     """Return one zero for a kernel to count with.
 
     Each launch has its own, though filling it takes a microsecond: one that is kept would have to be a stream's own,
@@ -98,15 +99,8 @@ def counter(device: torch.device) -> Tensor:
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 
-@cache
-def multiprocessors(device: torch.device) -> int:
-    """Return how many multiprocessors a Hopper device has; of another kind, none."""
-    properties = torch.cuda.get_device_properties(device)
-    return int(properties.multi_processor_count) if (properties.major, properties.minor) == (9, 0) else 0
-
-
 def programs(query: Tensor, share: Share) -> int:
-    """Return how many programs to launch on a share of each head's tiles: one a multiprocessor, if there is work."""
+    """Return how many programs to launch on a share of each head's tiles: one per multiprocessor, if there is work."""
     return min(query.shape[0] * query.shape[1] * share.tiles, multiprocessors(query.device))
 
 
@@ -115,7 +109,7 @@ def whole(query: Tensor, rows: int) -> Share:
     return Share(-(-query.shape[2] // rows), 0, 0)
 
 
-def tickets(query: Tensor, rows: int) -> int:
+def count_tiles(query: Tensor, rows: int) -> int:
     """Return how many tiles of so many rows there are."""
     batch, heads, length, _ = query.shape
     return batch * heads * -(-length // rows)

@@ -9,8 +9,8 @@ if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch.triton import tiles as tiles
-from tests.torch import shared_memory
-from tests.torch.without_interpreter import printed_by
+from tests.torch.triton import shared_memory
+from tests.torch.triton.without_interpreter import printed_by
 
 H200 = 232_448
 
@@ -21,6 +21,7 @@ def test_the_wider_of_query_and_value_decides():
     assert narrow._replace(BD=256) == wide
 
 
+@pytest.mark.slow
 def test_the_hungriest_kernels_fit_smaller_gpus():
     """As the installed Triton compiles them: see `shared_memory`."""
     found = printed_by(shared_memory)

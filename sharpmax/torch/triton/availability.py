@@ -1,4 +1,6 @@
-"""Whether there is a Triton that runs our kernels."""
+"""Whether Triton can run our kernels, and how. This module can be imported without Triton."""
+
+import os
 
 OLDEST = (3, 6)  # PyTorch 2.10's; before it Gluon, the language of our kernels for Hopper, had other calls
 
@@ -14,3 +16,8 @@ def why_absent() -> str | None:
     if tuple(map(int, found.split(".")[:2])) < OLDEST:
         return f"it needs Triton {'.'.join(map(str, OLDEST))} or later, found {found}"
     return None
+
+
+def interpreted() -> bool:
+    """Tell whether Triton runs kernels as Python on the CPU (TRITON_INTERPRET=1), for tests without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

@@ -1,4 +1,4 @@
-"""The roads of attention without a gradient on Hopper: which is taken, and that each gives the same numbers.
+"""Attention without a gradient on Hopper: which path the sample forecasts, and that each gives the same numbers.
 
 The kernels run as Python here, as themselves on such a GPU.
 """
@@ -15,12 +15,15 @@ from sharpmax.torch import IMPLEMENTATIONS, attention, which_implementation
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from sharpmax.torch.triton.hopper import sharpened, speculation, work_queue
-from sharpmax.torch.triton.policy import kernel_policy
+from sharpmax.torch import dispatch
+from sharpmax.torch.policy_kinds import kernel_policy
+from sharpmax.torch.triton import inference
+from sharpmax.torch.triton.hopper import attention as hopper_attention
+from sharpmax.torch.triton.hopper import speculation, work_queue
 from tests.attention_cases import CASES
-from tests.torch import gluon_as_python
 from tests.torch.budgets import assert_within_budget, naive_attention
 from tests.torch.test_contract import judge_values, tensors
+from tests.torch.triton.hopper import gluon_as_python
 
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
 
@@ -44,77 +47,62 @@ def matched(length, width, *, matches, spread=0, heads=2):
     return q, k, v
 
 
-ROADS = pytest.mark.parametrize(
-    ("matches", "spread", "road"),
+PATHS = pytest.mark.parametrize(
+    ("matches", "spread", "path"),
     [
         (1, 0, "leaders, 0 tiles again"),
         (1, 5, "leaders, 1 tiles again"),
-        (2, 0, "one walk, 0 tiles again"),
-        (2, 5, "one walk, 1 tiles again"),
-        (0, 0, "two walks, 0 tiles again"),
+        (2, 0, "one pass, 0 tiles again"),
+        (2, 5, "one pass, 1 tiles again"),
+        (0, 0, "two passes, 0 tiles again"),
     ],
 )
 
 
+def assert_as_reference(got, q, k, v, *, is_causal=True):
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=is_causal)
+    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+
+
 def follow(monkeypatch):
-    """Look from here on, however little there is to do; each call appends its road, by the tiles each launch drew."""
+    """Sample from here on, however little there is to do; each call appends its path, by the tiles each launch took."""
     taken = []
-    for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
-        monkeypatch.setattr(sharpened, name, 0)
-    walk = sharpened.launch_once
+    for name in ("WORTH_SAMPLING", "WORTH_LEADERS"):
+        monkeypatch.setattr(dispatch, name, 0)
+    launch = hopper_attention.launch_single_pass
 
-    def followed(query, key, value, out, beta, *, foretold, listed=None, **how):
-        walk(query, key, value, out, beta, foretold=foretold, listed=listed, **how)
-        if listed is None:  # the judged walk, not the last
+    def followed(query, key, value, out, beta, *, forecast, listed=None, **how):
+        launch(query, key, value, out, beta, forecast=forecast, listed=listed, **how)
+        if listed is None:  # the judged pass, not the last
             return
-        first, others = (query.shape[0] * query.shape[1] * share.tiles for share in sharpened._shares(query))
-        walked, again = work_queue.tickets(query, 192), int(foretold.counts[2])
-        # Statistics of the first share and of the others, the judged walk, statistics with notes, the walk with beta.
-        zeros = foretold.counts.untyped_storage().nbytes() // 4 - work_queue.tickets(query, 64)  # beside the marks
-        drawn = foretold.counts.as_strided((zeros // 4 - 1,), (4,), 4).tolist()
-        if not foretold.beside:  # no notes are taken
-            drawn.insert(3, drawn.pop())
-        roads = {
+        first, others = (query.shape[0] * query.shape[1] * share.tiles for share in hopper_attention._shares(query))
+        every, again = work_queue.count_tiles(query, 192), int(forecast.counts[2])
+        # Statistics of the first share and of the others, the judged pass, statistics with notes, the pass with beta.
+        zeros = forecast.counts.untyped_storage().nbytes() // 4 - work_queue.count_tiles(query, 64)  # beside the marks
+        taken_by_each = forecast.counts.as_strided((zeros // 4 - 1,), (4,), 4).tolist()
+        if not forecast.has_leaders:  # no notes are taken
+            taken_by_each.insert(3, taken_by_each.pop())
+        paths = {
             "leaders": [first, 0, 0, others, again],
-            "one walk": [first, 0, walked, 0, again],
-            "two walks": [first, others, 0, 0, walked],  # last: with no others, `again` tells it from leaders
+            "one pass": [first, 0, every, 0, again],
+            "two passes": [first, others, 0, 0, every],  # last: with no others, `again` tells it from leaders
         }
-        road = next((road for road, all_of in roads.items() if all_of == drawn), drawn)
-        taken.append(f"{road}, {again} tiles again")
+        path = next((path for path, all_of in paths.items() if all_of == taken_by_each), taken_by_each)
+        taken.append(f"{path}, {again} tiles again")
 
-    monkeypatch.setattr(sharpened, "launch_once", followed)
+    monkeypatch.setattr(hopper_attention, "launch_single_pass", followed)
     return taken
 
 
-def test_pytorchs_kernels_are_tried_fastest_first_and_the_order_is_given_back(monkeypatch):
-    before = torch._C._get_sdp_priority_order()
-    orders = []
-    stock = sharpened.scaled_dot_product_attention
-
-    def noted(*tensors, **options):
-        orders.append(torch._C._get_sdp_priority_order())
-        return stock(*tensors, **options)
-
-    monkeypatch.setattr(sharpened, "scaled_dot_product_attention", noted)
-    q = k = torch.randn(1, 2, 8, 16)
-    sharpened.plain_attention(q, k, k, scale=0.25, right=0)
-    with pytest.raises(RuntimeError):
-        sharpened.plain_attention(q, k[..., :8], k, scale=0.25, right=0)
-    fastest = [backend.value for backend in sharpened.FASTEST_FIRST]
-    assert [order[: len(fastest)] for order in orders] == [fastest, fastest]
-    assert torch._C._get_sdp_priority_order() == before
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_roads_on_the_gpu")
-@ROADS
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_paths_on_the_gpu")
+@PATHS
 @pytest.mark.usefixtures("as_python")
-def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeypatch):
+def test_the_path_is_the_one_that_the_rows_allow(matches, spread, path, monkeypatch):
     taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert taken == [road]
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert taken == [path]
+    assert_as_reference(got, q, k, v)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
@@ -123,12 +111,12 @@ def test_the_road_taken_is_the_one_the_rows_allow(matches, spread, road, monkeyp
 @pytest.mark.parametrize(
     ("length", "keys", "is_causal", "odd"),
     [
-        (1100, 1100, True, 1),  # tiles before the share that is looked at, and behind it
-        (150, 70, False, 0),  # no tile but that share
+        (1100, 1100, True, 1),  # tiles before the sample, and behind it
+        (150, 70, False, 0),  # no tile but the sample
     ],
 )
-def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, odd, monkeypatch):
-    """Of heads that share keys; the last tile is not as the share foretells."""
+def test_every_tile_is_written_on_every_path(matches, length, keys, is_causal, odd, monkeypatch):
+    """Of heads that share keys; the last tile is not as the sample forecasts."""
     taken = follow_everything(monkeypatch)
     q, k, v = matched(length, 64, matches=matches, heads=3)
     k, v = k[:, :1, :keys], v[:, 1:2, :keys]
@@ -137,68 +125,66 @@ def test_every_tile_is_written_on_every_road(matches, length, keys, is_causal, o
         q[0, 2, length - 5 * odd :] *= 0.2
     q, k, v = (x.to(torch.float16) for x in (q, k, v))
     got = attention(q, k, v, is_causal=is_causal, implementation="hybrid")
-    road, again = ("two walks", "leaders", "one walk")[matches], odd if matches else 0
-    assert taken == [f"{road}, {again} tiles again"]
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=is_causal)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    path, again = ("two passes", "leaders", "one pass")[matches], odd if matches else 0
+    assert taken == [f"{path}, {again} tiles again"]
+    assert_as_reference(got, q, k, v, is_causal=is_causal)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
 @pytest.mark.usefixtures("as_python")
-@pytest.mark.parametrize(("matches", "road"), [(1, "leaders"), (2, "one walk")])
-def test_rows_that_the_first_do_not_foretell_are_walked_with_beta(matches, road, monkeypatch):
+@pytest.mark.parametrize(("matches", "path"), [(1, "leaders"), (2, "one pass")])
+def test_rows_unlike_the_sample_are_computed_again(matches, path, monkeypatch):
     """All of them, from the middle on."""
     taken = follow_everything(monkeypatch)
     (q, k, v), (spread, _, _) = (matched(1100, 64, matches=n) for n in (matches, 0))
     q[:, :, 550:] = spread[:, :, 550:]
     q, k, v = (x.to(torch.float16) for x in (q, k, v))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert taken == [f"{road}, 8 tiles again"]  # of 192 queries, 4 of each head
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert taken == [f"{path}, 8 tiles again"]  # of 192 queries, 4 of each head
+    assert_as_reference(got, q, k, v)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
 @pytest.mark.usefixtures("as_python")
-def test_a_large_call_looks_at_its_rows_but_keeps_no_leaders(monkeypatch):
-    monkeypatch.setattr(sharpened, "LARGE", 0)
+def test_a_large_call_samples_its_rows_but_keeps_no_leaders(monkeypatch):
+    monkeypatch.setattr(dispatch, "LARGE", 0)
     taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=1))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert taken == ["one walk, 0 tiles again"]
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert taken == ["one pass, 0 tiles again"]
+    assert_as_reference(got, q, k, v)
 
 
-ON_THE_ROADS = [
+ON_THE_PATHS = [
     replace(case, queries=7 * case.queries, keys=7 * case.keys, width=64, value_width=64)
     for case in CASES
     if kernel_policy(case.policy) and not any((case.mask, case.bias, case.window, case.softcap, case.sinks))
 ]
-GUESSES = {"leaders": (2, 0), "one walk": (1, math.inf), "two walks": (-1, 0)}  # FEW and WORTH_LEADERS
+GUESSES = {"leaders": (2, 0), "one pass": (1, math.inf), "two passes": (-1, 0)}  # FEW and WORTH_LEADERS
 
 
 @pytest.mark.usefixtures("on_hopper")
-@pytest.mark.parametrize("case", ON_THE_ROADS, ids=lambda case: case.name)
-@pytest.mark.parametrize("road", GUESSES)
-def test_contract_of_every_road(road, case, monkeypatch):
-    """Whatever was foretold, and however wrongly, the output is within the budget."""
+@pytest.mark.parametrize("case", ON_THE_PATHS, ids=lambda case: case.name)
+@pytest.mark.parametrize("path", GUESSES)
+def test_contract_of_every_path(path, case, monkeypatch):
+    """Whatever was forecast, and however wrongly, the output is within the budget."""
     taken = follow_everything(monkeypatch)
-    for name, value in zip(("FEW", "WORTH_LEADERS"), GUESSES[road], strict=True):
-        monkeypatch.setattr(sharpened, name, value)
+    few, worth_leaders = GUESSES[path]
+    monkeypatch.setattr(hopper_attention, "FEW", few)
+    monkeypatch.setattr(dispatch, "WORTH_LEADERS", worth_leaders)
     policy, arrays = kernel_policy(case.policy), tensors(case, torch.float16)
     query, key, value = (arrays[name].detach() for name in ("query", "key", "value"))
-    got = sharpened.attend_sharpened(
+    got = inference.attend_sharpened(
         query, key, value, scale=case.scale or 64**-0.5, right=0 if case.is_causal else None, kind=policy.kind,
         numbers=policy.numbers,
     )  # fmt: skip
     judge_values(case, torch.float16, got, None)
-    assert taken[0].startswith(road)
+    assert taken[0].startswith(path)
 
 
 @pytest.mark.usefixtures("on_hopper")
 @pytest.mark.parametrize("queries", [70, 300, 450])
-def test_more_keys_than_queries_walk_too(queries, monkeypatch):
+def test_more_keys_than_queries(queries, monkeypatch):
     """A stretch of a long prompt, which PyTorch's causal kernels would align with the first key."""
     taken = follow_everything(monkeypatch)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -207,15 +193,14 @@ def test_more_keys_than_queries_walk_too(queries, monkeypatch):
     if device == "cuda":
         assert which_implementation(q, k, v, is_causal=True).implementation == choice
     got = attention(q, k, v, is_causal=True, implementation=choice)
-    assert taken == ["two walks, 0 tiles again"]
-    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=PAPER, is_causal=True)
-    torch.testing.assert_close(got.double(), wanted, rtol=5e-3, atol=5e-3)
+    assert taken == ["two passes, 0 tiles again"]
+    assert_as_reference(got, q, k, v)
 
 
-@pytest.mark.parametrize("roads", [1, 2])
+@pytest.mark.parametrize("paths", [1, 2])
 @pytest.mark.parametrize(("needy", "loose", "marks"), [(3, 3, set()), (0, 3, {2}), (3, 0, {1}), (0, 0, {1})])
-def test_tickets_of_marked_tiles_are_listed_once(needy, loose, marks, roads):
-    """More than one program lists; which mark counts is the road's."""
+def test_marked_tiles_are_listed_once(needy, loose, marks, paths):
+    """More than one program lists; which mark counts is the path's."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     heads, length, together = 5, 192 * 300 + 10, 2
     place_of = gluon_as_python.as_python(work_queue.place_of)
@@ -223,24 +208,24 @@ def test_tickets_of_marked_tiles_are_listed_once(needy, loose, marks, roads):
     marked = torch.randint(0, 30, (heads, -(-length // 64)), generator=generator)  # 0, 1 and 2 are met, most are not
     query, listed = torch.empty(1, heads, length, 1, device=device), torch.full((heads * 301,), -1, device=device)
     counts = torch.tensor([needy, loose, 0, 0], dtype=torch.int32, device=device)
-    listed, foretold = listed.int(), speculation.Foretold(counts, 2, roads == 2)
-    speculation.launch_list(query, marked.int().to(device), listed, foretold, together=together)
-    if roads == 1:
+    listed, forecast = listed.int(), speculation.Forecast(counts, 2, paths == 2)
+    speculation.launch_list(query, marked.int().to(device), listed, forecast, together=together)
+    if paths == 1:
         marks = {2} if needy == 0 else set()
     wanted = []
-    for ticket in range(heads * 301):
-        head, tile = (int(i) for i in place_of(torch.tensor(ticket), heads, together, 301))
+    for item in range(heads * 301):
+        head, tile = (int(i) for i in place_of(torch.tensor(item), heads, together, 301))
         first = tile * 3 - (301 * 3 - marked.shape[1])
         if marks & set(marked[head, max(first, 0) : first + 3].tolist()):
-            wanted.append(ticket)
+            wanted.append(item)
     assert sorted(listed[: int(counts[2])].tolist()) == wanted
     assert bool(wanted) == bool(marks)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter runs the leaders")
 @pytest.mark.usefixtures("as_python")
-@pytest.mark.parametrize(("behind", "beta", "road"), [(8, 1, "one walk"), (10, 1, "leaders"), (10, 0.5, "two walks")])
-def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, road, monkeypatch):
+@pytest.mark.parametrize(("behind", "beta", "path"), [(8, 1, "one pass"), (10, 1, "leaders"), (10, 0.5, "two passes")])
+def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, path, monkeypatch):
     """A key of large values is some way behind each row's leader, or comes closer by a beta below 1."""
     taken = follow_everything(monkeypatch)
     _, k, v = matched(128, 64, matches=0, heads=1)
@@ -250,54 +235,47 @@ def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, ro
     q[..., 0], k[0, 0, 0] = 40 - behind, 8 * torch.eye(64)[0]
     v[0, 0, 0] *= 40
     arrays = {"query": q.half(), "key": k.half(), "value": v.half(), "bias": None, "mask": None, "sinks": None}
-    options = {
-        "scale": None,
-        "softcap": None,
-        "window": None,
-        "is_causal": False,
-        "policy": Table((0, 9), (beta, beta)),
-    }
+    policy = Table((0, 9), (beta, beta))
+    options = {**dict.fromkeys(("scale", "softcap", "window")), "is_causal": False, "policy": policy}
     tensors = [arrays[name] for name in ("query", "key", "value")]
-    got = attention(*tensors, policy=options["policy"], implementation="hybrid")
+    got = attention(*tensors, policy=policy, implementation="hybrid")
     exact = reference_attention(*(x.double() for x in tensors), policy=Constant(beta))
     assert_within_budget("output", got, exact, naive_attention(arrays, options)[0])
-    assert taken[0].startswith(road)
+    assert taken[0].startswith(path)
 
 
 def follow_everything(monkeypatch):
     """The same of calls that the kernels are not the fastest for, too."""
-    monkeypatch.setattr(sharpened, "serves", lambda query, key: True)
+    monkeypatch.setattr(dispatch, "statistics_on_hopper", lambda query, key: True)
     return follow(monkeypatch)
 
 
 @NUMPY_WARNS
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
-@pytest.mark.parametrize(("matches", "road"), [(1, "leaders, 1 tiles again"), (2, "one walk, 0 tiles again")])
+@pytest.mark.parametrize(("matches", "path"), [(1, "leaders, 1 tiles again"), (2, "one pass, 0 tiles again")])
 @pytest.mark.usefixtures("as_python")
-def test_on_every_road_a_nan_stays_one(matches, road, monkeypatch):
+def test_on_every_path_a_nan_stays_one(matches, path, monkeypatch):
     taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches))
     q[0, 1, 290, 0] = torch.nan
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
-    assert taken == [road]
+    assert taken == [path]
     assert got.isnan().any(-1).nonzero().tolist() == [[0, 1, 290]]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu(capability=(9, 0))
 @pytest.mark.parametrize("width", [64, 128])
-@ROADS
-def test_roads_on_the_gpu(matches, spread, road, width, monkeypatch):
-    """The same roads by the kernels themselves, thrice with the same bits, and by a graph captured on another."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("written for Hopper")
+@PATHS
+def test_paths_on_the_gpu(matches, spread, path, width, monkeypatch):
+    """The same paths by the kernels themselves, thrice with the same bits, and by a graph captured on another."""
     q, k, v = (x.to("cuda", torch.bfloat16) for x in matched(2500, width, matches=matches, spread=spread, heads=24))
     others = [[x.to("cuda", torch.bfloat16) for x in matched(2500, width, matches=n, heads=24)] for n in (0, 1, 2)]
     with monkeypatch.context() as patch:
         taken = follow(patch)
         got = attention(q, k, v, is_causal=True)
-        assert taken == [road]
-    for name in ("WORTH_LOOKING", "WORTH_LEADERS"):
-        monkeypatch.setattr(sharpened, name, 0)
+        assert taken == [path]
+    for name in ("WORTH_SAMPLING", "WORTH_LEADERS"):
+        monkeypatch.setattr(dispatch, name, 0)
     inputs = [x.clone() for x in others[matches - 1]]
     for _ in range(2):
         poison = torch.full_like(q, torch.nan)  # the next call's output will lie there

@@ -4,7 +4,7 @@ A product on the tensor cores (HGMMA) takes its tiles of shared memory by descri
 12.8 sets some of them in front of one loop for the loop after it too, and where the first has no turn the second
 multiplies with whatever the register held. So: on every way to a product, everything its descriptors are in is set.
 
-    python tests/torch/machine_code.py        prints, for each kernel, its products and those not set, as JSON
+As a script it prints, for each kernel or those named, its products and those not set, as JSON.
 """
 
 import json
@@ -91,7 +91,7 @@ def _reaches_start(code: Code, before: list[list[int]], product: int, register: 
     return False
 
 
-def compiled(kernel, types, constants, *, maxnreg) -> Code:
+def compiled(kernel, types, constants, maxnreg) -> Code:
     """Compile a Gluon kernel for Hopper and return its machine code."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -114,7 +114,7 @@ def compiled(kernel, types, constants, *, maxnreg) -> Code:
 
 
 def our_kernels():
-    """Compile each kernel for Hopper, at each width, causal; by name."""
+    """Return what `compiled` takes of each kernel for Hopper, at each width, causal; by name."""
     from triton.experimental.gluon import language as gl
 
     from sharpmax.torch.triton.hopper import single_pass as once
@@ -124,7 +124,8 @@ def our_kernels():
     numbers |= {"scale_log2": "fp32", "tail": "fp32", "numbers": ("fp32",) * 8}
     rows = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
     numbers |= {**dict.fromkeys(rows, "*fp32"), "sharpened": "*bf16", "out": "*bf16"}
-    numbers |= dict.fromkeys(("leaders", "marks", "counts", "listed", "asked"), "*i32")
+    numbers |= dict.fromkeys(("leaders", "marks", "counts", "listed", "counter"), "*i32")
+    kernels = {}
     for width in (64, 128):
 
         def tile(rows, width=width):
@@ -135,18 +136,16 @@ def our_kernels():
         shared = {"GROUPS": 1, "D": width, "HAS_RIGHT": True}
         policy = {"KIND": 1, "COUNT": 8, "SHARPENED": True, "STAGES": statistics.STAGES[width]}
         for notes in (True, False):
-            how = {"STORE": not notes, "BETA": True, "SETTLE": notes, "LOOK": notes, "ROADS": 2 * notes}
-            yield (
-                f"statistics {width}{', with notes' if notes else ''}",
-                compiled(statistics.statistics_kernel, types, {**shared, **policy, **how}, maxnreg=96),
-            )
+            how = {"STORE": not notes, "BETA": True, "SETTLE": notes, "SAMPLE": notes, "PATHS": 2 * notes}
+            name = f"statistics {width}{', with notes' if notes else ''}"
+            kernels[name] = (statistics.statistics_kernel, types, {**shared, **policy, **how}, 96)
         for kind in (0, 1):
-            how = {"KIND": kind, "COUNT": 8, "ROADS": 2, "STAGES": once.STAGES[width]}
-            yield (
-                f"one walk {width}{', judged' if kind else ''}",
-                compiled(once.once_kernel, types, {**shared, **how}, maxnreg=128),
-            )
+            how = {"KIND": kind, "COUNT": 8, "PATHS": 2, "STAGES": once.STAGES[width]}
+            name = f"one pass {width}{', judged' if kind else ''}"
+            kernels[name] = (once.single_pass_kernel, types, {**shared, **how}, 128)
+    return kernels
 
 
 if __name__ == "__main__":
-    json.dump({name: (len(products(code)), unset(code)) for name, code in our_kernels()}, sys.stdout)
+    codes = {name: compiled(*how) for name, how in our_kernels().items() if name in (sys.argv[1:] or [name])}
+    json.dump({name: (len(products(code)), unset(code)) for name, code in codes.items()}, sys.stdout)

@@ -1,6 +1,6 @@
 """Compiles our Triton kernels for GPUs that are not here, and tells how much shared memory a program of each takes.
 
-python tests/torch/shared_memory.py       prints, for the hungriest of each GPU, bytes taken and to be had, as JSON
+As a script it prints, for the hungriest kernels, bytes taken and to be had, as JSON.
 """
 
 import json

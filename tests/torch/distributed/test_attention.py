@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 from sharpmax import EntropyTarget, reference_attention
 from sharpmax.torch.distributed.attention import context_parallel_attention
-from tests.torch.on_gloo_processes import CASES, LENGTHS, run
+from tests.torch.distributed.on_gloo_processes import CASES, LENGTHS, run
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 SHARED = {"gradient of sinks"}  # every process holds a copy, and its share of the gradient
 
 

@@ -1,4 +1,4 @@
-"""The kernels for Hopper: as Python here, as themselves on such a GPU. The roads made of them: test_roads.py."""
+"""The kernels for Hopper: as Python here, as themselves on such a GPU. The paths made of them: test_attention.py."""
 
 import math
 
@@ -11,13 +11,15 @@ from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
+from sharpmax.torch import dispatch
+from sharpmax.torch.policy_kinds import kernel_policy
 from sharpmax.torch.triton import statistics
-from sharpmax.torch.triton.hopper import sharpened, work_queue
+from sharpmax.torch.triton.hopper import attention as hopper_attention
 from sharpmax.torch.triton.hopper import single_pass as once
 from sharpmax.torch.triton.hopper import statistics as hopper
-from sharpmax.torch.triton.policy import kernel_policy
-from tests.torch import gluon_as_python, machine_code
-from tests.torch.without_interpreter import printed_by
+from sharpmax.torch.triton.hopper import work_queue
+from tests.torch.triton.hopper import gluon_as_python, machine_code
+from tests.torch.triton.without_interpreter import printed_by
 
 POLICY = kernel_policy(PAPER)
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
@@ -31,11 +33,11 @@ def judging(query):
     return out, beta, once.Judged(POLICY.kind, POLICY.numbers, marks)
 
 
-def check_one_walk(query, key, value, *, right):
+def check_one_pass(query, key, value, *, right):
     """Plain attention, the beta of its rows and the tiles marked, and attention with a beta: against the reference."""
     wide, scale = [x.double() for x in (query, key, value)], query.shape[3] ** -0.5
     out, beta, judged = judging(query)
-    once.launch_once(query, key, value, out, beta, scale=scale, right=right, judged=judged)
+    once.launch_single_pass(query, key, value, out, beta, scale=scale, right=right, judged=judged)
     exact = reference_attention(*wide, policy=Constant(1.0), is_causal=right == 0)
     _, stats = reference_attention(*wide, policy=PAPER, is_causal=right == 0, return_stats=True)
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()  # weights are rounded to bfloat16
@@ -44,7 +46,7 @@ def check_one_walk(query, key, value, *, right):
     assert torch.equal(judged.marks, tiles * 2)
     out = torch.full_like(query, torch.nan)
     beta = 0.5 + torch.rand(query.shape[:3], generator=torch.Generator().manual_seed(0)).to(query.device)
-    once.launch_once(query, key, value, out, beta, scale=scale, right=right)
+    once.launch_single_pass(query, key, value, out, beta, scale=scale, right=right)
     exact = reference_attention(wide[0] * beta[..., None], *wide[1:], policy=Constant(1.0), is_causal=right == 0)
     assert (out.double() - exact).norm() <= 4e-3 * exact.norm()
 
@@ -55,28 +57,36 @@ def inputs(batch, heads, key_heads, length, keys, width, spread=3.0):
     return (spread * q).to(torch.bfloat16), k.to(torch.bfloat16)
 
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CASES = [
+    ((1, 2, 1, 600, 600, 64), 0),  # two heads on one of keys
+    ((2, 1, 1, 70, 600, 128), 0),
+    ((1, 2, 2, 130, 257, 64), None),
+    ((1, 1, 1, 300, 100, 64), 0),  # the first queries see no key
+    ((1, 1, 1, 1, 1, 64), 0),
+    ((1, 1, 1, 256, 256, 64), None),  # whole blocks: none is masked
+    ((1, 1, 1, 256, 256, 128), 0),  # and some only because no query is there
+    ((3, 1, 1, 300, 300, 128), 0),  # heads that do not come all at a time
+]
 SHAPES = pytest.mark.parametrize(
-    ("shape", "right"),
+    ("shape", "right"),  # on the chip, every shape of either width
     [
-        ((1, 2, 1, 600, 600, 64), 0),  # two heads on one of keys
-        ((2, 1, 1, 70, 600, 128), 0),
-        ((1, 2, 2, 130, 257, 64), None),
-        ((1, 1, 1, 300, 100, 64), 0),  # the first queries see no key
-        ((1, 1, 1, 1, 1, 64), 0),
-        ((1, 1, 1, 256, 256, 64), None),  # whole blocks: none is masked
-        ((1, 1, 1, 256, 256, 128), 0),  # and some only because no query is there
-        ((3, 1, 1, 300, 300, 128), 0),  # heads that do not come all at a time
+        ((*shape[:5], width), right)
+        for shape, right in CASES
+        for width in ((64, 128) if DEVICE == "cuda" else shape[5:])
     ],
 )
 
 
 @SHAPES
-@pytest.mark.usefixtures("as_python")
+@pytest.mark.usefixtures("on_hopper")
 def test_statistics_equal_the_reference(shape, right):
-    q, k = inputs(*shape)
-    rows = entropy, logsumexp, log2_sum, maximum, beta, _ = [torch.full(q.shape[:3], torch.nan) for _ in range(6)]
-    sharpened = torch.full(q.shape, torch.nan, dtype=q.dtype)
-    hopper.launch_on_hopper(
+    q, k = (x.to(DEVICE) for x in inputs(*shape))
+    rows = entropy, logsumexp, log2_sum, maximum, beta, _ = [
+        torch.full(q.shape[:3], torch.nan, device=DEVICE) for _ in range(6)
+    ]
+    sharpened = torch.full_like(q, torch.nan)
+    hopper.launch_statistics_on_hopper(
         q, k, scale=q.shape[3] ** -0.5, right=right, kind=POLICY.kind, numbers=POLICY.numbers, rows=tuple(rows),
         sharpened=sharpened,
     )  # fmt: skip
@@ -92,10 +102,10 @@ def test_statistics_equal_the_reference(shape, right):
 
 
 @SHAPES
-@pytest.mark.usefixtures("as_python")
-def test_one_walk_equals_the_reference(shape, right):
-    q, k = inputs(*shape)
-    check_one_walk(q, k, k.flip(2), right=right)
+@pytest.mark.usefixtures("on_hopper")
+def test_one_pass_equals_the_reference(shape, right):
+    q, k = (x.to(DEVICE) for x in inputs(*shape))
+    check_one_pass(q, k, k.flip(2), right=right)
 
 
 @pytest.mark.usefixtures("as_python")
@@ -105,29 +115,27 @@ def test_a_nan_poisons_its_own_row_alone():
     q[0, 0, 70, 0] = torch.nan
     rows = tuple(torch.zeros(q.shape[:3]) for _ in range(6))
     leaders, marks = (torch.zeros(n, dtype=torch.int32) for n in (256, 4))
-    hopper.launch_on_hopper(
+    hopper.launch_statistics_on_hopper(
         50 * q, k, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers, rows=rows,
         sharpened=torch.empty_like(q), settled=hopper.Settled(leaders, marks),
     )  # fmt: skip
     out, beta, judged = judging(q)
-    once.launch_once(q, k, k, out, beta, scale=0.125, right=0, judged=judged)
+    once.launch_single_pass(q, k, k, out, beta, scale=0.125, right=0, judged=judged)
     for name, got in zip(("entropy", "logsumexp", "log2_sum", "maximum"), rows[:4], strict=True):
         assert got.isnan().nonzero().tolist() == [[0, 0, 70]], name
     assert out.isnan().any(-1).nonzero().tolist() == [[0, 0, 70]]
     assert marks[1] == 1  # 64 queries a tile
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu(capability=(9, 0))
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
     """Which kernel ran is counted; output and statistics against float64."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("written for Hopper")
     launches = []
-    launch = hopper.launch_on_hopper
-    for module in (statistics, sharpened):
-        monkeypatch.setattr(module, "launch_on_hopper", lambda *a, **k: launches.append(1) or launch(*a, **k))
+    name, launch = "launch_statistics_on_hopper", hopper.launch_statistics_on_hopper
+    for module in (statistics, hopper_attention):
+        monkeypatch.setattr(module, name, lambda *a, **k: launches.append(1) or launch(*a, **k))
     q, k = (x.cuda() for x in inputs(1, 12, 12, 4100, 4100, width))
     stats = row_stats(q, k, is_causal=is_causal)
     out = attention(q, k, k, is_causal=is_causal)
@@ -140,37 +148,41 @@ def test_serves_long_rows_on_the_gpu(width, is_causal, monkeypatch):
 
 @pytest.mark.parametrize("heads", [1, 3, 5])
 @pytest.mark.parametrize("length", [1, 300, 1100, 2048, 5000])
-def test_every_tile_of_every_head_is_drawn_once(length, heads):
+def test_every_tile_of_every_head_is_taken_once(length, heads):
     """By the launch that looks or by the others; and a tile's blocks hold the keys that its last query sees."""
     tile_of = gluon_as_python.as_python(work_queue.tile_of)
     query, tiles = torch.empty(1, heads, length, 1), -(-length // 256)
     for together in (1, 2, heads):
         drawn = []
-        for share in sharpened._shares(query):
-            for ticket in range(heads * share.tiles):
+        for share in hopper_attention._shares(query):
+            for item in range(heads * share.tiles):
                 order = (together, *share, 0)
-                i_bh, i_m, blocks = tile_of(ticket, (heads, length, length, 0), order, 4, True)
+                i_bh, i_m, blocks = tile_of(item, (heads, length, length, 0), order, 4, True)
                 assert blocks == -(-min(256 * (int(i_m) + 1), length) // 128)
                 drawn.append((int(i_bh), int(i_m)))
         assert sorted(drawn) == [(head, tile) for head in range(heads) for tile in range(tiles)]
 
 
-def test_a_head_beyond_32_bits_is_not_walked():
+def test_a_head_beyond_32_bits_is_left_to_others(monkeypatch):
     longest, longer = (torch.empty(1, dtype=torch.bfloat16).expand(1, 1, 2**24 + n, 128) for n in (0, 1))
-    assert once.walks(longest, longest)
-    assert not once.walks(longer, longer)
+    monkeypatch.setattr(dispatch, "statistics_on_hopper", lambda query, key: True)
+    assert dispatch.attention_on_hopper(longest, longest, longest)
+    assert not dispatch.attention_on_hopper(longer, longer, longer)
 
 
-def test_every_launch_counts_its_own_tickets():
-    one, other = (work_queue.counter(torch.device("cpu")) for _ in range(2))
+def test_dispatch_knows_the_tile_of_the_statistics_kernel():
+    assert dispatch.STATISTICS_TILE == hopper.CONSUMERS * hopper.ROWS
+    assert dispatch.SHORTEST.keys() == hopper.STAGES.keys() == once.STAGES.keys()
+
+
+def test_every_launch_has_its_own_counter():
+    one, other = (work_queue.new_counter(torch.device("cpu")) for _ in range(2))
     one += 1
     assert int(other) == 0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_captured_graph_and_two_streams_count_their_own_tickets_on_the_gpu():
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("written for Hopper")
+@pytest.mark.gpu(capability=(9, 0))
+def test_a_captured_graph_and_two_streams_have_their_own_counters_on_the_gpu():
     q, k = (x.cuda() for x in inputs(1, 24, 24, 2500, 2500, 128))
     wanted = row_stats(q, k, is_causal=True).entropy
     graph = torch.cuda.CUDAGraph()
@@ -190,36 +202,6 @@ def test_a_captured_graph_and_two_streams_count_their_own_tickets_on_the_gpu():
         assert all(torch.equal(got, wanted) for got in (captured, *found))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("width", [64, 128])
-@SHAPES
-def test_one_walk_equals_the_reference_on_the_gpu(shape, right, width):
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("written for Hopper")
-    q, k = (x.cuda() for x in inputs(*shape[:5], width))
-    check_one_walk(q, k, k.flip(2), right=right)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("width", [64, 128])
-@SHAPES
-def test_statistics_equal_the_reference_on_the_gpu(shape, right, width):
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("written for Hopper")
-    q, k = (x.cuda() for x in inputs(*shape[:5], width))
-    rows = tuple(torch.full(q.shape[:3], torch.nan, device="cuda") for _ in range(6))
-    sharpened = torch.full_like(q, torch.nan)
-    hopper.launch_on_hopper(
-        q, k, scale=width**-0.5, right=right, kind=POLICY.kind, numbers=POLICY.numbers, rows=rows, sharpened=sharpened
-    )
-    wide = [x.double() for x in (q, k, k)]
-    _, exact = reference_attention(*wide, policy=PAPER, is_causal=right == 0, return_stats=True)
-    torch.testing.assert_close(rows[0].double(), exact.entropy, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(rows[1].double(), exact.logsumexp, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(rows[4].double(), exact.inverse_temperature, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(sharpened.float(), (q.float() * rows[4][..., None]).to(q.dtype).float())
-
-
 LISTING = """
         /*0000*/ @!P0 BRA 0x0030 ;
         /*0010*/ UMOV UR12, UR14 ;
@@ -236,10 +218,11 @@ def test_a_register_that_one_way_does_not_set_is_found():
     assert not machine_code.unset(machine_code.read(LISTING.replace("@!P0 BRA 0x0030", "NOP")))
 
 
-def test_every_product_has_its_descriptors_set():
+@pytest.mark.parametrize("names", [["one pass 64"], pytest.param([], marks=pytest.mark.slow)], ids=["one", "every"])
+def test_every_product_has_its_descriptors_set(names):
     """In the machine code that the installed Triton makes for Hopper: see `machine_code`."""
-    found = printed_by(machine_code)
-    assert len(found) == 8
+    found = printed_by(machine_code, *names)
+    assert list(found) == names or len(found) == 8
     for kernel, (products, unset) in found.items():
         assert products > 0, kernel
         assert not unset, kernel

@@ -18,8 +18,8 @@ if "hybrid" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch.documents import documents_of
+from sharpmax.torch.policy_kinds import kernel_policy
 from sharpmax.torch.triton import operators
-from sharpmax.torch.triton.policy import kernel_policy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUMBERS = kernel_policy(PAPER)
@@ -286,19 +286,18 @@ def test_sizes_as_bounds():
     assert all(x.dtype == torch.int32 for x in documents[:3])
 
 
-NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LIKE_CLRS = [33, 700, 64, 128, 1, 1934, 65, 191, 63, 129, 40, 512]
 """Shorter than a tile of the kernels, as long, longer, and over many."""
 
 
-@NEEDS_GPU
+@pytest.mark.gpu
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize(
     "policy",
     [PAPER, detach(PAPER), Constant(1.0), LengthScaled.ssmax(0.4)],
     ids=["paper", "detached", "plain", "ssmax"],
 )
-def test_the_whole_road_on_the_gpu(policy, width, monkeypatch):
+def test_the_whole_path_on_the_gpu(policy, width, monkeypatch):
     """Unasked, in bfloat16: no worse than twice the same documents one by one, against float64."""
     tensors = packed(LIKE_CLRS, torch.bfloat16, heads=6, width=width, by_item=True)
     marks = torch.tensor([0, *accumulate(LIKE_CLRS)], device="cuda")
@@ -316,7 +315,7 @@ def test_the_whole_road_on_the_gpu(policy, width, monkeypatch):
         assert (theirs - wanted).norm() <= 2e-2 * wanted.norm(), name
 
 
-@NEEDS_GPU
+@pytest.mark.gpu
 def test_gradients_lie_as_their_tensors_do_on_the_gpu():
     tensors = packed(LIKE_CLRS, torch.bfloat16, heads=6, width=64, by_item=True)
     marks = torch.tensor([0, *accumulate(LIKE_CLRS)], device="cuda")

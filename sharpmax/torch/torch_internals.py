@@ -1,0 +1,78 @@
+"""Every private call of PyTorch that we make, in one place: what to check against a new version.
+
+Each is a plain alias, or the thinnest function, so that nothing is paid for the indirection.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+sdp_priority_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
+"""Return the order in which `scaled_dot_product_attention` tries its backends, for the whole process."""
+
+set_sdp_priority_order: Callable[[list[int]], None] = torch._C._set_sdp_priority_order
+
+
+def flash_attention_with_logsumexp_cpu(*tensors: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Attend on a CPU; return the output and the logsumexp."""
+    output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        *tensors, 0.0, is_causal, scale=scale
+    )
+    return output, logsumexp
+
+
+def efficient_attention_with_logsumexp(*tensors: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Attend on a GPU; return the output and the logsumexp, whose rows may be padded."""
+    output, logsumexp, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+        *tensors, None, True, 0.0, is_causal, scale=scale
+    )
+    return output, logsumexp
+
+
+def causal_flash_attention_varlen(*tensors: Tensor, cumulative: Tensor, longest: int, scale: float) -> Tensor:
+    """Attend causally within each document of packed query, key and value (T, heads, width).
+
+    The public `torch.nn.attention.varlen` of PyTorch 2.10 has no scale and no grouped heads, and later ones name their
+    arguments otherwise.
+    """
+    output: Tensor = torch.ops.aten._flash_attention_forward(
+        *tensors, cumulative, cumulative, longest, longest, 0.0, True, False, scale=scale
+    )[0]
+    return output
+
+
+def function_of(operator: Any) -> Callable[..., Any]:
+    """Return the Python function that a custom operator was made of."""
+    function: Callable[..., Any] = operator._init_fn
+    return function
+
+
+def is_traced(*arguments: Any) -> bool:
+    """Tell whether a mode, a transform, a tracer or a tensor of another kind must see the operator itself."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or any(isinstance(x, Tensor) and type(x) not in (Tensor, torch.nn.Parameter) for x in arguments)
+    )
+
+
+def in_forward_mode() -> bool:
+    """Tell whether forward-mode derivatives are being taken of anything."""
+    return forward_ad._current_level >= 0
+
+
+def has_tangent(*tensors: Tensor | None) -> bool:
+    """Tell whether one of the tensors has a forward-mode derivative."""
+    tangents = (forward_ad.unpack_dual(t).tangent for t in tensors if t is not None)  # type: ignore[no-untyped-call]
+    return any(tangent is not None for tangent in tangents)
+
+
+def functional_transforms() -> list[str]:
+    """Return the transforms of torch.func at work, by name; torch.compile sees through them by itself."""
+    if torch.compiler.is_compiling():
+        return []
+    return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or []]

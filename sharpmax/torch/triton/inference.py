@@ -1,0 +1,66 @@
+"""Attention without a gradient, by a policy that is numbers: launch the kernels that `dispatch` chooses.
+
+The operators call this, because only there are the tensors at hand under a tracer too.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sharpmax.torch import plan as paths
+from sharpmax.torch.dispatch import path_of_fused, path_of_sharpened
+from sharpmax.torch.sdpa import plain_attention
+from sharpmax.torch.triton.decode import launch_decode
+from sharpmax.torch.triton.forward import launch_fused
+from sharpmax.torch.triton.hopper.attention import attend_on_hopper
+from sharpmax.torch.triton.statistics import launch_statistics
+
+
+def attend_fused(
+    query: Tensor, key: Tensor, value: Tensor, *, left: int | None, right: int | None, mask: Tensor | None,
+    softcap: float | None, sinks: Tensor | None, store: bool, **how: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the output (B, H, Lq, Dv) and entropy, logsumexp, maximum, beta, which are empty unless `store`."""
+    is_bare = mask is None and softcap is None and sinks is None
+    path = path_of_fused(query, key, value, left=left, right=right, is_bare=is_bare, store=store)
+    logits: dict[str, Any] = {"mask": mask, "softcap": softcap, "sinks": sinks}
+    if path == paths.DECODE:
+        return launch_decode(query, key, value, store=store, **logits, **how)
+    if path == paths.FUSED:
+        return launch_fused(query, key, value, left=left, right=right, store=store, **logits, **how)
+    none = query.new_empty(0, dtype=torch.float32)
+    output = attend_on_hopper(path, query, key, value, right=right, **how)
+    return output, none, none.clone(), none.clone(), none.clone()  # an operator's outputs share no memory
+
+
+def attend_sharpened(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, **how: Any
+) -> Tensor:
+    """Return softmax(beta(H)·e)·v (B, H, Lq, D); value is as wide as query, and causal queries are as many as keys."""
+    path = path_of_sharpened(query, key, value)
+    if path == paths.SHARPENED_QUERY:
+        return _by_stock_attention(query, key, value, query.new_empty(query.shape), scale=scale, right=right, **how)
+    if path != paths.SHARPENED_QUERY_PER_HEAD:
+        return attend_on_hopper(path, query, key, value, scale=scale, right=right, **how)
+    # The beta·q of one key head is kept where its output will be: no second query in memory.
+    output = query.new_empty(query.shape)
+    groups = query.shape[1] // key.shape[1]
+    for b in range(key.shape[0]):
+        for h in range(key.shape[1]):
+            of_batch, heads = slice(b, b + 1), slice(h * groups, (h + 1) * groups)
+            q, out = query[of_batch, heads], output[of_batch, heads]
+            k, v = key[of_batch, h : h + 1], value[of_batch, h : h + 1]
+            out.copy_(_by_stock_attention(q, k, v, out, scale=scale, right=right, **how))
+    return output
+
+
+def _by_stock_attention(
+    query: Tensor, key: Tensor, value: Tensor, sharpened: Tensor, *, scale: float, right: int | None, **how: Any
+) -> Tensor:
+    """Write beta·q into `sharpened`, contiguous, and attend to it plainly."""
+    launch_statistics(
+        query, key, scale=scale, left=None, right=right, row_scale=None, variance=False, sharpened=True, into=sharpened,
+        **how,
+    )  # fmt: skip
+    return plain_attention(sharpened, key, value, scale=scale, right=right)

@@ -1,0 +1,16 @@
+"""The public functions with their annotated shapes checked, in arguments and in results."""
+
+from functools import partial
+
+from beartype import beartype
+from jaxtyping import jaxtyped
+
+import sharpmax.torch
+import sharpmax.torch.distributed.attention as distributed
+
+check = partial(jaxtyped, typechecker=beartype)
+attention = check(sharpmax.torch.attention)
+attention_varlen = check(sharpmax.torch.attention_varlen)
+context_parallel_attention = check(distributed.context_parallel_attention)
+row_stats = check(sharpmax.torch.row_stats)
+which_implementation = check(sharpmax.torch.which_implementation)
