@@ -8,8 +8,8 @@ from sharpmax.extras import extra
 with extra("jax"):
     import jax as _  # noqa: F401, said in one line when it is missing, before any module needs it
 
-from sharpmax.core.ladder import Choice
-from sharpmax.jax.api import IMPLEMENTATIONS, attention, row_stats, which_implementation
+from sharpmax.jax.api import attention, row_stats, which_implementation
+from sharpmax.jax.dispatch import IMPLEMENTATIONS, Plan
 from sharpmax.jax.drop_ins.softmax import sharpened_softmax, softmax
 from sharpmax.jax.mesh.attention import sharded_attention
 from sharpmax.jax.pytrees import register_policies
@@ -17,7 +17,7 @@ from sharpmax.jax.varlen import attention_varlen
 
 __all__ = [
     "IMPLEMENTATIONS",
-    "Choice",
+    "Plan",
     "attention",
     "attention_varlen",
     "register_policies",

@@ -15,7 +15,7 @@ from jax import Array
 
 from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
-from sharpmax.jax.api import attend
+from sharpmax.jax.dispatch import attend
 from sharpmax.jax.request import check_options, validated
 
 OPTIONS = ("is_causal", "scale", "window", "softcap", "sinks", "dropout", "dropout_key")

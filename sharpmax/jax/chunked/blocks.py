@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from sharpmax.jax.block_padding import padded, whole
 from sharpmax.jax.logits import Logits, bare_logits, visible_by_position
-from sharpmax.jax.padding import padded, whole
 
 ELEMENTS = 2**22  # logits in a block, all heads together: 16 MB in float32
 WIDEST = 512  # queries or keys in a block

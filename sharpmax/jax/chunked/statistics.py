@@ -16,8 +16,7 @@ from jax import Array
 
 from sharpmax.core.stats import FLOOR, RowStats, StreamState
 from sharpmax.jax.chunked.blocks import Blocks, Gradients, OfLogits, Size, backward, forward
-from sharpmax.jax.logits import Logits
-from sharpmax.jax.ties import attains
+from sharpmax.jax.logits import Logits, attains
 
 
 class Seen(NamedTuple):

@@ -3,9 +3,9 @@
 Statistics and values are two functions under `shard_map`; the policy between them is plain JAX on the sharded
 statistics, so any policy works and learns. Three schedules, and a count of the bytes that each moves decides:
 
-    heads     heads are dealt out in place of lengths (`mesh_heads`)
-    ring      queries and keys are sharded; keys go round (`mesh_ring`)
-    reduce    keys are sharded, queries are on every device; row states are merged (`mesh_reduce`)
+    heads     heads are dealt out in place of lengths (`heads.py`)
+    ring      queries and keys are sharded; keys go round (`ring.py`)
+    reduce    keys are sharded, queries are on every device; row states are merged (`reduce.py`)
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from sharpmax.core.policies.base import short
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
 from sharpmax.jax.chunked.blocks import block_size
-from sharpmax.jax.logits import Logits
+from sharpmax.jax.logits import Logits, count_alone
 from sharpmax.jax.mesh import heads, reduce, ring
 from sharpmax.jax.request import check_options, validated
 from sharpmax.jax.three_steps import attend_in_three_steps
@@ -128,7 +128,8 @@ def sharded_attention(
         logits = placed.logits
         q, k, v = (layout.placed(array, layout.rows) for array in (logits.query, logits.key, request.value))
         placed = replace(placed, logits=replace(logits, query=q, key=k), value=v)
-    output, stats = attend_in_three_steps(placed, partial(_statistics, layout), partial(_weighted, layout))
+    statistics = partial(_statistics, layout) if request.reads_logits else count_alone
+    output, stats = attend_in_three_steps(placed, statistics, partial(_weighted, layout))
     if return_stats:
         say_if_silent(policy, stats)
     output = output.swapaxes(1, 2)

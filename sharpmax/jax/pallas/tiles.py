@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from sharpmax.jax.padding import whole
+from sharpmax.jax.block_padding import whole
 
 LN2 = math.log(2.0)
 NOTHING = -(2.0**99)  # stands for -inf, which would need a guard; a power of 2, so that scaling it is exact

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
 
+from sharpmax.jax.logits import attains
 from sharpmax.jax.pallas.tiles import (
     LN2,
     NOTHING,
@@ -25,7 +26,6 @@ from sharpmax.jax.pallas.tiles import (
     queries_spec,
     rows_spec,
 )
-from sharpmax.jax.ties import attains
 
 
 class OfStatistics(NamedTuple):

@@ -20,14 +20,22 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sharpmax.jax.padding import padded, whole
+from sharpmax.jax.block_padding import padded, whole
 from sharpmax.jax.pallas.tiles import NOTHING, Tiles
 
 HELD, PASSING = 64, 128  # rows that a warpgroup holds; rows of a block that passes, a multiple of that
 SLOTS = 4  # blocks in shared memory
 REGISTERS = {2: (232, 40), 4: (112, 32)}  # of a computing and of the fetching thread, by computing warpgroups
-WIDTHS = (64, 128)  # of a head: whole 128-byte rows for the copy engine, and room for the blocks
-SCALES = (2.0**-60, 2.0**20)  # of a logit: positive, for a row's largest product is its maximum; NOTHING stays nothing
+WIDTHS = (64, 128)  # widths of a head: whole 128-byte rows for the copy engine, and room for the blocks
+SCALES = (
+    2.0**-60,
+    2.0**20,
+)  # scales of a logit: positive, for a row's largest product is its maximum; NOTHING stays nothing
+
+
+def serves(width: int, scale: float) -> bool:
+    """Tell whether the kernels compute heads of this width and logits of this scale."""
+    return width in WIDTHS and SCALES[0] <= scale <= SCALES[1]
 
 
 def walking(tiles: Tiles, *, keys_held: bool = False) -> Tiles:
