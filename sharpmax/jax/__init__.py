@@ -17,6 +17,7 @@ from sharpmax.jax.varlen import attention_varlen
 
 __all__ = [
     "IMPLEMENTATIONS",
+    "Choice",
     "Plan",
     "attention",
     "attention_varlen",
@@ -27,5 +28,7 @@ __all__ = [
     "softmax",
     "which_implementation",
 ]
+
+Choice = Plan  # the former name
 
 register_policies()

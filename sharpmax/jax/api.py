@@ -33,8 +33,8 @@ def attention(
 ) -> Any:
     """Attention of query (B, T, N, H) on key (B, S, K, H) and value (B, S, K, Hv); output (B, T, N, Hv).
 
-    As `jax.nn.dot_product_attention`, with a temperature per row that `policy` chooses from the row's statistics. N is a
-    multiple of K. `mask` is boolean, True = visible, and `bias` is added to the logits; both broadcast to (B, N, T, S).
+    As `jax.nn.dot_product_attention`, with a temperature per row that `policy` chooses from the row's statistics. N is
+    a multiple of K. `mask` is boolean, True = visible; `bias` is added to the logits; both broadcast to (B, N, T, S).
     `is_causal` and `window` align the last query with the last key; an int W shows the last W keys, a pair
     (left, right) is inclusive. `scale` is 1/sqrt(H) unless given. `softcap` c makes the logits c·tanh(e/c), before
     bias and beta. `sinks` (N,) adds one item of that logit and zero value to each row. `segments`, integers (B, T) or

@@ -62,9 +62,14 @@ class Plan(NamedTuple):
     statistics: str  # kernels of the first pass; "count": none, for no logit is read
     values: str  # kernels of the second pass
 
+    @property
+    def kernels(self) -> str:
+        """Describe what runs."""
+        return f"statistics by {self.statistics}, values by {self.values}"
+
     def __str__(self) -> str:
-        served = f"{self.implementation}: statistics by {self.statistics}, values by {self.values}"
-        return "\n  ".join([served, *(f"not {name}: {reason}" for name, reason in self.refused.items())])
+        refused = (f"not {name}: {reason}" for name, reason in self.refused.items())
+        return "\n  ".join([f"{self.implementation}: {self.kernels}", *refused])
 
 
 def plan(request: Request, implementation: str | None) -> Plan:
@@ -76,11 +81,14 @@ def plan(request: Request, implementation: str | None) -> Plan:
     """
     if implementation == "pallas_cudnn":  # the former name
         implementation = "hybrid"
-    name, refused = choose_implementation(LADDER, request, implementation)[:2]
-    ours = name in ("hybrid", "pallas")
-    values = "pallas_triton" if name == "pallas" else "cudnn" if name in ("stock", "hybrid") else name
-    statistics = "count" if not request.reads_logits else _lowering(request.logits) if ours else name
-    return Plan(name, refused, statistics, values)
+    chosen = choose_implementation(LADDER, request, implementation)
+    name = statistics = chosen.implementation
+    if name in ("hybrid", "pallas"):
+        statistics = _lowering(request.logits)
+    if name != "xla" and not request.reads_logits:
+        statistics = "count"
+    values = {"stock": "cudnn", "hybrid": "cudnn", "pallas": "pallas_triton"}.get(name, name)
+    return Plan(name, chosen.refused, statistics, values)
 
 
 def attend(request: Request, implementation: str | None) -> tuple[Array, RowStats]:
@@ -156,10 +164,9 @@ def _lowering(logits: Logits) -> str:
     if LOWERING not in (None, "triton", "mosaic"):
         raise ValueError(f"sharpmax.jax.dispatch.LOWERING must be 'triton', 'mosaic' or None, got {LOWERING!r}")
     on_hopper = getattr(_device(logits.query), "compute_capability", None) == "9.0"
-    wanted = LOWERING == "mosaic" or (LOWERING is None and on_hopper)
-    return (
-        "pallas_mosaic" if wanted and mosaic_pipeline.serves(logits.query.shape[3], logits.scale) else "pallas_triton"
-    )
+    served = mosaic_pipeline.serves(logits.query.shape[3], logits.scale)
+    mosaic = served and (LOWERING == "mosaic" or (LOWERING is None and on_hopper))
+    return "pallas_mosaic" if mosaic else "pallas_triton"
 
 
 def _no_gpu(who_needs: str, logits: Logits) -> str | None:

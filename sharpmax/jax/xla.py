@@ -2,8 +2,8 @@
 
     e = softcap(scale·q·kᵀ) + bias,   w = softmax(beta(e)·e),   output = dropout(w)·v
 
-Memory is O(Lq·Lk) per head. It honours every argument, passes through every transformation (forward mode too), and is the
-only one that draws dropout.
+Memory is O(Lq·Lk) per head. It honours every argument, passes through every transformation (forward mode too), and is
+the only one that draws dropout.
 """
 
 import jax

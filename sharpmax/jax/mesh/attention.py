@@ -142,9 +142,9 @@ def bytes_moved(logits: Logits, value_width: int, devices: int, schedule: str) -
     """Return what a device sends in the forward pass, in bytes, by the given schedule.
 
     heads: all but an n-th of its shard of Q, K, V and of the output, and of a mask or bias, which without heads of its
-    own every device needs whole. ring: K for the statistics, K and V for the
-    values, n times each (the last exchange brings them home). reduce: the queries once, a state of seven numbers a row
-    to n - 1 others, and an all-reduce of (m, Z, O), about twice its size.
+    own every device needs whole. ring: K for the statistics, K and V for the values, n times each (the last exchange
+    brings them home). reduce: the queries once, a state of seven numbers per row to n - 1 others, and an all-reduce of
+    (m, Z, O), about twice its size.
     """
     batch, heads, queries = logits.rows
     width, key_heads = logits.query.shape[3], logits.key.shape[1]

@@ -3,7 +3,7 @@
 Every device holds all the queries and its own keys, makes the state of every row over those, and the states are merged
 across devices: m by a maximum, (Z, S, T, n) and (Z, O) by sums about it. Nothing of the size of the keys ever moves.
 
-Under `shard_map` the gradient of what is the same on all devices arrives in parts, one a device, and is their sum.
+Under `shard_map` the gradient of what is the same on all devices arrives in parts, one per device, and is their sum.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ def statistics(logits: Logits, row_scale: Array | None, extra: frozenset[str], s
 
 def _statistics_forward(logits: Logits, row_scale: Array | None, extra: frozenset[str], size: Size, axis: str) -> Any:
     own = stream(_own(logits, axis), row_scale, extra, size)
-    # A state is a few numbers a row: gathered, and merged in the same order everywhere.
+    # A state is a few numbers per row: gathered, and merged in the same order everywhere.
     parts = lax.all_gather(own, axis)
     seen: Seen = jax.tree.map(lambda field: field[0], parts)
     for device in range(1, lax.axis_size(axis)):

@@ -1,8 +1,8 @@
 """The two passes of attention by our Pallas kernels, each with the gradient that its own kernels compute.
 
 Statistics and values are separate functions, so the hybrid can pair our statistics with cuDNN's values. Pallas lowers
-to Mosaic, for Hopper (`hopper/`), or to Triton, for any NVIDIA GPU (`triton_*.py`). Statistics have kernels in both, and
-Mosaic's are the faster where they serve; values have them in Triton. `dispatch.py` chooses.
+to Mosaic, for Hopper (`hopper/`), or to Triton, for any NVIDIA GPU (`triton_*.py`). Statistics have kernels in both,
+and Mosaic's are the faster where they serve; values have them in Triton. `dispatch.py` chooses.
 
 Served: half precision, causal or windowed or full, grouped heads, any length, widths that are powers of two; policies
 that read entropy, logsumexp, maximum, count or position. Three matrix products forward where plain attention has two,

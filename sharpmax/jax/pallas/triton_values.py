@@ -1,4 +1,4 @@
-"""The second pass as a Pallas kernel: values weighted by softmax(beta·e), FlashAttention with a scale a row.
+"""The second pass as a Pallas kernel: values weighted by softmax(beta·e), FlashAttention with a scale per row.
 
     w = 2^{beta(e₂ - m₂)},    Z = Σ w,    O = Σ w·v;    output = O/Z,    L₂ = beta·m₂ + log₂ Z  for backward
 
