@@ -9,28 +9,29 @@ from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
 from sharpmax.core.stats import RowStats, checked_extra
 from sharpmax.jax.dispatch import Plan, attend, plan, row_statistics
-from sharpmax.jax.request import Segments, validated
+from sharpmax.jax.request import validated
+from sharpmax.jax.shapes import Attended, Bias, Key, Mask, Query, Segments, Sinks, Value
 
 
 def attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     policy: Any = PAPER,
-    mask: Array | None = None,
-    bias: Array | None = None,
+    mask: Mask = None,
+    bias: Bias = None,
     is_causal: bool = False,
     scale: float | None = None,
     window: Window = None,
     softcap: float | None = None,
-    sinks: Array | None = None,
+    sinks: Sinks = None,
     segments: Segments = None,
     dropout: float = 0.0,
     dropout_key: Array | None = None,
     implementation: str | None = None,
     return_stats: bool = False,
-) -> Any:
+) -> Attended:
     """Attention of query (B, T, N, H) on key (B, S, K, H) and value (B, S, K, Hv); output (B, T, N, Hv).
 
     As `jax.nn.dot_product_attention`, with a temperature per row that `policy` chooses from the row's statistics. N is
@@ -79,17 +80,17 @@ def attention(
 
 
 def row_stats(
-    query: Array,
-    key: Array,
+    query: Query,
+    key: Key,
     *,
     extra: frozenset[str] = frozenset(),
-    mask: Array | None = None,
-    bias: Array | None = None,
+    mask: Mask = None,
+    bias: Bias = None,
     is_causal: bool = False,
     scale: float | None = None,
     window: Window = None,
     softcap: float | None = None,
-    sinks: Array | None = None,
+    sinks: Sinks = None,
     segments: Segments = None,
     implementation: str | None = None,
 ) -> RowStats:
@@ -121,7 +122,7 @@ def row_stats(
     return row_statistics(request, implementation)
 
 
-def which_implementation(query: Array, key: Array, value: Array, **arguments: Any) -> Plan:
+def which_implementation(query: Query, key: Key, value: Value, **arguments: Any) -> Plan:
     """Tell which implementation and kernels `attention` takes for these arguments, and why the faster ones refuse.
 
     >>> import jax.numpy as jnp

@@ -18,10 +18,9 @@ from sharpmax.core.policies.base import Policy, check_number, needed, short
 from sharpmax.core.softcap import check_softcap
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
 from sharpmax.jax.logits import Logits
+from sharpmax.jax.shapes import Segments
 
 OF_THE_LOGITS = frozenset({"entropy", "logsumexp", "maximum", "minimum", "variance"})
-
-Segments = Array | tuple[Array, Array] | None
 
 
 @dataclass(frozen=True, eq=False)

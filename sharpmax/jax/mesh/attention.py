@@ -28,6 +28,7 @@ from sharpmax.jax.chunked.blocks import block_size
 from sharpmax.jax.logits import Logits, count_alone
 from sharpmax.jax.mesh import heads, reduce, ring
 from sharpmax.jax.request import check_options, validated
+from sharpmax.jax.shapes import Attended, Key, Query, Value
 from sharpmax.jax.three_steps import attend_in_three_steps
 
 SCHEDULES: dict[str, ModuleType] = {"heads": heads, "ring": ring, "reduce": reduce}
@@ -90,9 +91,9 @@ class Layout(NamedTuple):
 
 
 def sharded_attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     mesh: Mesh,
     axis: str,
@@ -102,7 +103,7 @@ def sharded_attention(
     policy: Any = PAPER,
     return_stats: bool = False,
     **options: Any,
-) -> Any:
+) -> Attended:
     """Attention as `attention`, its sequence shared by the devices of `axis` of `mesh`.
 
     `batch_axis` and `head_axis` name mesh axes for those, if any. `options` are mask, bias, is_causal, scale, window,
