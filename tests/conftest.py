@@ -12,3 +12,10 @@ hypothesis.settings.load_profile("sharpmax")
 # Without a GPU our Triton kernels run as Python. Triton asks when a kernel is defined: before any test imports one.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# JAX keeps what it compiled between runs, for programs that the tests start too. It asks when it is imported. A bound on
+# the size makes it lock the folder, so that several processes can share it.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sharpmax" / "jax-tests"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

@@ -16,8 +16,8 @@ import torch
 
 import sharpmax.torch
 from sharpmax import reference_attention
-from sharpmax.jax import attention
 from tests.attention_cases import Case
+from tests.jax.checked import attention
 from tests.torch.budgets import assert_within_budget, naive_attention
 
 STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
