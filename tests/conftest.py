@@ -13,8 +13,8 @@ hypothesis.settings.load_profile("sharpmax")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# JAX keeps what it compiled between runs, for programs that the tests start too. It asks when it is imported. A bound on
-# the size makes it lock the folder, so that several processes can share it.
+# JAX keeps what it compiled between runs, in programs that the tests start too; it reads this when it is imported.
+# With a bound on the size it locks the folder, so several processes can share it.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sharpmax" / "jax-tests"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
