@@ -11,7 +11,7 @@ with extra("jax"):
 from sharpmax.jax.api import attention, row_stats, which_implementation
 from sharpmax.jax.dispatch import IMPLEMENTATIONS, Plan
 from sharpmax.jax.drop_ins.softmax import sharpened_softmax, softmax
-from sharpmax.jax.mesh.attention import sharded_attention
+from sharpmax.jax.mesh import sharded_attention
 from sharpmax.jax.pytrees import register_policies
 from sharpmax.jax.varlen import attention_varlen
 

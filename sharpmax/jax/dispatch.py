@@ -46,11 +46,7 @@ STATISTICS: dict[str, Statistics] = {
 }
 """The first pass, by the name of its kernels."""
 
-VALUES: dict[str, Weighted] = {
-    "cudnn": stock.weighted,
-    "pallas_triton": pallas.weighted,
-    "chunked": chunked.weighted,
-}
+VALUES: dict[str, Weighted] = {"cudnn": stock.weighted, "pallas_triton": pallas.weighted, "chunked": chunked.weighted}
 """The second pass, by the name of its kernels."""
 
 

@@ -9,8 +9,7 @@ How many keys a row sees is often known without any logit: a policy that needs o
 costs no pass over them.
 """
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -21,27 +20,12 @@ from jax import Array, lax
 from sharpmax.core.stats import RowStats
 
 HIGHEST = lax.Precision.HIGHEST  # the statistics need float32 products; the default may round them to TF32
-
 QUERIES_AT_ONCE = 256  # queries counted together over all keys; memory stays O(n)
-
 TIED = 4  # roundings within which a logit ties with the extreme: another program may compute it one rounding away
+STATIC = {"static": True}  # part of the compiled program
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        "query",
-        "key",
-        "mask",
-        "bias",
-        "sinks",
-        "query_segments",
-        "key_segments",
-        "query_places",
-        "key_start",
-    ],
-    meta_fields=["left", "right", "scale", "softcap"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Logits:
     """Arrays and numbers that define e, heads before lengths; checked by `request`."""
@@ -55,10 +39,10 @@ class Logits:
     key_segments: Array | None  # (B, Lk)
     query_places: Array | None  # (Lq,) index of each query among all keys; None: aligned with the last key
     key_start: Array | None  # index of the first key among all keys; None: 0
-    left: int | None  # how far behind a visible key may lie; None: any distance
-    right: int | None  # how far ahead; 0 is causal
-    scale: float
-    softcap: float | None
+    left: int | None = field(metadata=STATIC)  # how far behind a visible key may lie; None: any distance
+    right: int | None = field(metadata=STATIC)  # how far ahead; 0 is causal
+    scale: float = field(metadata=STATIC)
+    softcap: float | None = field(metadata=STATIC)
 
     @property
     def groups(self) -> int:

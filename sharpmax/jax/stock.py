@@ -57,12 +57,7 @@ def weighted(logits: Logits, value: Array, beta: Array) -> Array:
     q, k, v = (array.swapaxes(1, 2) for array in (logits.query, logits.key, value))
     scaled = (q * beta.swapaxes(1, 2)[..., None]).astype(q.dtype)
     output = jax.nn.dot_product_attention(
-        scaled,
-        k,
-        v,
-        scale=logits.scale,
-        is_causal=logits.right == 0,
-        implementation=KERNEL,
+        scaled, k, v, scale=logits.scale, is_causal=logits.right == 0, implementation=KERNEL
     )
     return output.swapaxes(1, 2)
 

@@ -10,34 +10,25 @@ from sharpmax.jax.shapes import Attended
 from tests.jax import checked
 
 X = jnp.ones((1, 6, 2, 8))
-PACKED = (X[0], X[0], X[0], jnp.array([0, 2, 6]))
-MESH = jax.make_mesh((1,), ("sequence",), axis_types=(jax.sharding.AxisType.Auto,))
-ON_MESH = {"mesh": MESH, "axis": "sequence"}
-
-
-def test_right_shapes_pass():
-    checked.attention(X, X[:, :4], X[:, :4], mask=jnp.ones((6, 4), bool), sinks=jnp.zeros(2), return_stats=True)
-    checked.row_stats(X, X[:, :, :1])
-    checked.attention_varlen(*PACKED)
-    checked.sharded_attention(X, X, X, **ON_MESH)
-    checked.softmax(jnp.arange(4))
+MESH = {"mesh": jax.make_mesh((1,), ("sequence",), axis_types=(jax.sharding.AxisType.Auto,)), "axis": "sequence"}
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "right", "wrong"),
     [
-        lambda: checked.attention(X, X, X[:, :4]),
-        lambda: checked.attention(X, X, X, sinks=jnp.zeros(3)),
-        lambda: checked.row_stats(X, X[..., :4]),
-        lambda: checked.attention_varlen(X, *PACKED[1:]),
-        lambda: checked.sharded_attention(X, X[:, :4], X, **ON_MESH),
-        lambda: checked.softmax([0.0, 1.0]),
+        (lambda value: checked.attention(X, X, value), X, X[:, :4]),
+        (lambda sinks: checked.attention(X, X, X, sinks=sinks, return_stats=True), jnp.zeros(2), jnp.zeros(3)),
+        (lambda key: checked.row_stats(X, key), X[:, :, :1], X[..., :4]),
+        (lambda query: checked.attention_varlen(query, X[0], X[0], jnp.array([0, 2, 6])), X[0], X),
+        (lambda key: checked.sharded_attention(X, key, X, **MESH), X, X[:, :4]),
+        (lambda logits: checked.softmax(logits), jnp.arange(4), [0.0, 1.0]),
     ],
     ids=["keys", "heads", "width", "packed", "sharded", "no array"],
 )
-def test_wrong_arguments_are_caught(call):
+def test_wrong_arguments_are_caught(call, right, wrong):
+    call(right)
     with pytest.raises(TypeCheckError, match="whilst checking the parameters"):
-        call()
+        call(wrong)
 
 
 def test_a_wrong_result_is_caught():

@@ -188,25 +188,25 @@ def _layout(
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} or None, got {schedule!r}")
     devices = int(mesh.shape[axis])
     by_bytes = sorted(SCHEDULES, key=lambda name: bytes_moved(logits, value_width, devices, name))
-    reasons = {name: _uneven(logits, mesh, axis, batch_axis, head_axis, name) for name in by_bytes}
+    layouts = {name: Layout(mesh, axis, batch_axis, head_axis, name) for name in by_bytes}
+    reasons = {name: _uneven(logits, layout) for name, layout in layouts.items()}
     if schedule is None:  # if none can serve, the least demanding says why
         schedule = next((name for name in by_bytes if reasons[name] is None), "reduce")
     if (reason := reasons[schedule]) is not None:
         raise ValueError(reason)
-    return Layout(mesh, axis, batch_axis, head_axis, schedule)
+    return layouts[schedule]
 
 
-def _uneven(
-    logits: Logits, mesh: Mesh, axis: str, batch_axis: str | None, head_axis: str | None, schedule: str
-) -> str | None:
+def _uneven(logits: Logits, layout: Layout) -> str | None:
     """Return what the mesh does not divide that the schedule needs divided, or None."""
     batch, _, queries = logits.rows
-    heads = ("key heads", logits.key.shape[1])
+    _, key_heads, keys, _ = logits.key.shape
+    mesh, axis, batch_axis, head_axis, schedule = layout
     wanted: list[tuple[str, int, tuple[str | None, ...]]] = [("sequences in the batch", batch, (batch_axis,))]
     if schedule == "heads":
-        wanted += [(*heads, (head_axis, axis))]
+        wanted += [("key heads", key_heads, (head_axis, axis))]
     else:
-        wanted += [("keys", logits.key.shape[2], (axis,)), (*heads, (head_axis,))]
+        wanted += [("keys", keys, (axis,)), ("key heads", key_heads, (head_axis,))]
         wanted += [("queries", queries, (axis,))] if schedule == "ring" else []
     for what, count, over in wanted:
         names = [name for name in over if name is not None]

@@ -12,16 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 
-from sharpmax.jax.pallas.tiles import (
-    NOTHING,
-    Tiles,
-    all_keys_spec,
-    block,
-    numbers,
-    product,
-    queries_spec,
-    rows_spec,
-)
+from sharpmax.jax.pallas.tiles import NOTHING, Tiles, all_keys_spec, block, numbers, product, queries_spec, rows_spec
 
 
 def values(q: Array, k: Array, v: Array, beta: Array, tiles: Tiles) -> tuple[Array, Array, Array]:

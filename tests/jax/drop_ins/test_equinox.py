@@ -8,7 +8,7 @@ import pytest
 
 from sharpmax import PAPER, Constant, LogLinear
 from sharpmax.jax.equinox import Sharpened  # the documented path
-from tests.jax.drop_ins.refusals import refuse_what_cannot_be_used
+from sharpmax.jax.flax import attention_fn
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (9, 16))
@@ -21,8 +21,14 @@ def test_a_row_whose_mask_hides_everything_gives_0():
     np.testing.assert_array_equal(Sharpened(EQUINOX)(X, X, X, mask=jnp.zeros((9, 9), bool)), 0)
 
 
-def test_what_cannot_be_used_is_refused_when_it_is_made():
-    refuse_what_cannot_be_used(lambda policy=PAPER, **options: Sharpened(EQUINOX, policy, options))
+@pytest.mark.parametrize("made", [attention_fn, lambda p=PAPER, **o: Sharpened(EQUINOX, p, o)])
+def test_what_cannot_be_used_is_refused_when_it_is_made(made):
+    with pytest.raises(TypeError, match="policy must be a sharpmax policy"):
+        made("PAPER")
+    for name in ("return_stats", "mask", "windows"):
+        with pytest.raises(TypeError, match=f"takes no option '{name}', only "):
+            made(PAPER, **{name: True})
+    made(PAPER, window=3, implementation="xla")
 
 
 def test_equinox():

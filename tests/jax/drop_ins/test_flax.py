@@ -9,7 +9,6 @@ from flax import nnx
 
 from sharpmax import PAPER, Constant
 from sharpmax.jax.flax import attention_fn  # the documented path
-from tests.jax.drop_ins.refusals import refuse_what_cannot_be_used
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (2, 9, 16))
@@ -108,10 +107,6 @@ def test_nnx_decodes():
 def test_flax_arguments_that_cannot_be_honoured_raise(call, message):
     with pytest.raises((NotImplementedError, TypeError), match=message):
         call()
-
-
-def test_what_cannot_be_used_is_refused_when_it_is_made():
-    refuse_what_cannot_be_used(attention_fn)
 
 
 def test_flax_dropout_is_honoured():

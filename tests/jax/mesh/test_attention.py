@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sharpmax.jax import attention, sharded_attention
-from sharpmax.jax.mesh.attention import bytes_moved
+from sharpmax.jax.mesh import bytes_moved  # the documented path
 from sharpmax.jax.request import validated
 
 ROOT = Path(__file__).parents[3]
