@@ -152,8 +152,8 @@ def on_its_own(*arrays, mesh, **options):
     return jax.shard_map(call, mesh=mesh, in_specs=by_head, out_specs=specs, check_vma=False)(*arrays)
 
 
-def apart():
-    """Return by implementation what the devices exchange for output and gradients, and how far the kernels' are off.
+def apart(implementation):
+    """Return what the devices exchange for output and gradients, and how far the results are off.
 
     That is the worst error over the largest element, beside the same kernels on one device.
     """
@@ -167,29 +167,27 @@ def apart():
 
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
 
+    dtype = {"chunked": jnp.float32, "pallas": jnp.bfloat16}[implementation]
+    arrays = [x.astype(dtype) for x in inputs(32, 32, batch=4, heads=8, key_heads=4, width=16)]
+    placed = [jax.device_put(x, by_head) for x in arrays]
+    shared = everything_of(on_its_own, mesh=mesh, implementation=implementation)
+    text = shared.lower(*placed).compile().as_text()
+    (_, output), gradients = shared(*placed)
+    (_, expected), by_one = everything_of(attention, implementation=implementation)(*arrays)
+    errors = [
+        float(jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).max() / jnp.abs(b).max())
+        for a, b in zip((output, *gradients), (expected, *by_one), strict=True)
+    ]
     exchanges = ("all-gather", "all-to-all", "collective-permute")
-    found = {}
-    for implementation, dtype in (("chunked", jnp.float32), ("pallas", jnp.bfloat16)):
-        arrays = [x.astype(dtype) for x in inputs(32, 32, batch=4, heads=8, key_heads=4, width=16)]
-        placed = [jax.device_put(x, by_head) for x in arrays]
-        shared = everything_of(on_its_own, mesh=mesh, implementation=implementation)
-        text = shared.lower(*placed).compile().as_text()
-        (_, output), gradients = shared(*placed)
-        (_, expected), by_one = everything_of(attention, implementation=implementation)(*arrays)
-        errors = [
-            float(jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).max() / jnp.abs(b).max())
-            for a, b in zip((output, *gradients), (expected, *by_one), strict=True)
-        ]
-        found[implementation] = {"exchanged": [name for name in exchanges if name in text], "error": max(errors)}
-    return found
+    return {"exchanged": [name for name in exchanges if name in text], "error": max(errors)}
 
 
-def memory(schedule):
+def memory(schedule, *devices):
     """Return by devices the bytes a device needs for the gradient of one long sequence."""
     blocks.WIDEST = 128
     found = {}
     length, heads = {"heads": (4096, 8), "ring": (32_768, 1)}[schedule]
-    for devices in (2, 4, 8):
+    for devices in map(int, devices):
         mesh = mesh_of(devices)
         spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sequence"))
         x = jax.ShapeDtypeStruct((1, length, heads, 64), jnp.float32, sharding=spec)
