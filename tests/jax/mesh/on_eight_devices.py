@@ -182,12 +182,12 @@ def apart(implementation):
     return {"exchanged": [name for name in exchanges if name in text], "error": max(errors)}
 
 
-def memory(schedule, *devices):
+def memory(schedule, *counts):
     """Return by devices the bytes a device needs for the gradient of one long sequence."""
     blocks.WIDEST = 128
     found = {}
     length, heads = {"heads": (4096, 8), "ring": (32_768, 1)}[schedule]
-    for devices in map(int, devices):
+    for devices in map(int, counts):
         mesh = mesh_of(devices)
         spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sequence"))
         x = jax.ShapeDtypeStruct((1, length, heads, 64), jnp.float32, sharding=spec)
