@@ -1,6 +1,6 @@
 """Name the shapes of what the public functions take and return; only the tests check them (`tests/jax/checked.py`)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax import Array
 from jaxtyping import Bool, Float, Integer, Shaped
@@ -24,7 +24,8 @@ Logits = Shaped[Array, "*axes"]
 Weights = Float[Array, "*axes"]
 
 if TYPE_CHECKING:  # the type depends on `return_stats`, which a type checker would make every caller tell apart
-    Attended = PackedAttended = Any
+    Attended: TypeAlias = Any
+    PackedAttended: TypeAlias = Any
 else:
     _Output = Float[Array, "batch queries heads value_width"]
     Attended = _Output | tuple[_Output, RowStats]

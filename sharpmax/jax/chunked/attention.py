@@ -15,11 +15,9 @@ import jax
 from jax import Array
 
 from sharpmax.core.stats import RowStats
-from sharpmax.jax.chunked import statistics as chunked_statistics
-from sharpmax.jax.chunked import values as chunked_values
 from sharpmax.jax.chunked.blocks import Size, block_size
-from sharpmax.jax.chunked.statistics import Seen, stream, stream_back
-from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back
+from sharpmax.jax.chunked.statistics import Seen, stream, stream_back, stream_sinks_back
+from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back, gather_sinks_back
 from sharpmax.jax.logits import Logits
 
 
@@ -50,7 +48,7 @@ def _statistics_forward(logits: Logits, row_scale: Array | None, extra: frozense
 def _statistics_backward(extra: frozenset[str], size: Size, saved: Any, incoming: RowStats) -> Any:
     logits, row_scale, seen, stats = saved
     found = stream_back(logits, row_scale, seen, stats, incoming, size)
-    d_sinks = chunked_statistics.sinks_back(logits, row_scale, seen, stats, incoming)
+    d_sinks = stream_sinks_back(logits, row_scale, seen, stats, incoming)
     return found.of(logits, d_sinks), None
 
 
@@ -73,7 +71,7 @@ def _weighted_backward(size: Size, saved: Any, d_output: Array) -> Any:
     logits, value, beta, gathered = saved
     sent = Sent.of(beta, gathered, d_output)
     found = gather_back(logits, value, sent, size)
-    d_sinks, d_beta = chunked_values.sinks_back(logits, sent)
+    d_sinks, d_beta = gather_sinks_back(logits, sent)
     return found.of(logits, d_sinks), found.value.astype(value.dtype), d_beta + found.row
 
 

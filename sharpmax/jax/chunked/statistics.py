@@ -87,7 +87,7 @@ def stream_back(
     return backward(blocks, rule, value_width=None)
 
 
-def sinks_back(
+def stream_sinks_back(
     logits: Logits, row_scale: Array | None, seen: Seen, stats: RowStats, incoming: RowStats
 ) -> Array | None:
     """Send the gradients of the statistics back to the sinks, (H,)."""

@@ -14,11 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from sharpmax.jax.chunked import statistics as chunked_statistics
-from sharpmax.jax.chunked import values as chunked_values
 from sharpmax.jax.chunked.blocks import Size
-from sharpmax.jax.chunked.statistics import Seen, stream, stream_back
-from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back
+from sharpmax.jax.chunked.statistics import Seen, stream, stream_back, stream_sinks_back
+from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back, gather_sinks_back
 from sharpmax.jax.logits import Logits
 
 
@@ -45,7 +43,7 @@ def _statistics_backward(extra: frozenset[str], size: Size, axis: str, saved: An
     incoming = lax.psum(incoming, axis)
     own = _own(logits, axis)
     found = stream_back(own, row_scale, seen, stats, incoming, size)
-    d_sinks = chunked_statistics.sinks_back(logits, row_scale, seen, stats, incoming)
+    d_sinks = stream_sinks_back(logits, row_scale, seen, stats, incoming)
     return _padded(found.of(own, _once(d_sinks, axis)), logits, axis), None
 
 
@@ -71,7 +69,7 @@ def _weighted_backward(size: Size, axis: str, saved: Any, d_output: Array) -> An
     sent = Sent.of(beta, gathered, lax.psum(d_output, axis))
     own = _own(logits, axis)
     found = gather_back(own, value, sent, size)
-    d_sinks, d_beta = chunked_values.sinks_back(logits, sent)
+    d_sinks, d_beta = gather_sinks_back(logits, sent)
     cotangent = _padded(found.of(own, _once(d_sinks, axis)), logits, axis)
     return cotangent, found.value.astype(value.dtype), found.row + _once(d_beta, axis)
 

@@ -24,9 +24,8 @@ from sharpmax.jax.pallas import passes
 from sharpmax.jax.request import validated
 from tests.jax.checked import sharded_attention
 from tests.jax.inputs import inputs as any_inputs
+from tests.jax.judging import STATISTICS, probe
 from tests.torch.budgets import assert_within_budget
-
-STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 
 
 def mesh_of(devices, names=("sequence",), shape=None):
@@ -49,13 +48,9 @@ def everything(call, arrays, options):
     (output, stats), pull = jax.vjp(run, arrays)
     seeds = {n: jnp.where(jnp.isfinite(s), probe(s.shape), 0) * (n != "count") for n, s in stats.items()}
     (gradients,) = pull(
-        (probe(output.shape).astype(output.dtype), {n: x.astype(stats[n].dtype) for n, x in seeds.items()})
+        (jnp.asarray(probe(output.shape), output.dtype), {n: x.astype(stats[n].dtype) for n, x in seeds.items()})
     )
     return {"output": output, **stats, **{f"gradient {i}": g for i, g in enumerate(gradients)}}
-
-
-def probe(shape):
-    return jnp.cos(jnp.arange(np.prod(shape), dtype=float)).reshape(shape)
 
 
 def compiled(call, arrays, options):
