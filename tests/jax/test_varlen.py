@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sharpmax import PAPER, LengthScaled
-from sharpmax.jax import attention
-from tests.jax.checked import attention_varlen
+from sharpmax.jax import attention, attention_varlen
+from tests.jax import checked
 from tests.jax.inputs import inputs, slow
 
 
@@ -26,7 +26,7 @@ def test_documents_in_one_sequence_are_documents_apart(policy, implementation):
     q, k, v = inputs(batch=1, queries=20, keys=26)
     q_ends, k_ends = [0, 3, 12, 20], [0, 1, 16, 26]
     options = {"policy": policy, "is_causal": True, "implementation": implementation, "return_stats": True}
-    output, stats = attention_varlen(q[0], k[0], v[0], jnp.array(q_ends), jnp.array(k_ends), **options)
+    output, stats = checked.attention_varlen(q[0], k[0], v[0], jnp.array(q_ends), jnp.array(k_ends), **options)
     for a, b, c, d in zip(q_ends[:-1], q_ends[1:], k_ends[:-1], k_ends[1:], strict=True):
         alone, alone_stats = attention(q[:, a:b], k[:, c:d], v[:, c:d], **{**options, "implementation": "xla"})
         np.testing.assert_allclose(output[a:b], alone[0], atol=1e-12)
