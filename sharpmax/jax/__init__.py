@@ -8,16 +8,17 @@ from sharpmax.extras import extra
 with extra("jax"):
     import jax as _  # noqa: F401, said in one line when it is missing, before any module needs it
 
-from sharpmax.core.ladder import Choice
-from sharpmax.jax.api import IMPLEMENTATIONS, attention, row_stats, which_implementation
+from sharpmax.jax.api import attention, row_stats, which_implementation
+from sharpmax.jax.dispatch import IMPLEMENTATIONS, Plan
 from sharpmax.jax.drop_ins.softmax import sharpened_softmax, softmax
-from sharpmax.jax.mesh.attention import sharded_attention
+from sharpmax.jax.mesh import sharded_attention
 from sharpmax.jax.pytrees import register_policies
 from sharpmax.jax.varlen import attention_varlen
 
 __all__ = [
     "IMPLEMENTATIONS",
     "Choice",
+    "Plan",
     "attention",
     "attention_varlen",
     "register_policies",
@@ -27,5 +28,7 @@ __all__ = [
     "softmax",
     "which_implementation",
 ]
+
+Choice = Plan  # the former name
 
 register_policies()

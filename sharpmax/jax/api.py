@@ -1,67 +1,41 @@
-"""The call: attention whose rows choose their own temperature, by whichever implementation is fastest and can serve.
-
-Implementations stand side by side in this folder and never import one another. Each offers
-
-    refusal(request) -> str | None            why it cannot serve this request, before any work
-    attend(request) -> (output, RowStats)
-    statistics(request) -> RowStats           unless it refuses whoever wants them
-
-`implementation=None` walks the ladder, fastest first, and takes the first that does not refuse; one that is named
-serves or raises. The choice depends on shapes, dtypes and the platform only, so it is made while tracing.
-"""
+"""Call attention whose rows choose their own temperature; `dispatch.py` decides what serves the call."""
 
 import inspect
-from types import ModuleType
 from typing import Any
 
 from jax import Array
 
-from sharpmax.core.ladder import Choice, choose_implementation
 from sharpmax.core.masks import Window
 from sharpmax.core.policies import PAPER, Constant
-from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats, checked_extra
-from sharpmax.jax import stock, xla
-from sharpmax.jax.chunked import attention as chunked
-from sharpmax.jax.pallas import attention as pallas
-from sharpmax.jax.pallas import hybrid
-from sharpmax.jax.request import Request, Segments, validated
-
-LADDER: dict[str, ModuleType] = {
-    "stock": stock,
-    "pallas_cudnn": hybrid,
-    "pallas": pallas,
-    "chunked": chunked,
-    "xla": xla,
-}
-"""Implementations by name, fastest first."""
-
-IMPLEMENTATIONS = tuple(LADDER)
+from sharpmax.jax.dispatch import Plan, attend, plan, row_statistics
+from sharpmax.jax.request import validated
+from sharpmax.jax.shapes import Attended, Bias, Key, Mask, Query, Segments, Sinks, Value
 
 
 def attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     policy: Any = PAPER,
-    mask: Array | None = None,
-    bias: Array | None = None,
+    mask: Mask = None,
+    bias: Bias = None,
     is_causal: bool = False,
     scale: float | None = None,
     window: Window = None,
     softcap: float | None = None,
-    sinks: Array | None = None,
+    sinks: Sinks = None,
     segments: Segments = None,
     dropout: float = 0.0,
     dropout_key: Array | None = None,
     implementation: str | None = None,
     return_stats: bool = False,
-) -> Any:
+) -> Attended:
     """Attention of query (B, T, N, H) on key (B, S, K, H) and value (B, S, K, Hv); output (B, T, N, Hv).
 
-    As `jax.nn.dot_product_attention`, with a temperature a row that `policy` chooses from the row's statistics. N is a
-    multiple of K. `mask` is boolean, True = visible, and `bias` is added to the logits; both broadcast to (B, N, T, S).
+    As `jax.nn.dot_product_attention`, with a temperature per row that `policy` chooses from the row's statistics. N is
+    a multiple of K. `mask` is boolean, True = visible; `bias` is added to the logits; both broadcast to (B, N, T, S).
     `is_causal` and `window` align the last query with the last key; an int W shows the last W keys, a pair
     (left, right) is inclusive. `scale` is 1/sqrt(H) unless given. `softcap` c makes the logits c·tanh(e/c), before
     bias and beta. `sinks` (N,) adds one item of that logit and zero value to each row. `segments`, integers (B, T) or
@@ -106,17 +80,17 @@ def attention(
 
 
 def row_stats(
-    query: Array,
-    key: Array,
+    query: Query,
+    key: Key,
     *,
     extra: frozenset[str] = frozenset(),
-    mask: Array | None = None,
-    bias: Array | None = None,
+    mask: Mask = None,
+    bias: Bias = None,
     is_causal: bool = False,
     scale: float | None = None,
     window: Window = None,
     softcap: float | None = None,
-    sinks: Array | None = None,
+    sinks: Sinks = None,
     segments: Segments = None,
     implementation: str | None = None,
 ) -> RowStats:
@@ -145,30 +119,17 @@ def row_stats(
         return_stats=True,
         asked=checked_extra(extra),
     )
-    stats: RowStats = LADDER[_choose(request, implementation).implementation].statistics(request)
-    return stats
+    return row_statistics(request, implementation)
 
 
-def which_implementation(query: Array, key: Array, value: Array, **arguments: Any) -> Choice:
-    """Tell which implementation `attention` takes for these arguments, and why the faster ones refuse.
+def which_implementation(query: Query, key: Key, value: Value, **arguments: Any) -> Plan:
+    """Tell which implementation and kernels `attention` takes for these arguments, and why the faster ones refuse.
 
-    >>> import jax, jax.numpy as jnp
+    >>> import jax.numpy as jnp
     >>> x = jnp.ones((1, 4, 1, 8))
-    >>> which_implementation(x, x, x, dropout=0.1, dropout_key=jax.random.key(0)).implementation
-    'xla'
+    >>> which_implementation(x, x, x, implementation="chunked")
+    Plan(implementation='chunked', refused={}, statistics='chunked', values='chunked')
     """
     inspect.signature(attention).bind(query, key, value, **arguments)  # names what `attention` does not take
     implementation = arguments.pop("implementation", None)
-    return _choose(validated(query, key, value, **{"policy": PAPER, **arguments}), implementation)
-
-
-def attend(request: Request, implementation: str | None) -> tuple[Array, RowStats]:
-    """Serve a validated request; output (B, T, N, Hv)."""
-    output, stats = LADDER[_choose(request, implementation).implementation].attend(request)
-    if request.return_stats:
-        say_if_silent(request.policy, stats)
-    return output.swapaxes(1, 2), stats
-
-
-def _choose(request: Request, implementation: str | None) -> Choice:
-    return choose_implementation(LADDER, request, implementation)
+    return plan(validated(query, key, value, **{"policy": PAPER, **arguments}), implementation)

@@ -4,38 +4,28 @@
 
 Key j is `place_i - (key_start + j)` behind query i. On one device `place_i = i + Lk - Lq` (the last query is aligned
 with the last key) and `key_start = 0`; a shard of a longer sequence, or a packed document, only has other numbers.
+
+How many keys a row sees is often known without any logit: a policy that needs only that (`Constant`, `LengthScaled`)
+costs no pass over them.
 """
 
-import re
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
-HIGHEST = jax.lax.Precision.HIGHEST  # the statistics need float32 products; the default may round them to TF32
+from sharpmax.core.stats import RowStats
 
-QUERIES_AT_ONCE = 256  # where something is counted over all keys, O(n) memory
+HIGHEST = lax.Precision.HIGHEST  # the statistics need float32 products; the default may round them to TF32
+QUERIES_AT_ONCE = 256  # queries counted together over all keys; memory stays O(n)
+TIED = 4  # roundings within which a logit ties with the extreme: another program may compute it one rounding away
+STATIC = {"static": True}  # part of the compiled program
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=[
-        "query",
-        "key",
-        "mask",
-        "bias",
-        "sinks",
-        "query_segments",
-        "key_segments",
-        "query_places",
-        "key_start",
-    ],
-    meta_fields=["left", "right", "scale", "softcap"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Logits:
     """Arrays and numbers that define e, heads before lengths; checked by `request`."""
@@ -49,10 +39,10 @@ class Logits:
     key_segments: Array | None  # (B, Lk)
     query_places: Array | None  # (Lq,) index of each query among all keys; None: aligned with the last key
     key_start: Array | None  # index of the first key among all keys; None: 0
-    left: int | None  # how far behind a visible key may lie; None: any distance
-    right: int | None  # how far ahead; 0 is causal
-    scale: float
-    softcap: float | None
+    left: int | None = field(metadata=STATIC)  # how far behind a visible key may lie; None: any distance
+    right: int | None = field(metadata=STATIC)  # how far ahead; 0 is causal
+    scale: float = field(metadata=STATIC)
+    softcap: float | None = field(metadata=STATIC)
 
     @property
     def groups(self) -> int:
@@ -69,15 +59,6 @@ class Logits:
     def wide(self) -> np.dtype:
         """The dtype of statistics and accumulators."""
         return np.dtype(np.float64 if self.query.dtype == np.float64 else np.float32)
-
-    @property
-    def device(self) -> Any:
-        """A device that will compute this: one that holds the query, or while tracing JAX's default one."""
-        if not isinstance(self.query, jax.core.Tracer):
-            return next(iter(self.query.devices()))
-        config: Any = jax.config  # whose types leave its options out
-        chosen = config.jax_default_device  # a device, or a platform's name, or None
-        return chosen if hasattr(chosen, "platform") else jax.local_devices(backend=chosen)[0]
 
     @property
     def places(self) -> Array:
@@ -103,7 +84,7 @@ class Logits:
         def columns(array: Array | None) -> Array | None:
             if array is None or array.shape[-1] == 1:
                 return array
-            return jax.lax.dynamic_slice_in_dim(array, start, key.shape[2], axis=-1)
+            return lax.dynamic_slice_in_dim(array, start, key.shape[2], axis=-1)
 
         of_keys: dict[str, Any] = {name: columns(getattr(self, name)) for name in ("mask", "bias", "key_segments")}
         return replace(self, key=key, key_start=start, **of_keys)
@@ -115,7 +96,7 @@ class Logits:
             return jnp.argmax(segment[:, None] == self.key_segments, axis=1)
 
         assert self.query_segments is not None
-        starts: Array = jax.lax.map(of_query, self.query_segments.T, batch_size=QUERIES_AT_ONCE)
+        starts: Array = lax.map(of_query, self.query_segments.T, batch_size=QUERIES_AT_ONCE)
         return starts.T
 
     def grouped(self, array: Array) -> Array:
@@ -144,14 +125,44 @@ def visible_by_position(behind: Array, like: Logits) -> Array | None:
     return behind <= like.left if near is None else near & (behind <= like.left)
 
 
-def refusal_of_device(who_needs: str, logits: Logits) -> str | None:
-    """Return why what is made for NVIDIA GPUs cannot run where these logits will be computed, or None."""
-    device = logits.device
-    if device.platform != "gpu":
-        return f"{who_needs} an NVIDIA GPU, and the arrays are on {device.platform!r}"
-    capability = str(
-        getattr(device, "compute_capability", "unknown")
-    )  # "9.0" of a Hopper; another vendor's is no number
-    if not re.fullmatch(r"([89]|\d\d)\.\d", capability):
-        return f"{who_needs} an NVIDIA GPU of compute capability 8.0 or later, and this one's is {capability}"
-    return None
+def attains(e: Array, extreme: Array) -> Array:
+    """Tell whether a logit is its row's maximum (or minimum), up to rounding; those that are share its gradient."""
+    band = TIED * float(np.finfo(e.dtype).eps) * jnp.maximum(jnp.abs(extreme), 1)
+    return jnp.abs(e - extreme) <= band
+
+
+def count_alone(logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
+    """Return the count of each row, for a request that reads no logit: neither scales nor extra statistics.
+
+    `maximum` is a stand-in: 0 where the row sees a key, -inf where it is empty, which is all `choose` asks of it.
+    """
+    bare = logits.mask is None and logits.query_segments is None
+    count = counted_by_position(logits) if bare else _counted(logits)
+    return RowStats(maximum=jnp.where(count > 0, jnp.zeros_like(count), -jnp.inf), count=count)
+
+
+def counted_by_position(logits: Logits) -> Array:
+    """Return how many keys each query sees when nothing but position hides any, (B, H, Lq)."""
+    length, places = logits.key.shape[2], logits.places
+    low = jnp.zeros_like(places) if logits.left is None else jnp.maximum(places - logits.left, 0)
+    high = jnp.full_like(places, length) if logits.right is None else jnp.minimum(places + logits.right + 1, length)
+    return jnp.broadcast_to(jnp.maximum(high - low, 0).astype(logits.wide), logits.rows)
+
+
+def _counted(logits: Logits) -> Array:
+    """Count the keys that masks, segments and position all show, a few queries at a time: O(n) memory."""
+    keys = jnp.arange(logits.key.shape[2])
+
+    def of_query(i: Array) -> Array:
+        visible = jnp.ones((1, 1, keys.shape[0]), bool)
+        if logits.mask is not None:
+            visible = visible & logits.mask[:, :, jnp.minimum(i, logits.mask.shape[2] - 1)]
+        by_position = visible_by_position(logits.places[i] - keys, logits)
+        if by_position is not None:
+            visible = visible & by_position
+        if logits.query_segments is not None and logits.key_segments is not None:
+            visible = visible & (logits.query_segments[:, i, None] == logits.key_segments)[:, None]
+        return visible.sum(-1).astype(logits.wide)
+
+    count = lax.map(of_query, jnp.arange(logits.rows[2]), batch_size=QUERIES_AT_ONCE)
+    return jnp.broadcast_to(jnp.moveaxis(count, 0, -1), logits.rows)

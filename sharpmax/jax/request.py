@@ -19,8 +19,9 @@ from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.softcap import check_softcap
 from sharpmax.core.stats import ALWAYS, ON_REQUEST
 from sharpmax.jax.logits import Logits
+from sharpmax.jax.shapes import Segments
 
-Segments = Array | tuple[Array, Array] | None
+OF_THE_LOGITS = frozenset({"entropy", "logsumexp", "maximum", "minimum", "variance"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,12 @@ class Request:
     def extra(self) -> frozenset[str]:
         """Of those, the ones that `RowStats` has only on request."""
         return self.wanted & ON_REQUEST
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether a first pass over the logits is needed; a bias needs one to be counted, for -inf masks."""
+        iterative = getattr(self.policy, "iterative", False)
+        return bool(self.wanted & OF_THE_LOGITS) or iterative or self.logits.bias is not None
 
     @property
     def is_empty(self) -> bool:
@@ -93,7 +100,7 @@ def validated(
     if sinks is not None:
         sinks = _check_floating("sinks", sinks)
         if sinks.shape != (heads,):
-            raise ValueError(f"sinks must have one logit a query head, shape ({heads},), got {sinks.shape}")
+            raise ValueError(f"sinks must have one logit per query head, shape ({heads},), got {sinks.shape}")
     for name, number, above in (("scale", scale, -jnp.inf), ("softcap", softcap, 0.0)):
         if number is not None:
             _check_static(name, number)

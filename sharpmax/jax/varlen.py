@@ -15,24 +15,25 @@ from jax import Array
 
 from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
-from sharpmax.jax.api import attend
+from sharpmax.jax.dispatch import attend
 from sharpmax.jax.request import check_options, validated
+from sharpmax.jax.shapes import Ends, PackedAttended, PackedKey, PackedQuery, PackedValue
 
 OPTIONS = ("is_causal", "scale", "window", "softcap", "sinks", "dropout", "dropout_key")
 
 
 def attention_varlen(
-    query: Array,
-    key: Array,
-    value: Array,
-    cu_seqlens_q: Array,
-    cu_seqlens_k: Array | None = None,
+    query: PackedQuery,
+    key: PackedKey,
+    value: PackedValue,
+    cu_seqlens_q: Ends,
+    cu_seqlens_k: Ends | None = None,
     *,
     policy: Any = PAPER,
     implementation: str | None = None,
     return_stats: bool = False,
     **options: Any,
-) -> Any:
+) -> PackedAttended:
     """Attention of packed query (T, N, H) on key (S, K, H) and value (S, K, Hv); output (T, N, Hv).
 
     `cu_seqlens_q` and `cu_seqlens_k` (integers from 0 to the total) mark the documents; one is enough when they agree.

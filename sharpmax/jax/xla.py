@@ -2,8 +2,8 @@
 
     e = softcap(scale·q·kᵀ) + bias,   w = softmax(beta(e)·e),   output = dropout(w)·v
 
-Memory is O(Lq·Lk) a head. It honours every argument, passes through every transformation (forward mode too), and is the
-only one that draws dropout.
+Memory is O(Lq·Lk) per head. It honours every argument, passes through every transformation (forward mode too), and is
+the only one that draws dropout.
 """
 
 import jax
@@ -14,11 +14,6 @@ from sharpmax.core.softmax import sharpened_rows
 from sharpmax.core.stats import RowStats, StreamState, visible_count
 from sharpmax.jax.logits import HIGHEST, Logits, bare_logits, visible_by_position
 from sharpmax.jax.request import Request
-
-
-def refusal(request: Request) -> str | None:
-    """Serve everything."""
-    return None
 
 
 def attend(request: Request) -> tuple[Array, RowStats]:
@@ -36,10 +31,11 @@ def attend(request: Request) -> tuple[Array, RowStats]:
     return logits.ungrouped(output).astype(logits.query.dtype), stats
 
 
-def statistics(request: Request) -> RowStats:
-    """Return the statistics alone."""
-    rows, count = _rows(request.logits)
-    return StreamState.of(rows, extra=request.extra).stats().amended(count=count)
+def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
+    """Return the statistics alone, of rows that are not scaled."""
+    assert row_scale is None
+    rows, count = _rows(logits)
+    return StreamState.of(rows, extra=extra).stats().amended(count=count)
 
 
 def _rows(logits: Logits) -> tuple[Array, Array]:

@@ -1,57 +1,82 @@
 """One contract, every implementation: output, statistics and gradients against the float64 reference and PyTorch's.
 
-The cases are those of the PyTorch suite. On a machine with an accelerator the same suite runs there.
+The cases are those of the PyTorch suite, and each test says which implementation must serve which case in which dtype.
+What an implementation refuses is tested once. On a machine with a GPU the same suite runs there.
 """
 
 import jax
 import pytest
 
 from sharpmax.jax import IMPLEMENTATIONS
-from sharpmax.jax.chunked import blocks
 from tests.attention_cases import CASES
 from tests.jax.judging import by_torch, in_jax, judge
 
 BY_NAME = {case.name: case for case in CASES}
-PORTABLE = ("chunked", "xla")  # these serve every case, on any device
 
-
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    """Cut even these short rows into several blocks."""
-    monkeypatch.setattr(blocks, "WIDEST", 16)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_compiler():
-    """Compile quickly rather than well: each case is one more program, run once."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("implementation", PORTABLE)
-def test_contract(implementation, case):
-    got = in_jax(case, "float32", implementation=implementation)
-    judge(case, "float32", got)
-    judge(case, "float32", got, beside=by_torch(case, "float32"))
-
-
-@pytest.mark.parametrize(
-    ("implementation", "dtype", "name"),
-    [
-        ("chunked", "bfloat16", "causal"),
-        ("chunked", "bfloat16", "dead rows"),
-        ("chunked", "float64", "huge logits"),
-        ("xla", "bfloat16", "causal"),
-        ("xla", "float64", "huge logits"),
-    ],
+# Each argument and each kind of policy once: the rest is slow.
+EVERY_ARGUMENT = (
+    "grouped",
+    "one query",
+    "values wider than keys",
+    "window to both sides",
+    "padding",
+    "masking bias",
+    "everything",
+    "sinks and dead rows",
+    "entropy target of what is seen",
+    "position",
+    "a policy a head",
 )
-def test_contract_in_other_dtypes(implementation, dtype, name):
+FAST = {
+    *(("chunked", name, "float32") for name in EVERY_ARGUMENT),
+    *(("xla", name, "float32") for name in ("grouped", "everything", "entropy target of what is seen", "position")),
+    ("chunked", "dead rows", "bfloat16"),
+    ("chunked", "huge logits", "float64"),
+    ("xla", "causal", "bfloat16"),
+    ("pallas", "grouped", "bfloat16"),
+    ("pallas", "window to both sides", "bfloat16"),
+    ("hybrid", "retrieval", "bfloat16"),
+}
+SLOW = {
+    *((implementation, case.name, "float32") for implementation in ("chunked", "xla") for case in CASES),
+    ("chunked", "causal", "bfloat16"),
+    ("xla", "huge logits", "float64"),
+    ("pallas", "more queries than keys", "bfloat16"),
+} - FAST
+SERVED = [*sorted(FAST), *(pytest.param(*triple, marks=pytest.mark.slow) for triple in sorted(SLOW))]
+
+REFUSED = [
+    ("stock", "retrieval", "bfloat16", "beyond the error budget"),
+    ("hybrid", "causal", "bfloat16", "even lengths"),
+    ("hybrid", "window", "bfloat16", "window is not honoured"),
+    ("hybrid", "fewer queries than keys", "bfloat16", "first key"),
+    ("pallas", "odd width", "bfloat16", "widths must be of"),
+    ("pallas", "padding", "bfloat16", "mask is not honoured"),
+    ("pallas", "bias", "bfloat16", "bias is not honoured"),
+    ("pallas", "softcap", "bfloat16", "softcap is not honoured"),
+    ("pallas", "sinks", "bfloat16", "sinks is not honoured"),
+    ("pallas", "entropy target", "bfloat16", "variance"),
+    ("pallas", "causal", "float32", "half precision"),
+]
+
+pytestmark = pytest.mark.usefixtures("small_blocks", "quick_compiler", "interpreted")
+
+
+@pytest.mark.parametrize(("implementation", "name", "dtype"), SERVED)
+def test_contract(implementation, name, dtype):
+    case = BY_NAME[name]
     with jax.enable_x64(dtype == "float64"):
-        judge(BY_NAME[name], dtype, in_jax(BY_NAME[name], dtype, implementation=implementation))
+        got = in_jax(case, dtype, implementation=implementation)
+    judge(case, dtype, got)
+    if dtype == "float32":
+        judge(case, dtype, got, beside=by_torch(case, dtype))
 
 
-def test_the_ladder_is_complete():
-    assert set(PORTABLE) <= set(IMPLEMENTATIONS)
+@pytest.mark.parametrize(("implementation", "name", "dtype", "reason"), REFUSED)
+def test_what_is_refused_says_why(implementation, name, dtype, reason):
+    with pytest.raises(NotImplementedError, match=reason):
+        in_jax(BY_NAME[name], dtype, implementation=implementation)
+
+
+def test_every_implementation_serves_or_is_tested_alone():
+    assert {implementation for implementation, *_ in FAST} == set(IMPLEMENTATIONS) - {"stock"}  # test_stock.py

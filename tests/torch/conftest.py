@@ -14,12 +14,10 @@ def poisoned(monkeypatch):
 
 
 def pytest_runtest_setup(item):
-    """Skip what needs a GPU where there is none, or none of the capability it is written for."""
+    """Skip what is written for GPUs of another capability than this one's."""
     marker = item.get_closest_marker("gpu")
-    if marker is None:
+    if marker is None or not torch.cuda.is_available():  # without a GPU `tests/conftest.py` lets it fail
         return
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
     if marker.kwargs.get("capability", torch.cuda.get_device_capability()) != torch.cuda.get_device_capability():
         pytest.skip(f"written for GPUs of capability {marker.kwargs['capability']}")
 

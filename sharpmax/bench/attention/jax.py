@@ -207,6 +207,6 @@ def _contestants(inputs: tuple[Any, ...], refused: dict[str, str]) -> Calls:
             return row_stats(q, k, is_causal=True, implementation=name)
 
         timed |= {(FORWARD, name): forward, (TRAINED, name): _with_gradients(forward)}
-        if not (name == "pallas" and (STATISTICS, "pallas_cudnn") in timed):  # whose statistics are the same
+        if not (name == "pallas" and (STATISTICS, "hybrid") in timed):  # whose statistics are the same
             timed[STATISTICS, name] = statistics
     return timed

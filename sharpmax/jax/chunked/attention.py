@@ -1,7 +1,7 @@
 """Attention over blocks of queries and keys: any device, every argument but dropout, O(n) memory.
 
-First pass, with p = softmax(e):     H, LSE, max, n  (and Var_p(e), min) of each row     `streaming_statistics`
-Second pass, with w = softmax(beta·e):     output = w·v                                  `streaming_values`
+First pass, with p = softmax(e):     H, LSE, max, n  (and Var_p(e), min) of each row     `statistics.py`
+Second pass, with w = softmax(beta·e):     output = w·v                                  `values.py`
 
 Each pass is one function with a gradient of its own, which recomputes the blocks; the policy between them is
 differentiated by JAX. So gradients flow through beta exactly, for any policy. Reverse mode, and forward mode over
@@ -15,33 +15,10 @@ import jax
 from jax import Array
 
 from sharpmax.core.stats import RowStats
-from sharpmax.jax.chunked import statistics as chunked_statistics
-from sharpmax.jax.chunked import values as chunked_values
 from sharpmax.jax.chunked.blocks import Size, block_size
-from sharpmax.jax.chunked.statistics import Seen, stream, stream_back
-from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back
+from sharpmax.jax.chunked.statistics import Seen, stream, stream_back, stream_sinks_back
+from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back, gather_sinks_back
 from sharpmax.jax.logits import Logits
-from sharpmax.jax.request import Request
-from sharpmax.jax.three_steps import attend_in_three_steps
-
-
-def refusal(request: Request) -> str | None:
-    """Serve everything but dropout and empty arrays."""
-    if request.dropout:
-        return "dropout is drawn by 'xla' only"
-    if request.is_empty:
-        return "an array with an axis of length 0 is served by 'xla'"
-    return None
-
-
-def attend(request: Request) -> tuple[Array, RowStats]:
-    """Return the output (B, H, Lq, Dv) and the statistics."""
-    return attend_in_three_steps(request, row_statistics, weighted)
-
-
-def statistics(request: Request) -> RowStats:
-    """Return the statistics alone."""
-    return row_statistics(request.logits, row_scale=None, extra=request.extra)
 
 
 def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
@@ -71,12 +48,12 @@ def _statistics_forward(logits: Logits, row_scale: Array | None, extra: frozense
 def _statistics_backward(extra: frozenset[str], size: Size, saved: Any, incoming: RowStats) -> Any:
     logits, row_scale, seen, stats = saved
     found = stream_back(logits, row_scale, seen, stats, incoming, size)
-    d_sinks = chunked_statistics.sinks_back(logits, row_scale, seen, stats, incoming)
+    d_sinks = stream_sinks_back(logits, row_scale, seen, stats, incoming)
     return found.of(logits, d_sinks), None
 
 
 _statistics.defvjp(_statistics_forward, _statistics_backward)
-# Compiled here, so that a call outside jit compiles once a shape and not once a call.
+# Compiled here, so that a call outside jit compiles once per shape and not once per call.
 _compiled_statistics = jax.jit(_statistics, static_argnums=(2, 3))
 
 
@@ -94,7 +71,7 @@ def _weighted_backward(size: Size, saved: Any, d_output: Array) -> Any:
     logits, value, beta, gathered = saved
     sent = Sent.of(beta, gathered, d_output)
     found = gather_back(logits, value, sent, size)
-    d_sinks, d_beta = chunked_values.sinks_back(logits, sent)
+    d_sinks, d_beta = gather_sinks_back(logits, sent)
     return found.of(logits, d_sinks), found.value.astype(value.dtype), d_beta + found.row
 
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from sharpmax.jax.block_padding import padded, whole
 from sharpmax.jax.logits import Logits, bare_logits, visible_by_position
-from sharpmax.jax.padding import padded, whole
 
 ELEMENTS = 2**22  # logits in a block, all heads together: 16 MB in float32
 WIDEST = 512  # queries or keys in a block
@@ -147,7 +147,7 @@ def forward(blocks: Blocks, start: Any, fold: Callable[[Any, Array, Array, Array
 
 
 class Gradients(NamedTuple):
-    """Gradients in the shapes of query, key, bias and value, and one a row (B, H, Lq); in the accumulators' dtype."""
+    """Gradients in the shapes of query, key, bias and value, and one per row (B, H, Lq); in the accumulators' dtype."""
 
     query: Array
     key: Array
@@ -164,7 +164,7 @@ class Gradients(NamedTuple):
 
 
 class OfLogits(NamedTuple):
-    """What a caller's rule returns for one block: d(loss)/de, and if it has any, dv (keys) and one sum a row."""
+    """What a caller's rule returns for one block: d(loss)/de, and if it has any, dv (keys) and one sum per row."""
 
     logits: Array
     value: Any = None

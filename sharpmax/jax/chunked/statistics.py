@@ -16,8 +16,7 @@ from jax import Array
 
 from sharpmax.core.stats import FLOOR, RowStats, StreamState
 from sharpmax.jax.chunked.blocks import Blocks, Gradients, OfLogits, Size, backward, forward
-from sharpmax.jax.logits import Logits
-from sharpmax.jax.ties import attains
+from sharpmax.jax.logits import Logits, attains
 
 
 class Seen(NamedTuple):
@@ -88,7 +87,7 @@ def stream_back(
     return backward(blocks, rule, value_width=None)
 
 
-def sinks_back(
+def stream_sinks_back(
     logits: Logits, row_scale: Array | None, seen: Seen, stats: RowStats, incoming: RowStats
 ) -> Array | None:
     """Send the gradients of the statistics back to the sinks, (H,)."""

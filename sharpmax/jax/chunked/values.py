@@ -112,7 +112,7 @@ def gather_back(logits: Logits, value: Array, sent: Sent, size: Size) -> Gradien
     return backward(blocks, rule, value_width=value.shape[3])
 
 
-def sinks_back(logits: Logits, sent: Sent) -> tuple[Array | None, Array]:
+def gather_sinks_back(logits: Logits, sent: Sent) -> tuple[Array | None, Array]:
     """Send dO back to the sinks, (H,), and through them to beta, (B, H, Lq)."""
     if logits.sinks is None:
         return None, jnp.zeros_like(sent.beta)

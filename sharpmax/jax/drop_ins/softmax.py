@@ -14,11 +14,12 @@ from jax import Array
 from sharpmax.core.policies import PAPER
 from sharpmax.core.softmax import softmax as core_softmax
 from sharpmax.jax.request import check_policy
+from sharpmax.jax.shapes import Logits, Weights
 
 
 def softmax(
-    x: Array, axis: int | Sequence[int] | None = -1, where: Array | None = None, *, policy: Any = PAPER
-) -> Array:
+    x: Logits, axis: int | Sequence[int] | None = -1, where: Array | None = None, *, policy: Any = PAPER
+) -> Weights:
     """Softmax over `axis` (one, several, or None for all) of the items that `where` shows, sharpened by `policy`.
 
     Raises:

@@ -3,9 +3,9 @@
 Statistics and values are two functions under `shard_map`; the policy between them is plain JAX on the sharded
 statistics, so any policy works and learns. Three schedules, and a count of the bytes that each moves decides:
 
-    heads     heads are dealt out in place of lengths (`mesh_heads`)
-    ring      queries and keys are sharded; keys go round (`mesh_ring`)
-    reduce    keys are sharded, queries are on every device; row states are merged (`mesh_reduce`)
+    heads     heads are dealt out in place of lengths (`heads.py`)
+    ring      queries and keys are sharded; keys go round (`ring.py`)
+    reduce    keys are sharded, queries are on every device; row states are merged (`reduce.py`)
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +25,10 @@ from sharpmax.core.policies import PAPER
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
 from sharpmax.jax.chunked.blocks import block_size
-from sharpmax.jax.logits import Logits
+from sharpmax.jax.logits import Logits, count_alone
 from sharpmax.jax.mesh import heads, reduce, ring
 from sharpmax.jax.request import check_options, validated
+from sharpmax.jax.shapes import Attended, Key, Query, Value
 from sharpmax.jax.three_steps import attend_in_three_steps
 
 SCHEDULES: dict[str, ModuleType] = {"heads": heads, "ring": ring, "reduce": reduce}
@@ -90,9 +91,9 @@ class Layout(NamedTuple):
 
 
 def sharded_attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: Query,
+    key: Key,
+    value: Value,
     *,
     mesh: Mesh,
     axis: str,
@@ -102,7 +103,7 @@ def sharded_attention(
     policy: Any = PAPER,
     return_stats: bool = False,
     **options: Any,
-) -> Any:
+) -> Attended:
     """Attention as `attention`, its sequence shared by the devices of `axis` of `mesh`.
 
     `batch_axis` and `head_axis` name mesh axes for those, if any. `options` are mask, bias, is_causal, scale, window,
@@ -128,7 +129,8 @@ def sharded_attention(
         logits = placed.logits
         q, k, v = (layout.placed(array, layout.rows) for array in (logits.query, logits.key, request.value))
         placed = replace(placed, logits=replace(logits, query=q, key=k), value=v)
-    output, stats = attend_in_three_steps(placed, partial(_statistics, layout), partial(_weighted, layout))
+    statistics = partial(_statistics, layout) if request.reads_logits else count_alone
+    output, stats = attend_in_three_steps(placed, statistics, partial(_weighted, layout))
     if return_stats:
         say_if_silent(policy, stats)
     output = output.swapaxes(1, 2)
@@ -141,9 +143,9 @@ def bytes_moved(logits: Logits, value_width: int, devices: int, schedule: str) -
     """Return what a device sends in the forward pass, in bytes, by the given schedule.
 
     heads: all but an n-th of its shard of Q, K, V and of the output, and of a mask or bias, which without heads of its
-    own every device needs whole. ring: K for the statistics, K and V for the
-    values, n times each (the last exchange brings them home). reduce: the queries once, a state of seven numbers a row
-    to n - 1 others, and an all-reduce of (m, Z, O), about twice its size.
+    own every device needs whole. ring: K for the statistics, K and V for the values, n times each (the last exchange
+    brings them home). reduce: the queries once, a state of seven numbers per row to n - 1 others, and an all-reduce of
+    (m, Z, O), about twice its size.
     """
     batch, heads, queries = logits.rows
     width, key_heads = logits.query.shape[3], logits.key.shape[1]
@@ -186,25 +188,25 @@ def _layout(
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} or None, got {schedule!r}")
     devices = int(mesh.shape[axis])
     by_bytes = sorted(SCHEDULES, key=lambda name: bytes_moved(logits, value_width, devices, name))
-    reasons = {name: _uneven(logits, mesh, axis, batch_axis, head_axis, name) for name in by_bytes}
+    layouts = {name: Layout(mesh, axis, batch_axis, head_axis, name) for name in by_bytes}
+    reasons = {name: _uneven(logits, layout) for name, layout in layouts.items()}
     if schedule is None:  # if none can serve, the least demanding says why
         schedule = next((name for name in by_bytes if reasons[name] is None), "reduce")
     if (reason := reasons[schedule]) is not None:
         raise ValueError(reason)
-    return Layout(mesh, axis, batch_axis, head_axis, schedule)
+    return layouts[schedule]
 
 
-def _uneven(
-    logits: Logits, mesh: Mesh, axis: str, batch_axis: str | None, head_axis: str | None, schedule: str
-) -> str | None:
+def _uneven(logits: Logits, layout: Layout) -> str | None:
     """Return what the mesh does not divide that the schedule needs divided, or None."""
     batch, _, queries = logits.rows
-    heads = ("key heads", logits.key.shape[1])
+    _, key_heads, keys, _ = logits.key.shape
+    mesh, axis, batch_axis, head_axis, schedule = layout
     wanted: list[tuple[str, int, tuple[str | None, ...]]] = [("sequences in the batch", batch, (batch_axis,))]
     if schedule == "heads":
-        wanted += [(*heads, (head_axis, axis))]
+        wanted += [("key heads", key_heads, (head_axis, axis))]
     else:
-        wanted += [("keys", logits.key.shape[2], (axis,)), (*heads, (head_axis,))]
+        wanted += [("keys", keys, (axis,)), ("key heads", key_heads, (head_axis,))]
         wanted += [("queries", queries, (axis,))] if schedule == "ring" else []
     for what, count, over in wanted:
         names = [name for name in over if name is not None]

@@ -3,7 +3,7 @@
 Every device holds all the queries and its own keys, makes the state of every row over those, and the states are merged
 across devices: m by a maximum, (Z, S, T, n) and (Z, O) by sums about it. Nothing of the size of the keys ever moves.
 
-Under `shard_map` the gradient of what is the same on all devices arrives in parts, one a device, and is their sum.
+Under `shard_map` the gradient of what is the same on all devices arrives in parts, one per device, and is their sum.
 """
 
 from dataclasses import replace
@@ -14,11 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from sharpmax.jax.chunked import statistics as chunked_statistics
-from sharpmax.jax.chunked import values as chunked_values
 from sharpmax.jax.chunked.blocks import Size
-from sharpmax.jax.chunked.statistics import Seen, stream, stream_back
-from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back
+from sharpmax.jax.chunked.statistics import Seen, stream, stream_back, stream_sinks_back
+from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back, gather_sinks_back
 from sharpmax.jax.logits import Logits
 
 
@@ -30,7 +28,7 @@ def statistics(logits: Logits, row_scale: Array | None, extra: frozenset[str], s
 
 def _statistics_forward(logits: Logits, row_scale: Array | None, extra: frozenset[str], size: Size, axis: str) -> Any:
     own = stream(_own(logits, axis), row_scale, extra, size)
-    # A state is a few numbers a row: gathered, and merged in the same order everywhere.
+    # A state is a few numbers per row: gathered, and merged in the same order everywhere.
     parts = lax.all_gather(own, axis)
     seen: Seen = jax.tree.map(lambda field: field[0], parts)
     for device in range(1, lax.axis_size(axis)):
@@ -45,7 +43,7 @@ def _statistics_backward(extra: frozenset[str], size: Size, axis: str, saved: An
     incoming = lax.psum(incoming, axis)
     own = _own(logits, axis)
     found = stream_back(own, row_scale, seen, stats, incoming, size)
-    d_sinks = chunked_statistics.sinks_back(logits, row_scale, seen, stats, incoming)
+    d_sinks = stream_sinks_back(logits, row_scale, seen, stats, incoming)
     return _padded(found.of(own, _once(d_sinks, axis)), logits, axis), None
 
 
@@ -71,7 +69,7 @@ def _weighted_backward(size: Size, axis: str, saved: Any, d_output: Array) -> An
     sent = Sent.of(beta, gathered, lax.psum(d_output, axis))
     own = _own(logits, axis)
     found = gather_back(own, value, sent, size)
-    d_sinks, d_beta = chunked_values.sinks_back(logits, sent)
+    d_sinks, d_beta = gather_sinks_back(logits, sent)
     cotangent = _padded(found.of(own, _once(d_sinks, axis)), logits, axis)
     return cotangent, found.value.astype(value.dtype), found.row + _once(d_beta, axis)
 

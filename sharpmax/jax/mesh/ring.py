@@ -15,11 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from sharpmax.jax.chunked import statistics as chunked_statistics
-from sharpmax.jax.chunked import values as chunked_values
 from sharpmax.jax.chunked.blocks import Gradients, Size
-from sharpmax.jax.chunked.statistics import Seen, stream, stream_back
-from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back
+from sharpmax.jax.chunked.statistics import Seen, stream, stream_back, stream_sinks_back
+from sharpmax.jax.chunked.values import Gathered, Sent, gather, gather_back, gather_sinks_back
 from sharpmax.jax.logits import Logits
 
 
@@ -46,7 +44,7 @@ def _statistics_backward(extra: frozenset[str], size: Size, axis: str, saved: An
         return stream_back(logits.meeting(key, source * key.shape[2]), row_scale, seen, stats, incoming, size)
 
     found = _around_and_home(axis, visit, logits, (logits.key,))
-    return found.of(logits, chunked_statistics.sinks_back(logits, row_scale, seen, stats, incoming)), None
+    return found.of(logits, stream_sinks_back(logits, row_scale, seen, stats, incoming)), None
 
 
 statistics.defvjp(_statistics_forward, _statistics_backward)
@@ -76,7 +74,7 @@ def _weighted_backward(size: Size, axis: str, saved: Any, d_output: Array) -> An
         return gather_back(logits.meeting(key, source * key.shape[2]), value, sent, size)
 
     found = _around_and_home(axis, visit, logits, (logits.key, value))
-    d_sinks, d_beta = chunked_values.sinks_back(logits, sent)
+    d_sinks, d_beta = gather_sinks_back(logits, sent)
     return found.of(logits, d_sinks), found.value.astype(value.dtype), d_beta + found.row
 
 

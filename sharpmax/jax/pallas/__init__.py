@@ -1,1 +1,1 @@
-"""Implementations 'pallas' and 'hybrid': our own kernels. `hopper/` holds those of one chip."""
+"""Our own kernels, for the implementations 'pallas' and 'hybrid'; `hopper/` holds those of one chip."""

@@ -1,8 +1,12 @@
 """The two passes of attention by our Pallas kernels, each with the gradient that its own kernels compute.
 
-Statistics and values are separate functions, so either may be paired with another's: see `pallas_cudnn`. Pallas lowers
-to Mosaic, for Hopper (`pallas_hopper`), or to Triton, for any NVIDIA GPU (`pallas_tiles`). Statistics have kernels in
-both, and Mosaic's are the faster where they serve; values have them in Triton.
+Statistics and values are separate functions, so the hybrid can pair our statistics with cuDNN's values. Pallas lowers
+to Mosaic, for Hopper (`hopper/`), or to Triton, for any NVIDIA GPU (`triton_*.py`). Statistics have kernels in both,
+and Mosaic's are the faster where they serve; values have them in Triton. `dispatch.py` chooses.
+
+Served: half precision, causal or windowed or full, grouped heads, any length, widths that are powers of two; policies
+that read entropy, logsumexp, maximum, count or position. Three matrix products forward where plain attention has two,
+and eight backward where it has five.
 """
 
 from functools import partial
@@ -15,41 +19,25 @@ from jax.custom_derivatives import SymbolicZero
 from jax.experimental import pallas as pl
 
 from sharpmax.core.stats import RowStats, finite_maximum
-from sharpmax.jax.lengths import counted_by_position
-from sharpmax.jax.logits import Logits, refusal_of_device
-from sharpmax.jax.padding import padded
-from sharpmax.jax.pallas.gradients import OfMaximum, OfStatistics, OfValues, gradients
-from sharpmax.jax.pallas.hopper import pipeline, statistics
-from sharpmax.jax.pallas.statistics import statistics as statistics_kernel
+from sharpmax.jax.block_padding import padded
+from sharpmax.jax.logits import Logits, counted_by_position
+from sharpmax.jax.pallas.hopper import mosaic_statistics
 from sharpmax.jax.pallas.tiles import LN2, Tiles
-from sharpmax.jax.pallas.values import values as values_kernel
+from sharpmax.jax.pallas.triton_gradients import OfMaximum, OfStatistics, OfValues, gradients
+from sharpmax.jax.pallas.triton_statistics import statistics as triton_statistics
+from sharpmax.jax.pallas.triton_values import values as triton_values
 from sharpmax.jax.request import Request
 
 INTERPRET = False
 """Run the kernels by Pallas's interpreters, on any device: for checking them, not for using them."""
 
-LOWERING: str | None = None
-"""Which kernels make the statistics: "triton"; "mosaic", on any device, where they serve; or None for Mosaic's on a
-Hopper GPU, else Triton's."""
-
-BLOCK_Q, BLOCK_K = 64, 64  # of Triton's kernels, with 4 warps and 3 stages: on an H200 the best of three for statistics
+BLOCK_Q, BLOCK_K = 64, 64  # rows per block of Triton's kernels, with 4 warps and 3 stages: the best of three on an H200
 WIDTHS = (16, 32, 64, 128, 256)
 
 
-def refusal_of_kernels(request: Request) -> str | None:
-    """Return why the kernels cannot serve this, or None."""
+def refusal(request: Request) -> str | None:
+    """Return why the kernels cannot serve logits of scale·<q, k>, or None."""
     logits = request.logits
-    if not INTERPRET and (reason := refusal_of_device("the kernels need", logits)) is not None:
-        return reason
-    if request.dropout:
-        return "dropout is drawn by 'xla' only"
-    if request.is_empty:
-        return "an array with an axis of length 0 is served by 'xla'"
-    for name in ("mask", "bias", "sinks", "softcap"):
-        if getattr(logits, name) is not None:
-            return f"{name} is not honoured by the kernels"
-    if logits.query_segments is not None or logits.query_places is not None:
-        return "documents in one sequence are not honoured by the kernels"
     if logits.query.dtype not in (jnp.bfloat16, jnp.float16):
         return f"the kernels multiply in half precision, and these are {logits.query.dtype}"
     if logits.query.shape[3] not in WIDTHS or request.value.shape[3] not in WIDTHS:
@@ -61,12 +49,12 @@ def refusal_of_kernels(request: Request) -> str | None:
     return None
 
 
-def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str]) -> RowStats:
-    """Return entropy, logsumexp, maximum and count; a scale a row and anything extra was refused."""
+def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str], by_mosaic: bool) -> RowStats:
+    """Return entropy, logsumexp, maximum and count; a scale per row and anything extra was refused."""
     assert row_scale is None
     assert not extra
     arrays = (_lengths_first(logits.query), _lengths_first(logits.key))
-    entropy, logsumexp, maximum = _compiled_statistics(*arrays, _tiles(logits), _by_mosaic(logits))
+    entropy, logsumexp, maximum = _compiled_statistics(*arrays, _tiles(logits), by_mosaic)
     return RowStats(entropy, logsumexp, maximum, counted_by_position(logits))
 
 
@@ -77,18 +65,8 @@ def weighted(logits: Logits, value: Array, beta: Array) -> Array:
 
 
 def _lengths_first(array: Array) -> Array:
-    """(B, H, L, D) <-> (B, L, H, D): undoes what the request did, and under jit costs nothing."""
+    """Swap (B, H, L, D) and (B, L, H, D): undoes what the request did, and under jit costs nothing."""
     return array.swapaxes(1, 2)
-
-
-def _by_mosaic(logits: Logits) -> bool:
-    """Whether the statistics are made by Mosaic's kernels."""
-    if LOWERING not in (None, "triton", "mosaic"):
-        raise ValueError(f"pallas_passes.LOWERING must be 'triton', 'mosaic' or None, got {LOWERING!r}")
-    low, high = pipeline.SCALES
-    if LOWERING == "triton" or logits.query.shape[3] not in pipeline.WIDTHS or not low <= logits.scale <= high:
-        return False
-    return LOWERING == "mosaic" or getattr(logits.device, "compute_capability", None) == "9.0"
 
 
 def _tiles(logits: Logits) -> Tiles:
@@ -116,9 +94,9 @@ def _whole(tiles: Tiles, q: Array, *of_keys: Array) -> Any:
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _statistics(q: Array, k: Array, tiles: Tiles, by_mosaic: bool) -> Any:
     if by_mosaic:
-        return statistics.statistics(q, k, tiles)
+        return mosaic_statistics.statistics(q, k, tiles)
     whole_q, whole_k = _whole(tiles, q, k)
-    return tuple(field[:, :, : tiles.queries] for field in statistics_kernel(whole_q, whole_k, tiles))
+    return tuple(field[:, :, : tiles.queries] for field in triton_statistics(whole_q, whole_k, tiles))
 
 
 def _statistics_forward(q: Any, k: Any, tiles: Tiles, by_mosaic: bool) -> Any:
@@ -134,11 +112,11 @@ def _statistics_backward(tiles: Tiles, by_mosaic: bool, saved: Any, incoming: An
     )
     of_statistics = (finite_maximum(logsumexp) / LN2, d_logsumexp - d_entropy * entropy, -LN2 * d_entropy)
     if by_mosaic and not of_maximum:
-        return statistics.gradients(q, k, of_statistics, tiles)
+        return mosaic_statistics.gradients(q, k, of_statistics, tiles)
     whole_q, whole_k = _whole(tiles, q, k)
     rows: Any = OfStatistics(*of_statistics)
     if of_maximum:  # seldom: no policy of ours reads it, and only Triton's kernels count what attains it
-        *_, ties = statistics_kernel(whole_q, whole_k, tiles, ties=True)
+        *_, ties = triton_statistics(whole_q, whole_k, tiles, ties=True)
         share = d_maximum / jnp.maximum(ties[:, :, : tiles.queries], 1.0)
         rows = OfMaximum(*of_statistics, finite_maximum(maximum) / LN2, share)
     d_q, d_k = gradients(whole_q, whole_k, type(rows)(*(padded(row, 2, tiles.whole_queries) for row in rows)), tiles)
@@ -157,7 +135,7 @@ def _values(q: Array, k: Array, v: Array, beta: Array, tiles: Tiles) -> Any:
 def _values_forward(q: Array, k: Array, v: Array, beta: Array, tiles: Tiles) -> Any:
     row_beta = padded(beta, 2, tiles.whole_queries)
     whole_q, whole_k, whole_v = _whole(tiles, q, k, v)
-    output, maximum, total = values_kernel(whole_q, whole_k, whole_v, row_beta, tiles)
+    output, maximum, total = triton_values(whole_q, whole_k, whole_v, row_beta, tiles)
     output = output[:, : tiles.queries]
     return output, (q, k, v, beta, output, maximum, total)
 

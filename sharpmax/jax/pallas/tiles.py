@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from sharpmax.jax.padding import whole
+from sharpmax.jax.block_padding import whole
 
 LN2 = math.log(2.0)
 NOTHING = -(2.0**99)  # stands for -inf, which would need a guard; a power of 2, so that scaling it is exact
@@ -152,17 +152,17 @@ def _up(index: Any, block: int) -> Any:
 
 
 def rows_spec(tiles: Tiles) -> pl.BlockSpec:
-    """One number a row: (B, H, Lq) by query block, batch, head."""
+    """Cut one number per row: (B, H, Lq) by query block, batch, head."""
     return pl.BlockSpec((None, None, tiles.block_q), lambda i, b, h: (b, h, i))
 
 
 def queries_spec(tiles: Tiles, width: int) -> pl.BlockSpec:
-    """(B, Lq, H, D) by query block, batch, head."""
+    """Cut (B, Lq, H, D) by query block, batch, head."""
     return pl.BlockSpec((None, tiles.block_q, None, width), lambda i, b, h: (b, i, h, 0))
 
 
 def all_keys_spec(tiles: Tiles, width: int) -> pl.BlockSpec:
-    """All keys (B, Lk, Hkv, D) of a query head's key head."""
+    """Take all keys (B, Lk, Hkv, D) of a query head's key head."""
     return pl.BlockSpec((None, tiles.whole_keys, None, width), lambda i, b, h: (b, 0, h // tiles.groups, 0))
 
 
@@ -173,5 +173,5 @@ def block(ref: Any, index: Any, size: int) -> Array:
 
 
 def numbers(shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """A float32 output."""
+    """Declare a float32 output."""
     return jax.ShapeDtypeStruct(shape, jnp.float32)

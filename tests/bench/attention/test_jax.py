@@ -16,7 +16,7 @@ def test_the_cpu_table():
     timed = {(r["case"], r["implementation"]) for r in figures["results"] if "ratio" in r}
     both = {(case, name) for case in (benchmark.FORWARD, benchmark.TRAINED) for name in ("plain", "chunked", "xla")}
     assert timed == both | {(benchmark.STATISTICS, name) for name in ("chunked", "xla")}
-    assert set(figures["refused"]) == {"stock", "pallas", "pallas_cudnn"}
+    assert set(figures["refused"]) == {"stock", "pallas", "hybrid"}
     assert figures["results"][0]["ratio"] == figures["results"][0]["wall_ratio"] == 1.0
     memory = {r["length"]: r["megabytes"] for r in figures["results"] if r["case"] == "memory of one sequence, forward"}
     assert 0 < memory[4096] < 8 * memory[1024]

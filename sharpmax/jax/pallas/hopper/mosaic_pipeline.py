@@ -20,14 +20,19 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from sharpmax.jax.padding import padded, whole
+from sharpmax.jax.block_padding import padded, whole
 from sharpmax.jax.pallas.tiles import NOTHING, Tiles
 
 HELD, PASSING = 64, 128  # rows that a warpgroup holds; rows of a block that passes, a multiple of that
 SLOTS = 4  # blocks in shared memory
 REGISTERS = {2: (232, 40), 4: (112, 32)}  # of a computing and of the fetching thread, by computing warpgroups
-WIDTHS = (64, 128)  # of a head: whole 128-byte rows for the copy engine, and room for the blocks
+WIDTHS = (64, 128)  # widths of a head: whole 128-byte rows for the copy engine, and room for the blocks
 SCALES = (2.0**-60, 2.0**20)  # of a logit: positive, for a row's largest product is its maximum; NOTHING stays nothing
+
+
+def serves(width: int, scale: float) -> bool:
+    """Tell whether the kernels compute heads of this width and logits of this scale."""
+    return width in WIDTHS and SCALES[0] <= scale <= SCALES[1]
 
 
 def walking(tiles: Tiles, *, keys_held: bool = False) -> Tiles:
@@ -42,7 +47,7 @@ class Work(NamedTuple):
     start: Callable[[int], Any]  # rows -> their state
     see: Callable[[Array, Any, Any, Any], Any]  # (tile, state, the block that passes, numbers) -> state
     finish: Callable[[Any, Any], None]  # (state, references of a warpgroup's results in shared memory)
-    rows: int  # how many results have one number a row; with none, the result is one array like the one held
+    rows: int  # how many results have one number per row; with none, the result is one array like the one held
 
 
 def walk(
@@ -59,7 +64,7 @@ def walk(
     """Run a kernel over q (B, Lq, H, D) and k (B, Lk, Hkv, D), with numbers (B, H, n, Lq) of the queries.
 
     So many warpgroups compute, and one more fetches. The tiles are those of `walking`. A key that is held sees the
-    queries of every head that shares it. Returns results of one number a row as (B, heads, L), or one array like what
+    queries of every head that shares it. Returns results of one number per row as (B, heads, L), or one array like what
     is held.
     """
     rows, block = (tiles.block_k, tiles.block_q) if keys_held else (tiles.block_q, tiles.block_k)
@@ -186,7 +191,7 @@ def walk(
 
 
 def across(numbers: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Repeat one number a row (axis 0) or a column (axis 1) over a tile."""
+    """Repeat one number per row (axis 0) or per column (axis 1) over a tile."""
     return lax.broadcast_in_dim(numbers, shape, [axis])
 
 

@@ -1,8 +1,5 @@
-"""Flax, Equinox and `jax.nn.softmax`: with `Constant(1)` a drop-in changes nothing; with a policy, what it should."""
+"""Flax: with `Constant(1)` the drop-in changes nothing; with a policy, what it should."""
 
-import doctest
-
-import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,19 +7,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-import sharpmax
-import sharpmax.jax
-from sharpmax import PAPER, Constant, LogLinear
-from sharpmax.jax.drop_ins import softmax
-from sharpmax.jax.drop_ins.equinox import Sharpened
-from sharpmax.jax.drop_ins.flax import attention_fn
-from sharpmax.jax.drop_ins.softmax import sharpened_softmax
+from sharpmax import PAPER, Constant
+from sharpmax.jax.flax import attention_fn  # the documented path
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (2, 9, 16))
 CAUSAL = jnp.tril(jnp.ones((9, 9), bool))
 PLAIN = Constant(1.0)
-EQUINOX = eqx.nn.MultiheadAttention(num_heads=4, query_size=16, key=KEY)
 
 
 def linen(fn=None, **options):
@@ -67,10 +58,9 @@ def test_masks_broadcast_as_flax_s_do(axes):
 
 
 def test_a_row_whose_mask_hides_everything_gives_0():
-    """Where Flax and Equinox give the mean of what is hidden."""
+    """Where Flax gives the mean of what is hidden."""
     hidden = jnp.zeros((9, 9), bool)
     np.testing.assert_array_equal(attention_fn()(*[X[:, :, None]] * 3, mask=hidden), 0)
-    np.testing.assert_array_equal(Sharpened(EQUINOX)(*[X[0]] * 3, mask=hidden), 0)
 
 
 @pytest.mark.parametrize("change", [{"mask": jnp.ones((2, 1, 9, 9), bool)}, {"bias": jnp.ones((5, 1, 1, 9, 9))}, {}])
@@ -119,85 +109,8 @@ def test_flax_arguments_that_cannot_be_honoured_raise(call, message):
         call()
 
 
-@pytest.mark.parametrize("made", [attention_fn, lambda p=PAPER, **o: Sharpened(EQUINOX, p, o)])
-def test_what_cannot_be_used_is_refused_when_it_is_made(made):
-    with pytest.raises(TypeError, match="policy must be a sharpmax policy"):
-        made("PAPER")
-    for name in ("return_stats", "mask", "windows"):
-        with pytest.raises(TypeError, match=f"takes no option '{name}', only "):
-            made(PAPER, **{name: True})
-    made(PAPER, window=3, implementation="xla")
-
-
 def test_flax_dropout_is_honoured():
     dropping = linen(attention_fn(), dropout_rate=0.5, broadcast_dropout=False)
     one, two = (dropping(deterministic=False, rngs={"dropout": jax.random.key(seed)}) for seed in (1, 2))
     assert np.abs(one - two).max() > 1e-3
     np.testing.assert_allclose(dropping(deterministic=True), linen(attention_fn())(), atol=1e-6)
-
-
-def test_equinox():
-    inner = eqx.nn.MultiheadAttention(num_heads=4, query_size=16, dropout_p=0.5, key=KEY)
-    per_head = jnp.broadcast_to(CAUSAL, (4, 9, 9))
-    for mask in (None, CAUSAL, per_head):
-        expected = inner(X[0], X[0], X[0], mask=mask, inference=True)
-        np.testing.assert_allclose(
-            Sharpened(inner, PLAIN)(X[0], X[0], X[0], mask=mask, inference=True), expected, atol=1e-5
-        )
-    dropped = [Sharpened(inner)(X[0], X[0], X[0], key=jax.random.key(seed)) for seed in (1, 2)]
-    assert np.abs(dropped[0] - dropped[1]).max() > 1e-3
-
-
-def test_a_policy_in_an_equinox_model_learns():
-    inner = eqx.nn.MultiheadAttention(num_heads=4, query_size=16, key=KEY)
-    model = Sharpened(inner, LogLinear(a=jnp.zeros((4, 1)), c=jnp.zeros((4, 1))))
-    gradient = eqx.filter_grad(lambda m: (m(X[0], X[0], X[0]) ** 2).sum())(model)
-    assert gradient.policy.a.shape == (4, 1)
-    assert (gradient.policy.a != 0).all()
-    rotated = model(X[0], X[0], X[0], process_heads=lambda q, k, v: (q, -k, v))
-    assert np.abs(rotated - model(X[0], X[0], X[0])).max() > 1e-3
-
-
-@pytest.mark.filterwarnings("error")
-def test_sinks_in_an_equinox_model_learn():
-    model = Sharpened(EQUINOX, options={"sinks": jnp.zeros(4), "window": 5, "implementation": "xla"})
-
-    @eqx.filter_jit
-    def slope(model):
-        return eqx.filter_grad(lambda m: (m(X[0], X[0], X[0]) ** 2).sum())(model)
-
-    assert (slope(model).options["sinks"] != 0).all()
-    moved = eqx.tree_at(lambda m: m.options["sinks"], model, jnp.ones(4))
-    assert np.abs(slope(moved).options["sinks"] - slope(model).options["sinks"]).max() > 1e-3
-
-
-def test_only_attention_is_sharpened():
-    with pytest.raises(TypeError, match=r"wraps an eqx\.nn\.MultiheadAttention, got Linear"):
-        Sharpened(eqx.nn.Linear(3, 3, key=KEY))
-
-
-def test_softmax_has_the_arguments_of_jax_nn_softmax():
-    x = 3 * jax.random.normal(KEY, (4, 5, 6))
-    shown = jax.random.bernoulli(KEY, 0.7, x.shape)
-    plain = sharpened_softmax(PLAIN)
-    for axis in (-1, 0, np.int64(1), (1,), [1, 2], (0, -1), (), None):
-        np.testing.assert_allclose(plain(x, axis=axis), jax.nn.softmax(x, axis=axis), atol=1e-6)
-    for where in (shown, shown[:1], True):
-        np.testing.assert_allclose(plain(x, where=where), jax.nn.softmax(x, where=where), atol=1e-6)
-    whole = jnp.arange(6)
-    np.testing.assert_allclose(plain(whole), jax.nn.softmax(whole), atol=1e-6)
-    assert plain(whole).dtype == jax.nn.softmax(whole).dtype
-    np.testing.assert_array_equal(jax.jit(sharpmax.jax.softmax)(x), jax.jit(sharpmax.softmax)(x))
-    assert doctest.testmod(softmax).failed == 0
-
-
-def test_softmax_by_what_is_no_policy_is_refused_when_it_is_made():
-    with pytest.raises(TypeError, match="policy must be a sharpmax policy"):
-        sharpened_softmax("PAPER")
-
-
-@pytest.mark.parametrize("axis", [3, -4, (5,), (0, 0), (1, -2)])
-def test_softmax_over_axes_that_are_not_there_is_refused(axis):
-    for function in (jax.nn.softmax, sharpened_softmax(PLAIN)):
-        with pytest.raises(ValueError, match=r"axis|axes"):
-            function(jnp.zeros((4, 5, 6)), axis=axis)

@@ -1,6 +1,6 @@
 """Backward as two Pallas kernels, one over query blocks (dq, dbeta) and one over key blocks (dk, dv), for both passes.
 
-A rule turns a tile of e₂ into d(loss)/de, from a few numbers a row; the kernels recompute the tile and send it on:
+A rule turns a tile of e₂ into d(loss)/de, from a few numbers per row; the kernels recompute the tile and send it on:
 
     statistics:  y = e₂ - LSE₂ = log₂ p:  de = dLSE·p - dH·p(log p + H) = 2^y(A + B·y),  A = dLSE - dH·H,  B = -ln 2·dH
     maximum:     de = dmax/ties where e is the maximum, besides
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
 
+from sharpmax.jax.logits import attains
 from sharpmax.jax.pallas.tiles import (
     LN2,
     NOTHING,
@@ -25,11 +26,10 @@ from sharpmax.jax.pallas.tiles import (
     queries_spec,
     rows_spec,
 )
-from sharpmax.jax.ties import attains
 
 
 class OfStatistics(NamedTuple):
-    """Numbers a row, (B, H, whole queries): LSE₂, A and B."""
+    """Numbers per row, (B, H, whole queries): LSE₂, A and B."""
 
     logsumexp: Array
     constant: Array
@@ -47,7 +47,7 @@ class OfMaximum(NamedTuple):
 
 
 class OfValues(NamedTuple):
-    """Numbers a row, (B, H, whole queries): beta, and in base 2 the maximum and L₂; and delta = <dO, output>."""
+    """Numbers per row, (B, H, whole queries): beta, and in base 2 the maximum and L₂; and delta = <dO, output>."""
 
     beta: Array
     maximum: Array
@@ -146,7 +146,7 @@ def _over_keys(q_ref: Any, k_ref: Any, rows_ref: Any, *rest: Any, kind: Any, til
 
 
 def _rule(e: Array, row: Any, g: Array | None, *, masked: bool) -> tuple[Array, Any, Any]:
-    """Return d(loss)/de of a tile, and for values its part of dbeta a row, and w."""
+    """Return d(loss)/de of a tile, and for values its part of dbeta per row, and w."""
     if g is None:
         y = e - row.logsumexp[:, None]
         d_e = jnp.exp2(y) * (row.constant[:, None] + row.slope[:, None] * y)  # 0 where masked: 2^NOTHING

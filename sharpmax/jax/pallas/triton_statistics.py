@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 
+from sharpmax.jax.logits import attains
 from sharpmax.jax.pallas.tiles import LN2, NOTHING, Tiles, all_keys_spec, block, numbers, queries_spec, rows_spec
-from sharpmax.jax.ties import attains
 
 
 def statistics(q: Array, k: Array, tiles: Tiles, *, ties: bool = False) -> tuple[Array, ...]:

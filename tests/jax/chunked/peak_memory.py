@@ -1,8 +1,8 @@
 """Run in a process of its own: one call on the CPU, and the memory it took above its inputs; prints JSON.
 
-python tests/jax/peak_memory.py tokens 131072     # attention of one causal sequence
-python tests/jax/peak_memory.py rows 1048576      # of as many sets of 16 items, one query each, as in max retrieval
-python tests/jax/peak_memory.py items 1048576     # the max-retrieval evaluation of a head on one set of so many items
+python tests/jax/chunked/peak_memory.py tokens 131072     # attention of one causal sequence
+python tests/jax/chunked/peak_memory.py rows 1048576      # attention of as many sets of 16 items, one query each
+python tests/jax/chunked/peak_memory.py items 1048576     # the max-retrieval evaluation of a head on so large a set
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The second pass as a Pallas kernel: values weighted by softmax(beta·e), FlashAttention with a scale a row.
+"""The second pass as a Pallas kernel: values weighted by softmax(beta·e), FlashAttention with a scale per row.
 
     w = 2^{beta(e₂ - m₂)},    Z = Σ w,    O = Σ w·v;    output = O/Z,    L₂ = beta·m₂ + log₂ Z  for backward
 
@@ -12,16 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.experimental import pallas as pl
 
-from sharpmax.jax.pallas.tiles import (
-    NOTHING,
-    Tiles,
-    all_keys_spec,
-    block,
-    numbers,
-    product,
-    queries_spec,
-    rows_spec,
-)
+from sharpmax.jax.pallas.tiles import NOTHING, Tiles, all_keys_spec, block, numbers, product, queries_spec, rows_spec
 
 
 def values(q: Array, k: Array, v: Array, beta: Array, tiles: Tiles) -> tuple[Array, Array, Array]:

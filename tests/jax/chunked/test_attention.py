@@ -1,4 +1,4 @@
-"""Pure under JAX's transformations, and O(n) in memory where it says so."""
+"""`chunked` under JAX's transformations, beside `xla`, and its memory: O(n)."""
 
 import json
 import os
@@ -13,19 +13,11 @@ import pytest
 
 from sharpmax import PAPER, EntropyTarget, LogLinear
 from sharpmax.jax import attention, row_stats
+from tests.jax.inputs import inputs as any_inputs
 
 
-@pytest.fixture
-def _double():
-    """Compare implementations in float64, where nothing but a fault is as large as the tolerance."""
-    with jax.enable_x64(True):
-        yield
-
-
-def inputs(queries=24, keys=24, heads=2, width=8):
-    rng = np.random.default_rng(0)
-    shapes = ((1, queries, heads, width), (1, keys, 1, width), (1, keys, 1, width))
-    return [jnp.asarray(rng.normal(size=shape) * 2) for shape in shapes]
+def inputs(length=24):
+    return any_inputs(batch=1, queries=length, keys=length, heads=2, key_heads=1)
 
 
 def loss(q, k, v, implementation="chunked", policy=PAPER):
@@ -37,7 +29,7 @@ def close(got, expected, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), got, expected)
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("double")
 def test_jit_vmap_grad_and_checkpoint_compose():
     q, k, v = inputs()
     plain = jax.grad(loss, (0, 1, 2))(q, k, v, "xla")
@@ -48,7 +40,7 @@ def test_jit_vmap_grad_and_checkpoint_compose():
     close([g[1] for g in batched], list(jax.grad(loss, (0, 1, 2))(q / 2, k / 2, v / 2)), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("double")
 def test_forward_mode_is_xla_s_and_chunked_says_so():
     q, k, v = inputs()
     tangents = [jnp.ones_like(x) for x in (q, k, v)]
@@ -59,17 +51,17 @@ def test_forward_mode_is_xla_s_and_chunked_says_so():
         jax.jvp(loss, (q, k, v), tuple(tangents))
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("double")
 def test_forward_over_reverse_gives_hessian_products():
-    q, k, v = inputs(queries=5, keys=5)
+    q, k, v = inputs(5)
     direction = jnp.cos(jnp.arange(q.size, dtype=q.dtype)).reshape(q.shape)
     products = [jax.jvp(lambda x, i=i: jax.grad(loss)(x, k, v, i), (q,), (direction,))[1] for i in ("chunked", "xla")]
     np.testing.assert_allclose(*products, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("double")
 def test_reverse_over_reverse_is_xla_s():
-    q, k, v = inputs(queries=5, keys=5)
+    q, k, v = inputs(5)
     direction = jnp.cos(jnp.arange(q.size, dtype=q.dtype)).reshape(q.shape)
 
     def slope(q, implementation):
@@ -100,7 +92,7 @@ def test_eval_shape_computes_nothing():
     assert (stats.entropy.shape, stats.entropy.dtype) == ((2, 8, 1 << 20), jnp.float32)
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("policy", [EntropyTarget(0.5), LogLinear(a=jnp.full((2, 1), 0.3), c=jnp.full((2, 1), 0.2))])
 def test_gradients_through_a_solved_and_to_a_learnt_policy(policy):
     q, k, v = inputs()
@@ -126,7 +118,7 @@ def temporary_bytes(length, *, gradient):
 @pytest.mark.parametrize("gradient", [False, True], ids=["forward", "gradient"])
 def test_memory_is_linear(gradient):
     short, long = (temporary_bytes(n, gradient=gradient) for n in (16_384, 131_072))
-    assert long <= 8 * short
+    assert 0 < long <= 8 * short
     assert long < 2**31  # a 131,072-token call needs less than 2 GiB above its inputs
     assert long < 131_072**2  # one byte a logit would already be 16 GiB
 
@@ -137,7 +129,7 @@ def test_memory_is_linear(gradient):
 def test_a_call_takes_its_share_of_2_gib_above_its_inputs(what, size, whole):
     """Measured by the kernel; where it takes long, on a part: the whole is peak_memory.py's to run, and linear."""
     program = Path(__file__).parent / "peak_memory.py"
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(program.parent.parent.parent)}
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(program.parents[3])}
     command = [sys.executable, program, what, str(size)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["bytes"] < 2**31 * size // whole

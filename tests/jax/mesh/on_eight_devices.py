@@ -17,14 +17,15 @@ import numpy as np
 import torch
 
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, PerHead
-from sharpmax.jax import attention
+from sharpmax.jax import attention, dispatch
 from sharpmax.jax.chunked import blocks
-from sharpmax.jax.mesh.attention import bytes_moved, sharded_attention
+from sharpmax.jax.mesh.attention import bytes_moved
 from sharpmax.jax.pallas import passes
 from sharpmax.jax.request import validated
+from tests.jax.checked import sharded_attention
+from tests.jax.inputs import inputs as any_inputs
+from tests.jax.judging import STATISTICS, probe
 from tests.torch.budgets import assert_within_budget
-
-STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 
 
 def mesh_of(devices, names=("sequence",), shape=None):
@@ -33,9 +34,7 @@ def mesh_of(devices, names=("sequence",), shape=None):
 
 
 def inputs(queries, keys, batch=2, heads=4, key_heads=2, width=8):
-    rng = np.random.default_rng(0)
-    shapes = ((batch, queries, heads, width), (batch, keys, key_heads, width), (batch, keys, key_heads, width))
-    return [jnp.asarray(rng.normal(size=shape) * 2, jnp.float32) for shape in shapes]
+    return any_inputs(batch, queries, keys, heads, key_heads, width, jnp.float32)
 
 
 def everything(call, arrays, options):
@@ -49,13 +48,9 @@ def everything(call, arrays, options):
     (output, stats), pull = jax.vjp(run, arrays)
     seeds = {n: jnp.where(jnp.isfinite(s), probe(s.shape), 0) * (n != "count") for n, s in stats.items()}
     (gradients,) = pull(
-        (probe(output.shape).astype(output.dtype), {n: x.astype(stats[n].dtype) for n, x in seeds.items()})
+        (jnp.asarray(probe(output.shape), output.dtype), {n: x.astype(stats[n].dtype) for n, x in seeds.items()})
     )
     return {"output": output, **stats, **{f"gradient {i}": g for i, g in enumerate(gradients)}}
-
-
-def probe(shape):
-    return jnp.cos(jnp.arange(np.prod(shape), dtype=float)).reshape(shape)
 
 
 def compiled(call, arrays, options):
@@ -90,7 +85,8 @@ def judged(arrays, *, mesh, options=None, run=compiled, call=sharded_attention, 
     return worst
 
 
-def agreement():
+def agreement(which="all"):
+    """Return by case the worst errors; a few cases, one of each schedule, or all."""
     jax.config.update("jax_disable_most_optimizations", True)  # compile quickly: each program is run once
     rng = np.random.default_rng(1)
     ragged = jnp.asarray(rng.random((2, 1, 64, 64)) < 0.5).at[:, :, 3].set(False)
@@ -102,43 +98,45 @@ def agreement():
     ring, reduce = {"axis": "sequence", "schedule": "ring"}, {"axis": "sequence", "schedule": "reduce"}
     eight = mesh_of(8)
     cube = {"mesh": mesh_of(8, ("data", "heads", "sequence"), (2, 2, 2)), "batch_axis": "data", "head_axis": "heads"}
-    return {
-        "ring, window, dead rows, bias, sinks": judged(
+    cases = {
+        "ring, window, dead rows, bias, sinks": lambda: judged(
             [*square, bias, sinks], mesh=eight, options={"window": (13, 5), "mask": ragged}, **ring
         ),
-        "ring, padding, fewer queries than keys": judged(
+        "ring, padding, fewer queries than keys": lambda: judged(
             inputs(32, 64), mesh=mesh_of(4), options={"mask": padding, **causal}, **ring
         ),
-        "ring, segments, batch and heads sharded too": judged(
+        "ring, segments, batch and heads sharded too": lambda: judged(
             square, options={"segments": segments, "policy": each, **causal}, **cube, **ring
         ),
-        "ring, entropy target": judged(square, mesh=mesh_of(2), options={"policy": EntropyTarget(1.0)}, **ring),
-        "heads, window, dead rows, bias, sinks": judged(
+        "ring, entropy target": lambda: judged(square, mesh=mesh_of(2), options={"policy": EntropyTarget(1.0)}, **ring),
+        "heads, window, dead rows, bias, sinks": lambda: judged(
             [*square, bias, sinks],
             mesh=mesh_of(2),
             options={"window": (13, 5), "mask": ragged, "policy": each},
             axis="sequence",
             schedule="heads",
         ),
-        "heads, every device one, window, dead rows, bias, sinks": judged(
+        "heads, every device one, window, dead rows, bias, sinks": lambda: judged(
             [*inputs(64, 64, heads=8, key_heads=8), jnp.tile(bias, (1, 2, 1, 1)), jnp.tile(sinks, 2)],
             mesh=eight,
             options={"window": (13, 5), "mask": ragged},
             axis="sequence",
             schedule="heads",
         ),
-        "heads, a length that the devices do not divide": judged(
+        "heads, a length that the devices do not divide": lambda: judged(
             inputs(63, 63), mesh=mesh_of(2), options=causal, axis="sequence"
         ),
-        "every device its own sequences and heads": judged(
+        "every device its own sequences and heads": lambda: judged(
             square, mesh=mesh_of(4, ("data", "heads"), (2, 2)), options=causal, call=on_its_own
         ),
-        "ring, outside jit": judged(square, mesh=eight, options=causal, run=everything, **ring),
-        "reduce, one query": judged(inputs(1, 64), mesh=eight, options=causal, **reduce),
-        "reduce, window, bias, sinks, softcap": judged(
+        "ring, outside jit": lambda: judged(square, mesh=eight, options=causal, run=everything, **ring),
+        "reduce, one query": lambda: judged(inputs(1, 64), mesh=eight, options=causal, **reduce),
+        "reduce, window, bias, sinks, softcap": lambda: judged(
             [*inputs(5, 64), bias[:, :, :5], sinks], mesh=eight, options={"softcap": 4.0, "window": 40}, **reduce
         ),
     }
+    few = ("ring, segments", "heads, a length", "reduce, one query")
+    return {name: case() for name, case in cases.items() if which == "all" or name.startswith(few)}
 
 
 def on_its_own(*arrays, mesh, **options):
@@ -149,8 +147,8 @@ def on_its_own(*arrays, mesh, **options):
     return jax.shard_map(call, mesh=mesh, in_specs=by_head, out_specs=specs, check_vma=False)(*arrays)
 
 
-def apart():
-    """Return by implementation what the devices exchange for output and gradients, and how far the kernels' are off.
+def apart(implementation):
+    """Return what the devices exchange for output and gradients, and how far the results are off.
 
     That is the worst error over the largest element, beside the same kernels on one device.
     """
@@ -164,38 +162,37 @@ def apart():
 
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))
 
+    dtype = {"chunked": jnp.float32, "pallas": jnp.bfloat16}[implementation]
+    arrays = [x.astype(dtype) for x in inputs(32, 32, batch=4, heads=8, key_heads=4, width=16)]
+    placed = [jax.device_put(x, by_head) for x in arrays]
+    shared = everything_of(on_its_own, mesh=mesh, implementation=implementation)
+    text = shared.lower(*placed).compile().as_text()
+    (_, output), gradients = shared(*placed)
+    (_, expected), by_one = everything_of(attention, implementation=implementation)(*arrays)
+    errors = [
+        float(jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).max() / jnp.abs(b).max())
+        for a, b in zip((output, *gradients), (expected, *by_one), strict=True)
+    ]
     exchanges = ("all-gather", "all-to-all", "collective-permute")
-    found = {}
-    for implementation, dtype in (("chunked", jnp.float32), ("pallas", jnp.bfloat16)):
-        arrays = [x.astype(dtype) for x in inputs(32, 32, batch=4, heads=8, key_heads=4, width=16)]
-        placed = [jax.device_put(x, by_head) for x in arrays]
-        shared = everything_of(on_its_own, mesh=mesh, implementation=implementation)
-        text = shared.lower(*placed).compile().as_text()
-        (_, output), gradients = shared(*placed)
-        (_, expected), by_one = everything_of(attention, implementation=implementation)(*arrays)
-        errors = [
-            float(jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).max() / jnp.abs(b).max())
-            for a, b in zip((output, *gradients), (expected, *by_one), strict=True)
-        ]
-        found[implementation] = {"exchanged": [name for name in exchanges if name in text], "error": max(errors)}
-    return found
+    return {"exchanged": [name for name in exchanges if name in text], "error": max(errors)}
 
 
-def memory():
-    """Return by schedule and devices the bytes a device needs for the gradient of one long sequence."""
+def memory(schedule, *counts):
+    """Return by devices the bytes a device needs for the gradient of one long sequence."""
     blocks.WIDEST = 128
     found = {}
-    for (schedule, length, heads), devices in product((("heads", 4096, 8), ("ring", 32_768, 1)), (2, 4, 8)):
+    length, heads = {"heads": (4096, 8), "ring": (32_768, 1)}[schedule]
+    for devices in map(int, counts):
         mesh = mesh_of(devices)
         spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "sequence"))
         x = jax.ShapeDtypeStruct((1, length, heads, 64), jnp.float32, sharding=spec)
 
-        def loss(q, k, v, mesh=mesh, schedule=schedule):
+        def loss(q, k, v, mesh=mesh):
             options = {"mesh": mesh, "axis": "sequence", "schedule": schedule, "is_causal": True}
             return (sharded_attention(q, k, v, **options) ** 2).sum()
 
         analysis = jax.jit(jax.grad(loss, (0, 1, 2))).lower(x, x, x).compile().memory_analysis()
-        found.setdefault(schedule, {})[devices] = {
+        found[devices] = {
             "temporary": analysis.temp_size_in_bytes,
             "arguments": analysis.argument_size_in_bytes,
             "all keys and values": 2 * length * heads * 64 * 4,
@@ -247,6 +244,6 @@ def growth(heads=32, key_heads=8, width=128):
 
 if __name__ == "__main__":
     blocks.WIDEST = 16
-    passes.INTERPRET, passes.LOWERING = True, "triton"
+    passes.INTERPRET, dispatch.LOWERING = True, "triton"
     programs = {"agreement": agreement, "memory": memory, "schedules": schedules, "growth": growth, "apart": apart}
-    print(json.dumps(programs[sys.argv[1]]()))
+    print(json.dumps(programs[sys.argv[1]](*sys.argv[2:])))

@@ -1,4 +1,4 @@
-"""Lengths in whole blocks: zeros behind an array, which whoever pads hides by position."""
+"""Pad arrays to whole blocks with zeros, which the caller hides by position."""
 
 import jax.numpy as jnp
 from jax import Array

@@ -1,4 +1,4 @@
-"""Row statistics on a Hopper GPU, and their gradient: the algebra of `pallas_statistics` and `pallas_gradients`.
+"""Row statistics on a Hopper GPU, and their gradient: the algebra of `triton_statistics.py` and `triton_gradients.py`.
 
 Four warpgroups compute the statistics, which need few registers; two the gradients, which hold a sum of products.
 """
@@ -8,7 +8,15 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from sharpmax.jax.pallas.hopper.pipeline import Work, across, add_product, nothing_summed, one_a_row, walk, walking
+from sharpmax.jax.pallas.hopper.mosaic_pipeline import (
+    Work,
+    across,
+    add_product,
+    nothing_summed,
+    one_a_row,
+    walk,
+    walking,
+)
 from sharpmax.jax.pallas.tiles import LN2, NOTHING, Tiles
 
 
@@ -46,7 +54,7 @@ def statistics(q: Array, k: Array, tiles: Tiles) -> tuple[Array, ...]:
 
 
 def gradients(q: Array, k: Array, rows: tuple[Array, ...], tiles: Tiles) -> tuple[Array, Array]:
-    """Return dq and dk; `rows` are LSE₂, A and B of `pallas_gradients`, each (B, H, Lq)."""
+    """Return dq and dk; `rows` are LSE₂, A and B of `triton_gradients.py`, each (B, H, Lq)."""
     numbers, width = jnp.stack(rows, axis=2), q.shape[3]
 
     def of(name: str, *, keys_held: bool) -> Array:
