@@ -136,6 +136,16 @@ def may_need_gradient(value: Array) -> bool:
     return is_jax_array(value) and isinstance(value, sys.modules["jax"].core.Tracer)
 
 
+def may_hold_nan(value: Array) -> bool:
+    """Tell whether some value may be NaN or inf, where that can be read without waiting for a device; else False."""
+    if is_jax_array(value) or (is_torch_array(value) and value.device.type != "cpu"):
+        return False
+    xp = namespace(value)
+    # One pass over a tensor: a sum is finite only if all of it is. NumPy would warn of a sum that is not.
+    finite = xp.isfinite(xp.sum(value)) if is_torch_array(value) else xp.all(xp.isfinite(value))
+    return truth(finite) is False
+
+
 def truth(condition: Array) -> bool | None:
     """Return a boolean scalar's value, or None where it is not known yet: under jit, vmap or torch.compile."""
     if is_torch_array(condition) and sys.modules["torch"].compiler.is_compiling():

@@ -5,6 +5,7 @@ and the output of a chunk follow from one product with the keys: two products in
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from sharpmax.core.policies import Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table
 from sharpmax.core.policies.base import SMALLEST, choose
-from sharpmax.core.stats import FLOOR, RowStats, StreamState
+from sharpmax.core.softmax import ScaledRows, weigh
+from sharpmax.core.stats import FLOOR, RowStats
 from sharpmax.torch.chunked.rows import Chunk, Rows, Scratch, chunks, rows_of
 from sharpmax.torch.lengths import counted_by_position, positions
 from sharpmax.torch.request import Request
@@ -46,14 +48,10 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
         stats = stats.amended(count=count, minimum=minimum)
         if position is not None:
             stats = stats.amended(position=chunk.rows_of(position, request.groups))
-
-        def stats_at(beta: Tensor, shifted: Tensor = shifted, maximum: Tensor = maximum) -> RowStats:
-            return StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
-
-        beta = choose(request.policy, stats, stats_at)
+        beta = choose(request.policy, stats, ScaledRows(shifted, maximum))
         weights = weights_of_shifted_(shifted, beta.clamp(min=SMALLEST), maximum, scratch)
         value = chunk.keys_of(request.value).to(request.wide)
-        chunk.rows_of(output, request.groups).copy_(product(chunk, weights[..., : value.shape[1]], value))
+        chunk.rows_of(output, request.groups).copy_(weighted(chunk, weights, value))
         for name, field in stats.amended(inverse_temperature=beta)._asdict().items():
             if field is not None:
                 if name not in kept:
@@ -116,6 +114,11 @@ def weights_of_shifted_(shifted: Tensor, beta: Tensor, maximum: Tensor, scratch:
     empty = maximum == -torch.inf
     # Seldom is a row empty, and going over all of them again is not free.
     return weights.masked_fill_(empty.unsqueeze(-1), 0) if empty.any() else weights
+
+
+def weighted(chunk: Chunk, weights: Tensor, value: Tensor) -> Tensor:
+    """Return weights·value (query heads, queries, p); a sink, the last weight, has no value."""
+    return weigh(weights[..., : value.shape[1]], value, partial(product, chunk))
 
 
 def product(chunk: Chunk, left: Tensor, right: Tensor) -> Tensor:

@@ -24,8 +24,11 @@ from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
 from sharpmax.torch.triton.hopper.sharpened import plain_attention
-from sharpmax.torch.triton.policy import kernel_policy
+from sharpmax.torch.triton.policy import kernel_policy, most_beta
 from sharpmax.torch.triton.rows import document_bounds, kernels_refuse, row_statistics
+
+LARGE_BETA = 1000  # beyond it beta·q may leave float16, which ends at 65,504
+LOWERED = 2.0**-10  # what such a product is then multiplied by, and the scale divided by: it ends at 6.7e7
 
 
 def refusal(request: Request) -> str | None:
@@ -87,15 +90,17 @@ def statistics(request: Request) -> RowStats:
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
     query = request.packed()[0]
-    return _attended(request, (query.float() * beta.unsqueeze(-1)).to(query.dtype))
+    factor = LOWERED if query.dtype == torch.float16 and most_beta(request.policy) > LARGE_BETA else 1.0
+    return _attended(request, (query.float() * (beta * factor).unsqueeze(-1)).to(query.dtype), request.scale / factor)
 
 
-def _attended(request: Request, query: Tensor) -> Tensor:
-    """Attend plainly from another query than the request's."""
+def _attended(request: Request, query: Tensor, scale: float | None = None) -> Tensor:
+    """Attend plainly from another query than the request's, at its scale unless another is given."""
     _, key, value = request.packed()
+    scale = request.scale if scale is None else scale
     if request.documents is not None:
-        return plain_within(query, key, value, request.documents, scale=request.scale)
-    return plain_attention(query, key, value, scale=request.scale, right=request.right)
+        return plain_within(query, key, value, request.documents, scale=scale)
+    return plain_attention(query, key, value, scale=scale, right=request.right)
 
 
 def _is_plain(policy: Any) -> bool:

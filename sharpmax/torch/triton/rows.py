@@ -8,10 +8,11 @@ from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted
 from sharpmax.torch.request import NO_FUNCTIONAL_GRADIENT, NO_TANGENTS, Request
 from sharpmax.torch.triton import operators
-from sharpmax.torch.triton.policy import least_beta
+from sharpmax.torch.triton.policy import least_beta, most_beta
 from sharpmax.torch.triton.tiles import interpreted
 
 WIDEST, MOST_HEADS = 256, 65535
+MOST_BETA = 1e6  # of logits up to 3e32, which float32 still holds
 LEAST_SCALE = 2.0**-30  # Hopper's kernels mask a product by -2^60 before it is scaled: that must still weigh nothing
 
 
@@ -46,6 +47,8 @@ def kernels_refuse(request: Request) -> str | None:
         return "a scale that is not positive turns the running maximum round"
     if request.scale * least_beta(request.policy) < LEAST_SCALE:
         return f"a scale below {LEAST_SCALE:.1e}, or one that beta takes there, would bring masked keys back"
+    if most_beta(request.policy) > MOST_BETA:
+        return f"a beta above {MOST_BETA:.0e} may overflow: the kernels scale the logits before they shift them"
     if "minimum" in request.extra:
         return "minimum is not computed by the kernels"
     return None
