@@ -57,7 +57,9 @@ class RowStats(NamedTuple):
 
 
 StatsAt = Callable[[Array], RowStats]
-"""The statistics pass again, of the rows scaled by the given beta: what an iterative policy is handed."""
+"""The statistics pass again, of the rows scaled by the given beta: what an iterative policy is handed.
+
+One with a true `follows_beta` is differentiable in beta itself; others hold the scale constant."""
 
 ALWAYS = frozenset({"entropy", "logsumexp", "maximum", "count"})
 ON_REQUEST = frozenset({"minimum", "variance"})

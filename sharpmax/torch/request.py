@@ -5,7 +5,8 @@ Validation happens here, before any work and in one place: an implementation may
 """
 
 import reprlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -90,10 +91,12 @@ class Request:
 
     @property
     def has_tangent(self) -> bool:
-        """Whether a forward-mode derivative is being taken of anything passed in."""
+        """Whether a forward-mode derivative is being taken of anything passed in, a policy's own tensors too."""
         if forward_ad._current_level < 0:
             return False
-        inputs = (self.query, self.key, self.value, self.bias, self.sinks)
+        if not isinstance(self.policy, Policy) or not is_dataclass(self.policy):
+            return True  # what a callable holds nobody can see
+        inputs = (self.query, self.key, self.value, self.bias, self.sinks, *_tensors_of(self.policy))
         tangents = (forward_ad.unpack_dual(t).tangent for t in inputs if t is not None)  # type: ignore[no-untyped-call]
         return any(tangent is not None for tangent in tangents)
 
@@ -205,6 +208,18 @@ def validated(
     )
 
 
+def _tensors_of(held: Any) -> Iterator[Tensor]:
+    """Yield the tensors that a policy, one of its fields, or a sequence of them holds."""
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, tuple | list):
+        for item in held:
+            yield from _tensors_of(item)
+    elif is_dataclass(held):
+        for field in fields(held):
+            yield from _tensors_of(getattr(held, field.name))
+
+
 def _check_tensor(name: str, tensor: Any) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
@@ -249,7 +264,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"query {q}, key {k} and value {v} must share the batch; query and key the width; "
             "key and value their heads and length"
         )
-    if k[1] == 0 or q[1] % k[1]:
+    if q[1] == 0 or k[1] == 0 or q[1] % k[1]:
         raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly")
 
 
