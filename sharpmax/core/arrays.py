@@ -136,9 +136,14 @@ def may_need_gradient(value: Array) -> bool:
     return is_jax_array(value) and isinstance(value, sys.modules["jax"].core.Tracer)
 
 
+def is_at_hand(value: Array) -> bool:
+    """Tell whether values can be read without waiting for a device: NumPy's, and PyTorch's on a CPU."""
+    return value.device.type == "cpu" if is_torch_array(value) else not is_jax_array(value)
+
+
 def may_hold_nan(value: Array) -> bool:
-    """Tell whether some value may be NaN or inf, where that can be read without waiting for a device; else False."""
-    if is_jax_array(value) or (is_torch_array(value) and value.device.type != "cpu"):
+    """Tell whether some value may be NaN or inf; False where the values are not at hand."""
+    if not is_at_hand(value):
         return False
     xp = namespace(value)
     # One pass over a tensor: a sum is finite only if all of it is. NumPy would warn of a sum that is not.

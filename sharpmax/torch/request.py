@@ -96,17 +96,28 @@ class Request:
             return False
         if not isinstance(self.policy, Policy) or not is_dataclass(self.policy):
             return True  # what a callable holds nobody can see
+        if "Jvp" in self._transforms:
+            return True  # another transform around it hides which tensors have one
         inputs = (self.query, self.key, self.value, self.bias, self.sinks, *_tensors_of(self.policy))
         tangents = (forward_ad.unpack_dual(t).tangent for t in inputs if t is not None)  # type: ignore[no-untyped-call]
         return any(tangent is not None for tangent in tangents)
 
     @property
     def has_functional_gradient(self) -> bool:
-        """Whether a transform of torch.func other than vmap is at work; torch.compile sees through them by itself."""
+        """Whether a transform of torch.func other than vmap is at work."""
+        return any(name != "Vmap" for name in self._transforms)
+
+    @property
+    def has_second_gradient(self) -> bool:
+        """Whether torch.func takes a gradient of a gradient."""
+        return self._transforms.count("Grad") > 1
+
+    @property
+    def _transforms(self) -> list[str]:
+        """The transforms of torch.func at work, by name; torch.compile sees through them by itself."""
         if torch.compiler.is_compiling():
-            return False
-        stack = torch._C._functorch.get_interpreter_stack() or []
-        return any(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)
+            return []
+        return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or []]
 
     @cached_property
     def is_finite(self) -> bool:

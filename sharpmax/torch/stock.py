@@ -27,6 +27,8 @@ def refusal(request: Request) -> str | None:
         return "dropout is drawn by 'eager' only"
     if request.has_tangent:
         return NO_TANGENTS
+    if request.has_second_gradient:
+        return "PyTorch's kernels have no second derivative; 'eager' has"
     if request.is_empty:
         return "a tensor with an axis of length 0 is served by 'eager'"
     if request.left is not None or request.right not in (None, 0):

@@ -51,6 +51,7 @@ class EntropyTarget(Policy):
     maximum: float = 1e6
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_number("EntropyTarget", "target", self.target, above=0)
         check_number("EntropyTarget", "maximum", self.maximum, least=1, most=LARGEST, scalar=True)
 

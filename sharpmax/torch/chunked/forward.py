@@ -63,10 +63,10 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
 def visible_keys(rows: Rows) -> Tensor:
     """Count the keys of each row that are not -inf, looking only where some may be."""
     keys = rows.logits[..., :-1] if rows.sink else rows.logits
-    hidden = keys.new_zeros(keys.shape[:-1])
+    hidden = keys.new_zeros(keys.shape[:-1], dtype=torch.int64)  # float32 counts to 2^24 only
     for columns in rows.masked:
         hidden += (keys[..., columns] == -torch.inf).sum(-1)
-    return keys.shape[-1] - hidden
+    return (keys.shape[-1] - hidden).to(keys.dtype)
 
 
 def smallest(logits: Tensor) -> Tensor:
