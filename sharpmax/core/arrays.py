@@ -137,8 +137,10 @@ def may_need_gradient(value: Array) -> bool:
 
 
 def is_at_hand(value: Array) -> bool:
-    """Tell whether values can be read without waiting for a device: NumPy's, and PyTorch's on a CPU."""
-    return value.device.type == "cpu" if is_torch_array(value) else not is_jax_array(value)
+    """Tell whether values can be read without waiting for a device: NumPy's, and PyTorch's on a CPU, untraced."""
+    if is_torch_array(value):
+        return value.device.type == "cpu" and not sys.modules["torch"].compiler.is_compiling()
+    return not is_jax_array(value)
 
 
 def may_hold_nan(value: Array) -> bool:

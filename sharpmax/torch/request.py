@@ -282,7 +282,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _four_axes(name: str, tensor: Tensor, logits: tuple[int, int, int, int]) -> Tensor:
     """Return the tensor with axes of length 1 put in front, if it then broadcasts to the logits."""
     shape = (1,) * (4 - tensor.ndim) + tuple(tensor.shape)
-    if len(shape) != 4 or any(have not in (1, want) for have, want in zip(shape, logits, strict=True)):
+    if len(shape) != 4 or any(have != 1 and have != want for have, want in zip(shape, logits, strict=True)):
         raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not broadcast to the logits' {logits}")
     return tensor.reshape(shape)
 
