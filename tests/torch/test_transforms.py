@@ -45,7 +45,9 @@ def test_compiles_whole_by_inductor(implementation):
 
 @pytest.mark.parametrize("implementation", ["chunked", "eager"])
 @pytest.mark.parametrize(
-    "policy", [PAPER, detach(PAPER), LogLinear(a=0.1, b=0.2, c=0.3)], ids=["paper", "detached", "log"]
+    "policy",
+    [PAPER, *(pytest.param(p, marks=pytest.mark.slow) for p in (detach(PAPER), LogLinear(a=0.1, b=0.2, c=0.3)))],
+    ids=["paper", "detached", "log"],
 )
 def test_compiles_whole_with_every_argument(implementation, policy):
     options = {"mask": torch.rand(20, 20) < 0.7, "bias": torch.randn(2, 1, 20), "sinks": torch.randn(2), "softcap": 5.0}
@@ -56,8 +58,13 @@ def test_compiles_whole_with_every_argument(implementation, policy):
     assert_compiles(call, qkv())
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("implementation", CPU)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("implementation", "dynamic"),
+    [*((i, None) for i in CPU), ("chunked", True), *(pytest.param(i, True, marks=SLOW) for i in ("stock", "eager"))],
+)
 def test_a_compiled_call_takes_any_length(implementation, dynamic):
     """With the lengths that were not there when it was traced, the graph is as whole as before."""
     torch._dynamo.reset()
@@ -136,7 +143,8 @@ def test_operators_of_chunked_keep_pytorchs_rules():
 SERVED = [
     *((i, dtype, width) for i in (*CPU, None) for dtype in ROUNDING if i != "stock" or dtype.itemsize > 2
       for width in (1, 16, 17, 64, 80, 96, 128, 256)),
-    *((i, dtype, width) for i in KERNELS for dtype in (torch.float32, torch.float16)
+    *(pytest.param(i, dtype, width, marks=[SLOW] * (dtype == torch.float16 and width in (8, 40, 80, 96)))
+      for i in KERNELS for dtype in (torch.float32, torch.float16)
       for width in (8, 17, 40, 80, 96, 128, 136, 256)
       if i == "triton" or (dtype == torch.float16 and width % 8 == 0 and width <= 128)),
 ]  # fmt: skip

@@ -162,7 +162,7 @@ def changed(queries, keys=20):
     return tensors, (torch.arange(keys, device=DEVICE) >= torch.tensor([0, 9], device=DEVICE)[:, None])[:, None, None]
 
 
-@pytest.mark.parametrize("queries", [1, 20])
+@pytest.mark.parametrize("queries", [pytest.param(1, marks=pytest.mark.slow), 20])
 def test_compiles_as_one_graph(queries):
     tensors, mask = changed(queries)
 

@@ -21,7 +21,9 @@ def qkv(dtype, length=20, width=16):
 
 @pytest.mark.parametrize(("implementation", "dtype"), [("hybrid", torch.float16), ("triton", torch.float32)])
 @pytest.mark.parametrize(
-    "policy", [PAPER, detach(PAPER), Table((0.5, 2.0), (1.0, 3.0))], ids=["paper", "detached", "table"]
+    "policy",
+    [PAPER, *(pytest.param(p, marks=pytest.mark.slow) for p in (detach(PAPER), Table((0.5, 2.0), (1.0, 3.0))))],
+    ids=["paper", "detached", "table"],
 )
 def test_compiles_as_one_graph(implementation, dtype, policy):
     def call(q, k, v):
@@ -31,7 +33,9 @@ def test_compiles_as_one_graph(implementation, dtype, policy):
 
 
 @pytest.mark.parametrize(("implementation", "dtype"), [("hybrid", torch.float16), ("triton", torch.float32)])
-@pytest.mark.parametrize("policy", [PAPER, detach(PAPER)], ids=["paper", "detached"])
+@pytest.mark.parametrize(
+    "policy", [PAPER, pytest.param(detach(PAPER), marks=pytest.mark.slow)], ids=["paper", "detached"]
+)
 def test_the_gradient_of_the_maximum_alone_and_compiled(implementation, dtype, policy):
     """No kernel has it: the leaders are found again."""
     torch._dynamo.reset()
