@@ -44,6 +44,5 @@ def test_chunked_has_one_derivative_of_a_solved_beta_and_says_so():
     def loss(q):
         return attention(q, k, v, policy=EntropyTarget(0.6), implementation="chunked").sum()
 
-    assert jnp.isfinite(jax.grad(loss)(q)).all()
     with pytest.raises(NotImplementedError, match="'xla' has the second"):
-        jax.hessian(loss)(q)
+        jax.jvp(jax.grad(loss), (q,), (q,))

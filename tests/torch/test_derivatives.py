@@ -70,9 +70,9 @@ def test_a_first_derivative_is_right_or_refused(implementation, name, how):
     try:
         got = FIRST[how](loss, x, direction)
     except NotImplementedError as refused:
-        assert implementation in ("stock", "chunked"), refused
-        assert "cannot serve this" in str(refused)
-        return
+        if implementation in ("stock", "chunked") and "cannot serve this" in str(refused):
+            return
+        raise
     wanted = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
