@@ -55,7 +55,7 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
 
 
 def _differentiable_once(logits: Logits) -> Logits:
-    """Return the same logits, whose gradient cannot be differentiated again: a scale that is held constant moves then."""
+    """Return the same logits, whose gradient cannot be differentiated again: the scale held constant would move."""
     learning = {name: getattr(logits, name) for name in ("query", "key", "bias", "sinks")}
     return replace(logits, **_once(learning))
 

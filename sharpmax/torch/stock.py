@@ -53,7 +53,7 @@ def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
 
 
 def _foldable(request: Request, q: Tensor, k: Tensor, beta: Tensor) -> Tensor:
-    """Return beta, lowered where beta·e could overflow: rounding alone parts such logits, so the weights are the same."""
+    """Return beta, lowered where beta·e could overflow: only rounding parts such logits, so the weights stay."""
     with torch.no_grad():
         largest = q.abs().amax(-1) * (k.abs().amax() * max(abs(request.scale), 1.0) * q.shape[3])
         most = (torch.finfo(q.dtype).max / 16) / largest.clamp(min=1.0)

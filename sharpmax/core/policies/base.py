@@ -245,7 +245,7 @@ def _fits(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
     """Tell whether an array of this shape broadcasts to the rows without widening them."""
     pairs = zip(reversed(shape), reversed(rows), strict=False)
     # Not `have in (1, want)`: a length that torch.compile leaves open is found there only by identity.
-    return len(shape) <= len(rows) and all(have == 1 or have == want for have, want in pairs)  # noqa: PLR1714
+    return len(shape) <= len(rows) and all(have == 1 or have == want for have, want in pairs)
 
 
 def _is_ours(kind: type) -> bool:

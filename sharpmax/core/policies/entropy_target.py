@@ -7,11 +7,11 @@ H(beta), the entropy of softmax(beta·e), falls monotonically: with u = log beta
 so the equation H = target has one root, found by Newton's method in u, kept inside a shrinking bracket by bisection.
 
 The derivatives are those of the root, not of the iterations: by the implicit function theorem, for any input x of H,
-dbeta/dx = -(dH/dx)/(dH/dbeta), hence dbeta/de_j = -beta·w_j(e_j - ē)/Var_w(e). One step from the solution with the slope
-held constant, beta - (H - target)/(dH/dbeta), has that derivative and the value beta. A second such step, from the
-first's result, has the root's second derivative too. It needs statistics that follow beta (`follows_beta`): those of
-dense rows do, so `softmax`, 'eager' and 'xla' have two derivatives. The other implementations have one, and raise when
-they are asked for another.
+dbeta/dx = -(dH/dx)/(dH/dbeta), hence dbeta/de_j = -beta·w_j(e_j - ē)/Var_w(e). One step from the solution with the
+slope held constant, beta - (H - target)/(dH/dbeta), has that derivative and the value beta. A second such step, from
+the first's result, has the root's second derivative too. It needs statistics that follow beta (`follows_beta`): those
+of dense rows do, so `softmax`, 'eager' and 'xla' have two derivatives. The other implementations have one, and raise
+when they are asked for another.
 """
 
 import math
