@@ -136,6 +136,23 @@ def may_need_gradient(value: Array) -> bool:
     return is_jax_array(value) and isinstance(value, sys.modules["jax"].core.Tracer)
 
 
+def is_at_hand(value: Array) -> bool:
+    """Tell whether values can be read without waiting for a device: NumPy's, and PyTorch's on a CPU, untraced."""
+    if is_torch_array(value):
+        return value.device.type == "cpu" and not sys.modules["torch"].compiler.is_compiling()
+    return not is_jax_array(value)
+
+
+def may_hold_nan(value: Array) -> bool:
+    """Tell whether some value may be NaN or inf; False where the values are not at hand."""
+    if not is_at_hand(value):
+        return False
+    xp = namespace(value)
+    # One pass over a tensor: a sum is finite only if all of it is. NumPy would warn of a sum that is not.
+    finite = xp.isfinite(xp.sum(value)) if is_torch_array(value) else xp.all(xp.isfinite(value))
+    return truth(finite) is False
+
+
 def truth(condition: Array) -> bool | None:
     """Return a boolean scalar's value, or None where it is not known yet: under jit, vmap or torch.compile."""
     if is_torch_array(condition) and sys.modules["torch"].compiler.is_compiling():

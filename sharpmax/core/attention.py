@@ -15,7 +15,7 @@ from sharpmax.core.checks import check_number
 from sharpmax.core.masks import Window, positional_mask, query_positions
 from sharpmax.core.policies import PAPER
 from sharpmax.core.policies.base import needed
-from sharpmax.core.softmax import say_if_silent, sharpened_rows
+from sharpmax.core.softmax import say_if_silent, sharpened_rows, weigh
 from sharpmax.core.stats import boolean_mask, visible_count
 
 
@@ -67,7 +67,8 @@ def reference_attention(
         check_number("reference_attention", "softcap", softcap, above=0, scalar=True)
         logits = softcap * xp.tanh(logits / softcap)
     if bias is not None:
-        logits = logits + _broadcastable("bias", widen(floating_array("bias", bias)), logits)
+        added = _broadcastable("bias", widen(floating_array("bias", bias)), logits)
+        logits = xp.where(added == -xp.inf, added, logits + added)  # hides a NaN too
 
     visible = None if mask is None else boolean_mask(mask, logits, "mask")
     by_position = positional_mask(query_length, key_length, is_causal=is_causal, window=window, xp=xp, device=device(q))
@@ -86,7 +87,7 @@ def reference_attention(
 
     weights = weights[..., :key_length]  # the sink's value is zero
     weights = xp.reshape(weights, (batch, heads // groups, groups, query_length, key_length))
-    output = xp.matmul(weights, v[:, :, None, ...])
+    output = weigh(weights, v[:, :, None, ...], xp.matmul)
     output = xp.astype(xp.reshape(output, (batch, heads, query_length, v.shape[-1])), query.dtype, copy=False)
     if not return_stats:
         return output

@@ -1,6 +1,7 @@
 """Check the numbers that policies, normalisers, bounds and cards are given, and show a value in a message."""
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ def check_number(
     It may be a number, or, unless `scalar`, an array or a nested sequence of them; what only a trace knows passes.
     """
     if isinstance(value, int | float | np.number) and not isinstance(value, bool | np.complexfloating):
-        wrong = not (math.isfinite(value) and value > above and least <= value <= most)
+        # Not `isfinite`, which an int beyond float's range overflows.
+        wrong = not (abs(value) <= sys.float_info.max and value > above and least <= value <= most)
     elif scalar:
         raise TypeError(f"{owner}.{name} must be a number, got {short(value)}")
     elif isinstance(value, list | tuple):
@@ -49,7 +51,10 @@ def check_number(
 
 def short(value: Any) -> str:
     """Return what a value looks like, in one line of a message."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python writes no int of more than 4,300 digits
+        return f"an {type(value).__name__} too long to show"
     return text if len(text) <= 80 else text[:79] + "…"
 
 

@@ -53,4 +53,4 @@ def positional_mask(
 
 def query_positions(query_length: int, key_length: int, *, xp: Namespace, dtype: Any, device: Any) -> Array:
     """Return the index of each query among the keys, from 0."""
-    return xp.astype(xp.arange(query_length, device=device), dtype) + float(key_length - query_length)
+    return xp.astype(xp.arange(key_length - query_length, key_length, device=device), dtype)

@@ -6,9 +6,10 @@ The shifted logits e - m are computed once and serve both the statistics and the
 """
 
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from sharpmax.core.arrays import Array, clamp, namespace, truth
+from sharpmax.core.arrays import Array, clamp, may_hold_nan, namespace, truth
 from sharpmax.core.policies import PAPER, Policy
 from sharpmax.core.policies.base import SMALLEST, choose, needed
 from sharpmax.core.stats import (
@@ -99,14 +100,42 @@ def sharpened_rows(
         stats = RowStats(maximum=maximum, **known)
     stats = stats.amended(position=position)
 
-    def stats_at(beta: Array) -> RowStats:
-        return StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
-
-    beta = choose(policy, stats, stats_at)
+    beta = choose(policy, stats, ScaledRows(shifted, maximum))
     weight = xp.exp(clamp(beta, SMALLEST)[..., None] * shifted)
     total = xp.sum(weight, axis=-1)
     weights = weight / xp.where(total == 0, xp.ones_like(total), total)[..., None]
     return weights, stats.amended(inverse_temperature=beta)
+
+
+class ScaledRows(NamedTuple):
+    """The statistics of shifted rows, scaled by the beta it is called with: a `StatsAt`."""
+
+    shifted: Array
+    maximum: Array
+    follows_beta: bool = True  # differentiable in beta too, to any order
+
+    def __call__(self, beta: Array) -> RowStats:
+        """Return the statistics of the rows scaled by beta."""
+        scaled, maximum = beta[..., None] * self.shifted, beta * self.maximum
+        return StreamState.of_shifted(scaled, maximum, variance=True).stats()
+
+
+def weigh(weights: Array, values: Array, multiply: Callable[[Array, Array], Array]) -> Array:
+    """Return `multiply(weights, values)`, in which a weight of 0 adds nothing, where plain products add 0·NaN = NaN.
+
+    Only values that can be read without waiting are looked at: under a trace and on an accelerator, an unseen NaN or
+    inf spreads as it does in the framework's own attention.
+    """
+    if not may_hold_nan(values):
+        return multiply(weights, values)
+    xp = namespace(weights)
+    output = multiply(weights, xp.where(xp.isfinite(values), values, xp.zeros_like(values)))
+    seen = xp.astype(weights > 0, weights.dtype)
+    for poison in (xp.inf, -xp.inf, xp.nan):
+        held = xp.isnan(values) if poison is xp.nan else values == poison
+        met = multiply(seen, xp.astype(held, weights.dtype)) > 0
+        output = output + xp.where(met, xp.full_like(output, poison), xp.zeros_like(output))
+    return output
 
 
 def say_if_silent(policy: Any, stats: RowStats) -> None:

@@ -41,7 +41,7 @@ class RowStats(NamedTuple):
     logsumexp: Array = None
     maximum: Array = None
     count: Array = None
-    """n, the number of visible items: a masked or -inf logit is not one."""
+    """n, the number of visible items: a masked or -inf logit is not one. Beyond 2^24, float32 holds the nearest."""
     minimum: Array = None
     """The smallest visible logit."""
     variance: Array = None
@@ -57,7 +57,9 @@ class RowStats(NamedTuple):
 
 
 StatsAt = Callable[[Array], RowStats]
-"""The statistics pass again, of the rows scaled by the given beta: what an iterative policy is handed."""
+"""The statistics pass again, of the rows scaled by the given beta: what an iterative policy is handed.
+
+One with a true `follows_beta` is differentiable in beta itself; others hold the scale constant."""
 
 ALWAYS = frozenset({"entropy", "logsumexp", "maximum", "count"})
 ON_REQUEST = frozenset({"minimum", "variance"})
@@ -251,7 +253,8 @@ def finite_maximum(maximum: Array) -> Array:
 def visible_count(rows: Array) -> Array:
     """Count the items of each row that are not -inf, in the rows' dtype."""
     xp = namespace(rows)
-    return xp.sum(xp.astype(rows != -xp.inf, rows.dtype), axis=-1)
+    # Integers, rounded once: a float32 that holds 2^24 stays there whatever ones are added.
+    return xp.astype(xp.sum(xp.astype(rows != -xp.inf, xp.int32), axis=-1), rows.dtype)
 
 
 def visible_minimum(rows: Array) -> Array:

@@ -114,7 +114,10 @@ def bare_logits(q: Array, k: Array, bias: Array | None, like: Logits) -> Array:
     e = jnp.einsum("bhgqd,bhkd->bhgqk", q, k, precision=HIGHEST, preferred_element_type=like.wide) * like.scale
     if like.softcap is not None:
         e = like.softcap * jnp.tanh(e / like.softcap)
-    return e if bias is None else e + bias.astype(e.dtype)
+    if bias is None:
+        return e
+    bias = bias.astype(e.dtype)
+    return jnp.where(bias == -jnp.inf, bias, e + bias)  # hides a NaN too
 
 
 def visible_by_position(behind: Array, like: Logits) -> Array | None:

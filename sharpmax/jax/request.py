@@ -166,7 +166,7 @@ def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) ->
             f"query {q}, key {k} and value {v} must share the batch; query and key the width; "
             "key and value their length and heads"
         )
-    if k[2] == 0 or q[2] % k[2]:
+    if q[2] == 0 or k[2] == 0 or q[2] % k[2]:
         raise ValueError(f"{q[2]} query heads cannot share {k[2]} key heads evenly")
 
 

@@ -9,8 +9,10 @@ end. A policy that needs no statistic of the logits pays for no first pass: its 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -39,9 +41,35 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
         stats = stats.amended(position=logits.position)
 
     def stats_at(beta: Array) -> RowStats:
-        return statistics(logits, row_scale=beta, extra=frozenset({"variance"}))
+        return statistics(_differentiable_once(logits), row_scale=beta, extra=frozenset({"variance"}))
 
     # A policy's own arrays may be wider than the rows.
     beta = choose(request.policy, stats, stats_at).astype(logits.wide)
     # A beta of 0 must not bring masked keys back: see `SMALLEST`.
     return weighted(logits, request.value, jnp.maximum(beta, SMALLEST)), stats.amended(inverse_temperature=beta)
+
+
+def _differentiable_once(logits: Logits) -> Logits:
+    """Return the same logits, whose gradient cannot be differentiated again: the scale held constant would move."""
+    learning = {name: getattr(logits, name) for name in ("query", "key", "bias", "sinks")}
+    return replace(logits, **_once(learning))
+
+
+@jax.custom_vjp
+def _once(arrays: dict[str, Array | None]) -> dict[str, Array | None]:
+    return arrays
+
+
+_once.defvjp(lambda arrays: (arrays, None), lambda _, gradients: (_last(gradients),))
+
+
+@jax.custom_jvp
+def _last(gradients: dict[str, Array | None]) -> dict[str, Array | None]:
+    return gradients
+
+
+@_last.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple:
+    raise NotImplementedError(
+        "a beta that is solved for has one derivative here; implementation='xla' has the second, or detach the policy"
+    )

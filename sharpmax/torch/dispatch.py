@@ -1,7 +1,8 @@
 """Decide what serves a request: the implementation, its code path, and why each faster one refuses.
 
 All of it stands here: an implementation executes the plan it is given, an operator only registers. Rules read shapes,
-dtypes, devices and the policy, never values. What the values decide, the device decides by itself (`plan.ON_DEVICE`).
+dtypes, devices and the policy; of values, only whether one is NaN or inf ('stock'). What else the values decide, the
+device decides by itself (`plan.ON_DEVICE`).
 
     plan_of(request, name)     the plan of a call, made once
     resolved(plan, request)    the same, down to the kernels that an operator chooses when it runs
@@ -15,17 +16,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sharpmax.core.arrays import may_hold_nan
 from sharpmax.core.ladder import choose_implementation
 from sharpmax.torch import plan as paths
 from sharpmax.torch.device import capability, multiprocessors
 from sharpmax.torch.plan import Plan
-from sharpmax.torch.policy_kinds import KernelPolicy, is_plain, is_rowwise, kernel_policy, least_beta
+from sharpmax.torch.policy_kinds import KernelPolicy, is_plain, is_rowwise, kernel_policy, least_beta, most_beta
 from sharpmax.torch.request import Request
 from sharpmax.torch.torch_internals import is_traced
 from sharpmax.torch.triton.availability import interpreted, why_absent
 
 HALF = (torch.float16, torch.bfloat16)
 WIDEST, MOST_HEADS = 256, 65535  # of our kernels: a head's width, and heads in a batch, which are a grid's height
+MOST_BETA = 1e6  # of logits up to 3e32, which float32 still holds
 LEAST_SCALE = 2.0**-30  # Hopper's kernels mask a product by -2^60 before it is scaled: that must still weigh nothing
 WIDEST_SINGLE = 64  # of a head, in float32: 'triton' is 1.2 times as fast as 'chunked' at 64, and 0.4 times at 128
 
@@ -189,6 +192,8 @@ def _kernels_refusal(request: Request) -> str | None:
         return "a scale that is not positive turns the running maximum round"
     if request.scale * least_beta(request.policy) < LEAST_SCALE:
         return f"a scale below {LEAST_SCALE:.1e}, or one that beta takes there, would bring masked keys back"
+    if most_beta(request.policy) > MOST_BETA:
+        return f"a beta above {MOST_BETA:.0e} may overflow: the kernels scale the logits before they shift them"
     if "minimum" in request.extra:
         return "minimum is not computed by the kernels"
     return None
@@ -233,6 +238,8 @@ def _stock_refusal(request: Request) -> str | None:
         return NO_DROPOUT
     if request.has_tangent:
         return NO_TANGENTS
+    if request.has_second_gradient:
+        return "PyTorch's kernels have no second derivative; 'eager' has"
     if request.is_empty:
         return NO_EMPTY_AXIS
     if request.left is not None or request.right not in (None, 0):
@@ -255,7 +262,11 @@ def _stock_refusal(request: Request) -> str | None:
         return "on a GPU PyTorch's kernel errs beyond the budget where values are not as wide as keys"
     if request.query.device.type not in ("cpu", "cuda"):
         return f"no kernel that returns the logsumexp on {request.query.device.type}"
-    return "the kernels do not return the maximum, which return_stats promises" if request.return_stats else None
+    if request.return_stats:
+        return "the kernels do not return the maximum, which return_stats promises"
+    if request.right == 0 and request.rows[2] > 1 and may_hold_nan(request.value.detach()):
+        return "a value of NaN or inf would reach the rows that do not see it; 'chunked' and 'eager' leave it out"
+    return None
 
 
 def _chunked_refusal(request: Request) -> str | None:

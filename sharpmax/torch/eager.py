@@ -6,10 +6,12 @@ Memory is O(Lq·Lk) a head. It honours every argument, and is the only one that 
 generator, as scaled_dot_product_attention does).
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from sharpmax.core.softmax import sharpened_rows
+from sharpmax.core.softmax import sharpened_rows, weigh
 from sharpmax.core.stats import RowStats, StreamState, visible_count, visible_minimum
 from sharpmax.torch.lengths import positions, visible_by_position
 from sharpmax.torch.plan import Plan
@@ -25,7 +27,8 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     weights = weights[..., : request.key.shape[2]]  # the sink's value is zero
     if request.dropout:
         weights = torch.nn.functional.dropout(weights, request.dropout)
-    return _by_group(request, weights, request.value.to(request.wide)).to(request.query.dtype), stats
+    output = weigh(weights, request.value.to(request.wide), partial(_by_group, request))
+    return output.to(request.query.dtype), stats
 
 
 def statistics(request: Request) -> RowStats:
@@ -44,7 +47,8 @@ def _rows(request: Request) -> tuple[Tensor, Tensor]:
     if request.softcap is not None:
         logits = request.softcap * torch.tanh(logits / request.softcap)
     if request.bias is not None:
-        logits = logits + request.bias.to(request.wide)
+        bias = request.bias.to(request.wide)
+        logits = torch.where(bias == -torch.inf, bias, logits + bias)  # hides a NaN too
     for visible in (request.mask, visible_by_position(request, 0, request.query.shape[2], 0, request.key.shape[2])):
         if visible is not None:
             logits = torch.where(visible, logits, -torch.inf)

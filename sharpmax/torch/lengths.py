@@ -16,8 +16,9 @@ def positions(request: Request) -> Tensor:
     """Return the index of each query among the keys, of its document where there are many, (B, H, Lq)."""
     if request.documents is not None:
         return _within_documents(request.documents.starts).to(request.wide).expand(request.rows)
-    first = torch.arange(request.rows[2], device=request.query.device, dtype=request.wide) + float(request.offset)
-    return first.expand(request.rows)
+    # Integers, rounded once: PyTorch's float32 range errs by more than a rounding beyond 2^24.
+    places = torch.arange(request.offset, request.key.shape[2], device=request.query.device)
+    return places.to(request.wide).expand(request.rows)
 
 
 def visible_by_position(request: Request, start: int, stop: int, low: int, high: int) -> Tensor | None:
@@ -46,14 +47,14 @@ def counted(request: Request) -> Tensor:
 def counted_by_position(request: Request) -> Tensor:
     """Return how many keys each query sees when neither mask nor bias hides any, (B, H, Lq)."""
     length = request.key.shape[2]
-    # The usual cases in one launch: all of the keys, or one more a query.
+    # The usual cases in few launches: all of the keys, or one more per query.
     device, dtype = request.query.device, request.wide
     if request.documents is not None:
         return (_within_documents(request.documents.starts) + 1).to(dtype).expand(request.rows)
     if request.left is None and request.right is None:
         return torch.full((request.rows[2],), length, device=device, dtype=dtype).expand(request.rows)
     if request.left is None and request.right == 0 and request.offset >= 0:
-        return torch.arange(request.offset + 1, length + 1, device=device, dtype=dtype).expand(request.rows)
+        return torch.arange(request.offset + 1, length + 1, device=device).to(dtype).expand(request.rows)
     i = torch.arange(request.rows[2], device=request.query.device) + request.offset
     low = torch.zeros_like(i) if request.left is None else (i - request.left).clamp(min=0)
     high = torch.full_like(i, length) if request.right is None else (i + request.right + 1).clamp(max=length)

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from sharpmax.core.policies import Constant, Detached, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table
+from sharpmax.core.policies import (
+    Constant,
+    Detached,
+    EntropyTarget,
+    LengthScaled,
+    LogLinear,
+    PerHead,
+    Polynomial,
+    Table,
+)
 
 POLYNOMIAL, TABLE = 1, 2  # 0: no policy
 
@@ -45,6 +54,24 @@ def least_beta(policy: Any) -> float:
         return least_beta(policy.policy)
     may_soften = type(policy) is Table and _are_numbers(policy.inverse_temperatures)
     return min(1.0, policy.inverse_temperatures[0]) if may_soften else 1.0
+
+
+def most_beta(policy: Any) -> float:
+    """Return the largest beta that the policy's numbers let it choose, 1 at least; arrays that learn are not read."""
+    if isinstance(policy, PerHead):
+        return max(map(most_beta, policy.policies))
+    if isinstance(policy, Detached):
+        return most_beta(policy.policy)
+    named: Any = 1.0
+    if isinstance(policy, Constant):
+        named = policy.inverse_temperature
+    elif isinstance(policy, EntropyTarget):
+        named = policy.maximum
+    elif isinstance(policy, Table) and _are_numbers(policy.inverse_temperatures):
+        named = policy.inverse_temperatures[-1]
+    elif isinstance(policy, LogLinear):
+        named = math.exp(min(policy.limit, 100.0))
+    return max(1.0, named) if isinstance(named, int | float) else 1.0
 
 
 def is_plain(policy: Any) -> bool:

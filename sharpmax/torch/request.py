@@ -4,7 +4,8 @@ Validation happens here, before any work and in one place: an implementation may
 """
 
 import reprlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -88,15 +89,25 @@ class Request:
 
     @property
     def has_tangent(self) -> bool:
-        """Whether a forward-mode derivative is being taken of anything passed in."""
+        """Whether a forward-mode derivative is being taken of anything passed in, a policy's own tensors too."""
         if not torch_internals.in_forward_mode():
             return False
-        return torch_internals.has_tangent(self.query, self.key, self.value, self.bias, self.sinks)
+        if not isinstance(self.policy, Policy) or not is_dataclass(self.policy):
+            return True  # what a callable holds nobody can see
+        if "Jvp" in torch_internals.functional_transforms():
+            return True  # another transform around it hides which tensors have one
+        inputs = (self.query, self.key, self.value, self.bias, self.sinks, *_tensors_of(self.policy))
+        return torch_internals.has_tangent(*inputs)
 
     @property
     def has_functional_gradient(self) -> bool:
         """Whether a transform of torch.func other than vmap is at work."""
         return any(name != "Vmap" for name in torch_internals.functional_transforms())
+
+    @property
+    def has_second_gradient(self) -> bool:
+        """Whether torch.func takes a gradient of a gradient."""
+        return torch_internals.functional_transforms().count("Grad") > 1
 
     @cached_property
     def is_finite(self) -> bool:
@@ -174,6 +185,18 @@ def validated(
     )  # fmt: skip
 
 
+def _tensors_of(held: Any) -> Iterator[Tensor]:
+    """Yield the tensors that a policy, one of its fields, or a sequence of them holds."""
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, tuple | list):
+        for item in held:
+            yield from _tensors_of(item)
+    elif is_dataclass(held):
+        for field in fields(held):
+            yield from _tensors_of(getattr(held, field.name))
+
+
 def _check_tensor(name: str, tensor: Any) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
@@ -218,14 +241,14 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"query {q}, key {k} and value {v} must share the batch; query and key the width; "
             "key and value their heads and length"
         )
-    if k[1] == 0 or q[1] % k[1]:
+    if q[1] == 0 or k[1] == 0 or q[1] % k[1]:
         raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly")
 
 
 def _four_axes(name: str, tensor: Tensor, logits: tuple[int, int, int, int]) -> Tensor:
     """Return the tensor with axes of length 1 put in front, if it then broadcasts to the logits."""
     shape = (1,) * (4 - tensor.ndim) + tuple(tensor.shape)
-    if len(shape) != 4 or any(have not in (1, want) for have, want in zip(shape, logits, strict=True)):
+    if len(shape) != 4 or any(have != 1 and have != want for have, want in zip(shape, logits, strict=True)):
         raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not broadcast to the logits' {logits}")
     return tensor.reshape(shape)
 

@@ -28,14 +28,17 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
 def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
     q, k, _ = request.packed()
     k = _expanded(request, k)
-    mean_key, logsumexp = _with_logsumexp(request, q, k)
+    # As a value, a key of NaN would reach rows that do not see it; what it does to a row that does is in the logsumexp.
+    finite_k = torch.where(k.isfinite(), k, 0.0) if _is_causal(request) else k
+    mean_key, logsumexp = _with_logsumexp(request, q, k, finite_k)
     mean = request.scale * (q * mean_key).sum(-1)
     if request.needs_gradient:
         # d(LSE) = Σ p_j de_j: the gradient of E_p[e] with p held constant, which is one more stock call.
-        fixed = request.scale * (q * _attend(request, q.detach(), k.detach(), k)).sum(-1)
+        fixed = request.scale * (q * _attend(request, q.detach(), k.detach(), finite_k)).sum(-1)
         logsumexp = logsumexp.detach() + (fixed - fixed.detach())
     count = counted_by_position(request)
-    entropy = torch.where(count > 0, (logsumexp - mean).clamp(min=0), 0.0)
+    # Of logits beyond 1e7 the difference is rounding; no entropy is above log n.
+    entropy = torch.where(count > 0, (logsumexp - mean).clamp(min=0).minimum(count.clamp(min=1).log()), 0.0)
     # `choose` only asks the maximum whether the row is empty.
     return RowStats(entropy=entropy, logsumexp=logsumexp, maximum=logsumexp.detach(), count=count)
 
@@ -43,10 +46,18 @@ def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozen
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
     q, k, v = request.packed()
-    scaled = q * beta.to(q.dtype).unsqueeze(-1)
+    scaled = q * _foldable(request, q, k, beta).to(q.dtype).unsqueeze(-1)
     output = _attend(request, scaled, _expanded(request, k), _expanded(request, v))
     # PyTorch's kernel on a CPU gives 0 for a NaN query with fewer keys than a vector register holds.
     return output.masked_fill(q.isnan().any(-1, keepdim=True), torch.nan) if q.device.type == "cpu" else output
+
+
+def _foldable(request: Request, q: Tensor, k: Tensor, beta: Tensor) -> Tensor:
+    """Return beta, lowered where beta·e could overflow: only rounding parts such logits, so the weights stay."""
+    with torch.no_grad():
+        largest = q.abs().amax(-1) * (k.abs().amax() * max(abs(request.scale), 1.0) * q.shape[3])
+        most = (torch.finfo(q.dtype).max / 16) / largest.clamp(min=1.0)
+    return beta.minimum(torch.where(most > 0, most, torch.inf))
 
 
 def _is_causal(request: Request) -> bool:
@@ -63,8 +74,8 @@ def _expanded(request: Request, tensor: Tensor) -> Tensor:
     return tensor if request.groups == 1 else tensor.repeat_interleave(request.groups, dim=1)
 
 
-def _with_logsumexp(request: Request, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return attention(q, k, v := k) and the logsumexp (B, H, Lq) of its rows."""
+def _with_logsumexp(request: Request, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return attention(q, k, v) and the logsumexp (B, H, Lq) of its rows."""
     attend = flash_attention_with_logsumexp_cpu if q.device.type == "cpu" else efficient_attention_with_logsumexp
-    output, logsumexp = attend(q, k, k, is_causal=_is_causal(request), scale=request.scale)
+    output, logsumexp = attend(q, k, v, is_causal=_is_causal(request), scale=request.scale)
     return output, logsumexp[..., : q.shape[2]].to(request.wide)

@@ -6,6 +6,7 @@ arrays that broadcast against the rows, (heads, 1) for one value a head, and the
 """
 
 import dataclasses
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from os import PathLike
@@ -17,6 +18,7 @@ from sharpmax.core.arrays import (
     Array,
     clamp,
     is_array,
+    is_at_hand,
     like,
     namespace,
     to_numpy,
@@ -46,6 +48,17 @@ class Policy(ABC):
                 f"sharpmax has a policy named {cls.__name__}, which cards know by that name; choose another"
             )
         cls.known[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        """Keep copies of NumPy arrays and lists, so that no one changes them unchecked.
+
+        Tensors and JAX arrays stay the caller's, because they learn: what they become is checked when beta is chosen,
+        where it can be read without waiting for a device.
+        """
+        for name in self.learnable:
+            given = getattr(self, name)
+            if (owned := _owned(given)) is not given:
+                object.__setattr__(self, name, owned)
 
     def __eq__(self, other: object) -> bool:
         """Tell whether they are of one kind and hold the same numbers, in the same shapes, whatever holds those."""
@@ -144,8 +157,9 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
             f"the arrays of {type(policy).__name__} have shapes {policy.field_shapes}, "
             f"which do not broadcast to the rows' {shape}"
         ) from error
-    # Our own policies cannot; to look at the values of a stranger's waits for the device.
-    if not _is_ours(type(policy)) and truth(xp.any(beta < 0)):
+    # Our own policies of numbers cannot; to look at the values waits for the device, so of ours only those at hand.
+    may_be_negative = not _is_ours(type(policy)) or (is_at_hand(beta) and _holds_array(_held(policy)))
+    if may_be_negative and truth(xp.any(beta < 0)):
         raise ValueError(f"{short(policy)} gave a negative inverse temperature; beta must be 0 or more")
     return xp.where(stats.maximum == -xp.inf, xp.ones_like(beta), beta)
 
@@ -172,7 +186,8 @@ def checked_policies(owner: str, policies: Any) -> tuple[Policy, ...]:
 def _fits(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
     """Tell whether an array of this shape broadcasts to the rows without widening them."""
     pairs = zip(reversed(shape), reversed(rows), strict=False)
-    return len(shape) <= len(rows) and all(have in (1, want) for have, want in pairs)
+    # Not `have in (1, want)`: a length that torch.compile leaves open is found there only by identity.
+    return len(shape) <= len(rows) and all(have == 1 or have == want for have, want in pairs)
 
 
 def _is_ours(kind: type) -> bool:
@@ -193,7 +208,21 @@ def _same(ours: Any, theirs: Any) -> bool:
     return bool(ours == theirs)
 
 
+def _owned(value: Any) -> Any:
+    """Return what a policy keeps of a field: a copy of what may change under it, else the value itself."""
+    if isinstance(value, np.ndarray):
+        copy = value.copy()
+        copy.flags.writeable = False
+        return copy
+    if isinstance(value, list | tuple):
+        items = tuple(_owned(item) for item in value)
+        return value if isinstance(value, tuple) and all(map(operator.is_, items, value)) else items
+    return value
+
+
 def _holds_array(value: Any) -> bool:
+    if isinstance(value, Policy):
+        return _holds_array(_held(value))
     if isinstance(value, tuple):
         return any(_holds_array(item) for item in value)
     return is_array(value) and not isinstance(value, np.generic)

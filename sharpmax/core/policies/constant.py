@@ -18,6 +18,7 @@ class Constant(Policy):
     inverse_temperature: Any = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_number("Constant", "inverse_temperature", self.inverse_temperature, least=0, most=LARGEST)
 
     @property

@@ -6,10 +6,12 @@ H(beta), the entropy of softmax(beta·e), falls monotonically: with u = log beta
 
 so the equation H = target has one root, found by Newton's method in u, kept inside a shrinking bracket by bisection.
 
-The gradient is that of the root, not of the iterations: by the implicit function theorem, for any input x of H,
-dbeta/dx = -(dH/dx)/(dH/dbeta), hence dbeta/de_j = -beta·w_j(e_j - ē)/Var_w(e). It needs one more statistics pass at the
-solution and nothing framework-specific: see `_with_implicit_gradient`. Only the first derivative is the root's: a
-second one, of a Hessian say, leaves out how the slope itself moves; `detach` the policy where one is needed.
+The derivatives are those of the root, not of the iterations: by the implicit function theorem, for any input x of H,
+dbeta/dx = -(dH/dx)/(dH/dbeta), hence dbeta/de_j = -beta·w_j(e_j - ē)/Var_w(e). One step from the solution with the
+slope held constant, beta - (H - target)/(dH/dbeta), has that derivative and the value beta. A second such step, from
+the first's result, has the root's second derivative too. It needs statistics that follow beta (`follows_beta`): those
+of dense rows do, so `softmax`, 'eager' and 'xla' have two derivatives. The other implementations have one, and raise
+when they are asked for another.
 """
 
 import math
@@ -50,6 +52,7 @@ class EntropyTarget(Policy):
     maximum: float = 1e6
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_number("EntropyTarget", "target", self.target, above=0)
         check_number("EntropyTarget", "maximum", self.maximum, least=1, most=LARGEST, scalar=True)
 
@@ -96,7 +99,17 @@ class EntropyTarget(Policy):
         beta = clamp(xp.exp(u), 1.0, self.maximum)
         if not (may_need_gradient(stats.entropy) or may_need_gradient(target)):
             return beta
-        return _with_implicit_gradient(beta, stats_at(beta), target, active & (u < top - narrowest))
+        at = stats_at(beta)
+        variance = stop_gradient(at.variance)
+        solved = active & (u < top - narrowest) & (variance > FLATTEST)
+        slope = beta / xp.where(solved, variance, xp.ones_like(variance))
+        left = stop_gradient(at.entropy - target)  # what the search left: with it the steps keep beta's value
+
+        def onward(beta: Array, at: RowStats) -> Array:
+            return beta + xp.where(solved, slope * (at.entropy - target - left), xp.zeros_like(beta))
+
+        beta = onward(beta, at)
+        return onward(beta, stats_at(beta)) if getattr(stats_at, "follows_beta", False) else beta
 
 
 def _newton(u: Array, excess: Array, variance: Array, low: Array, high: Array) -> Array:
@@ -106,17 +119,3 @@ def _newton(u: Array, excess: Array, variance: Array, low: Array, high: Array) -
     onward = u + excess / xp.where(flat, xp.ones_like(variance), variance)
     inside = (onward > low) & (onward < high) & xp.logical_not(flat)
     return xp.where(inside, onward, (low + high) / 2)
-
-
-def _with_implicit_gradient(beta: Array, at: RowStats, target: Any, solved: Array) -> Array:
-    """Add a term whose value is 0 and whose gradient is that of the root.
-
-    `residual` is H - target at fixed beta, so its derivative is dH/dx; subtracting its own value leaves 0. Divided by
-    -dH/dbeta = Var_w(beta·e)/beta, held constant, it differentiates to the implicit gradient.
-    """
-    xp = namespace(beta)
-    residual = at.entropy - target
-    variance = stop_gradient(at.variance)
-    solved = solved & (variance > FLATTEST)
-    slope = beta / xp.where(solved, variance, xp.ones_like(variance))
-    return beta + xp.where(solved, slope * (residual - stop_gradient(residual)), xp.zeros_like(beta))

@@ -1,8 +1,7 @@
 """Policies made of policies: one a head, one a layer, and one held constant to the gradient."""
 
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from sharpmax.core.arrays import Array, namespace, stop_gradient
 from sharpmax.core.policies.base import Policy, checked_policies
@@ -69,15 +68,29 @@ class PerHead(Policy):
         xp = namespace(stats.maximum)
         others = xp.ones_like(stats.maximum)
 
-        def at_head(head: int, beta: Array) -> RowStats:
-            columns = [beta if h == head else others[..., h, :] for h in range(len(self.policies))]
-            return _of_head(stats_at(xp.stack(columns, axis=-2)), head)  # type: ignore[misc]
-
         chosen = [
-            policy(_of_head(stats, h), None if stats_at is None else partial(at_head, h))
+            policy(_of_head(stats, h), None if stats_at is None else _AtHead(stats_at, others, h))
             for h, policy in enumerate(self.policies)
         ]
         return xp.stack([others[..., h, :] * beta for h, beta in enumerate(chosen)], axis=-2)
+
+
+class _AtHead(NamedTuple):
+    """The statistics of one head's rows at the beta it is called with, the other heads' at 1: a `StatsAt`."""
+
+    stats_at: StatsAt
+    others: Array
+    head: int
+
+    @property
+    def follows_beta(self) -> bool:
+        """Whether the statistics of all heads do."""
+        return getattr(self.stats_at, "follows_beta", False)
+
+    def __call__(self, beta: Array) -> RowStats:
+        """Return the statistics of the head's rows scaled by beta."""
+        columns = [beta if h == self.head else self.others[..., h, :] for h in range(self.others.shape[-2])]
+        return _of_head(self.stats_at(namespace(beta).stack(columns, axis=-2)), self.head)
 
 
 def _of_head(stats: RowStats, head: int) -> RowStats:

@@ -33,6 +33,7 @@ class LengthScaled(Policy):
     minimum: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_number("LengthScaled", "slope", self.slope)
         check_number("LengthScaled", "offset", self.offset)
         check_number("LengthScaled", "reference", self.reference, above=0, scalar=True)

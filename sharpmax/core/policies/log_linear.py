@@ -27,6 +27,7 @@ class LogLinear(Policy):
     limit: float = 1.5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("a", "b", "c"):
             check_number("LogLinear", name, getattr(self, name))
         check_number("LogLinear", "n0", self.n0, above=0, scalar=True)

@@ -38,8 +38,7 @@ class Polynomial(Policy):
     domain: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.coefficients, list):
-            object.__setattr__(self, "coefficients", tuple(self.coefficients))
+        super().__post_init__()
         check_number("Polynomial", "coefficients", self.coefficients)
         if not isinstance(self.coefficients, tuple) and not (
             is_array(self.coefficients) and self.coefficients.ndim and self.coefficients.shape[0]

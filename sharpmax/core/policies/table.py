@@ -33,14 +33,13 @@ class Table(Policy):
     inverse_temperatures: Any
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.entropies, list | tuple):
             raise TypeError(f"Table.entropies must be a sequence of numbers, got {short(self.entropies)}")
         for entropy in self.entropies:
             check_number("Table", "entropies", entropy, least=0, scalar=True)
         object.__setattr__(self, "entropies", tuple(float(entropy) for entropy in self.entropies))
         check_number("Table", "inverse_temperatures", self.inverse_temperatures, least=SMALLEST)
-        if isinstance(self.inverse_temperatures, list):
-            object.__setattr__(self, "inverse_temperatures", tuple(self.inverse_temperatures))
         h, b = self.entropies, self.inverse_temperatures
         betas = len(b) if isinstance(b, tuple) or (is_array(b) and b.ndim) else 0
         if len(h) < 2 or len(h) != betas:

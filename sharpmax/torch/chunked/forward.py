@@ -4,11 +4,14 @@ A chunk holds its rows' logits until they are used, so where the policy looks at
 and the output of a chunk follow from one product with the keys: two products in all, as in plain attention.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from sharpmax.core.policies.base import SMALLEST, choose
-from sharpmax.core.stats import FLOOR, RowStats, StreamState
+from sharpmax.core.softmax import ScaledRows, weigh
+from sharpmax.core.stats import FLOOR, RowStats
 from sharpmax.torch.chunked.rows import Chunk, Rows, Scratch, chunks, rows_of
 from sharpmax.torch.lengths import counted_by_position, positions
 from sharpmax.torch.request import Request
@@ -30,14 +33,10 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
         stats = stats.amended(count=count, minimum=minimum)
         if position is not None:
             stats = stats.amended(position=chunk.rows_of(position, request.groups))
-
-        def stats_at(beta: Tensor, shifted: Tensor = shifted, maximum: Tensor = maximum) -> RowStats:
-            return StreamState.of_shifted(beta[..., None] * shifted, beta * maximum, variance=True).stats()
-
-        beta = choose(request.policy, stats, stats_at)
+        beta = choose(request.policy, stats, ScaledRows(shifted, maximum))
         weights = weights_of_shifted_(shifted, beta.clamp(min=SMALLEST), maximum, scratch)
         value = chunk.keys_of(request.value).to(request.wide)
-        chunk.rows_of(output, request.groups).copy_(product(chunk, weights[..., : value.shape[1]], value))
+        chunk.rows_of(output, request.groups).copy_(weighted(chunk, weights, value))
         for name, field in stats.amended(inverse_temperature=beta)._asdict().items():
             if field is not None:
                 if name not in kept:
@@ -49,10 +48,10 @@ def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
 def visible_keys(rows: Rows) -> Tensor:
     """Count the keys of each row that are not -inf, looking only where some may be."""
     keys = rows.logits[..., :-1] if rows.sink else rows.logits
-    hidden = keys.new_zeros(keys.shape[:-1])
+    hidden = keys.new_zeros(keys.shape[:-1], dtype=torch.int64)  # float32 counts to 2^24 only
     for columns in rows.masked:
         hidden += (keys[..., columns] == -torch.inf).sum(-1)
-    return keys.shape[-1] - hidden
+    return (keys.shape[-1] - hidden).to(keys.dtype)
 
 
 def smallest(logits: Tensor) -> Tensor:
@@ -100,6 +99,11 @@ def weights_of_shifted_(shifted: Tensor, beta: Tensor, maximum: Tensor, scratch:
     empty = maximum == -torch.inf
     # Seldom is a row empty, and going over all of them again is not free.
     return weights.masked_fill_(empty.unsqueeze(-1), 0) if empty.any() else weights
+
+
+def weighted(chunk: Chunk, weights: Tensor, value: Tensor) -> Tensor:
+    """Return weights·value (query heads, queries, p); a sink, the last weight, has no value."""
+    return weigh(weights[..., : value.shape[1]], value, partial(product, chunk))
 
 
 def product(chunk: Chunk, left: Tensor, right: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sharpmax.core.arrays import may_hold_nan
 from sharpmax.core.stats import FLOOR, RowStats
 from sharpmax.torch.chunked.forward import (
     product,
@@ -24,6 +25,7 @@ from sharpmax.torch.chunked.forward import (
     smallest,
     statistics_of_shifted,
     visible_keys,
+    weighted,
     weights_of_shifted_,
 )
 from sharpmax.torch.chunked.rows import Chunk, Gradients, Scratch, chunks, rows_of
@@ -131,7 +133,7 @@ def chunked_output(
         shifted, maximum = shift_(rows.logits, rows.masked)
         weights = weights_of_shifted_(shifted, chunk.rows_of(beta, request.groups), maximum, scratch)
         v = chunk.keys_of(value).to(request.wide)
-        chunk.rows_of(output, request.groups).copy_(product(chunk, weights[..., : v.shape[1]], v))
+        chunk.rows_of(output, request.groups).copy_(weighted(chunk, weights, v))
     return output
 
 
@@ -158,6 +160,8 @@ def chunked_output_gradient(
         shifted, maximum = shift_(rows.logits, rows.masked)
         weights = weights_of_shifted_(shifted.clone(), row_beta, maximum, scratch)
         v = chunk.keys_of(value).to(request.wide)
+        if may_hold_nan(v):  # where a row does not see it, its gradient is 0·NaN
+            v = v.nan_to_num(0.0, 0.0, 0.0)
         dO = chunk.rows_of(d_output, request.groups).to(request.wide)
         keys = v.shape[1]
         chunk.keys_of(d_value).add_(chunk.by_key_head(weights[..., :keys]).mT @ chunk.by_key_head(dO))

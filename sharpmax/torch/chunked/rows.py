@@ -138,7 +138,8 @@ def rows_of(request: Request, chunk: Chunk, scratch: Scratch, *, slope: bool = F
         kept = 1 - bent * bent if slope else None
         logits = bent.mul_(request.softcap)
     if request.bias is not None:
-        logits.add_(chunk.logits_of(request.bias, request.groups).to(logits.dtype))
+        bias = chunk.logits_of(request.bias, request.groups).to(logits.dtype)
+        logits.add_(bias).masked_fill_(bias == -torch.inf, -torch.inf)  # hides a NaN too
     if request.mask is not None:
         logits.masked_fill_(~chunk.logits_of(request.mask, request.groups), -torch.inf)
     edges = _edges(request, chunk)

@@ -11,16 +11,21 @@ Without a gradient one operator does all (`inference`), on Hopper by our own ker
 Packed documents are one row to both halves, whatever the policy: bounds to our kernels, cumulative lengths to theirs.
 """
 
+import torch
 from torch import Tensor
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted_by_position
 from sharpmax.torch.plan import SHARPENED_QUERY, STOCK, Plan
+from sharpmax.torch.policy_kinds import most_beta
 from sharpmax.torch.request import Request
 from sharpmax.torch.sdpa import plain_attention, plain_attention_within
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
 from sharpmax.torch.triton.rows import document_bounds, row_statistics
+
+LARGE_BETA = 1000  # beyond it beta·q may leave float16, which ends at 65,504
+LOWERED = 2.0**-10  # what such a product is then multiplied by, and the scale divided by: it ends at 6.7e7
 
 
 def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
@@ -54,12 +59,14 @@ def statistics(request: Request) -> RowStats:
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
     query = request.packed()[0]
-    return _attended(request, (query.float() * beta.unsqueeze(-1)).to(query.dtype))
+    factor = LOWERED if query.dtype == torch.float16 and most_beta(request.policy) > LARGE_BETA else 1.0
+    return _attended(request, (query.float() * (beta * factor).unsqueeze(-1)).to(query.dtype), request.scale / factor)
 
 
-def _attended(request: Request, query: Tensor) -> Tensor:
-    """Attend plainly from another query than the request's."""
+def _attended(request: Request, query: Tensor, scale: float | None = None) -> Tensor:
+    """Attend plainly from another query than the request's, at its scale unless another is given."""
     _, key, value = request.packed()
+    scale = request.scale if scale is None else scale
     if request.documents is not None:
-        return plain_attention_within(query, key, value, request.documents, scale=request.scale)
-    return plain_attention(query, key, value, scale=request.scale, right=request.right)
+        return plain_attention_within(query, key, value, request.documents, scale=scale)
+    return plain_attention(query, key, value, scale=scale, right=request.right)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import sharpmax
-from sharpmax import EntropyTarget, row_stats, softmax
+from sharpmax import Constant, EntropyTarget, PerHead, row_stats, softmax
 from tests.core.naive import plain_softmax, shannon
 
 
@@ -159,3 +159,30 @@ def test_each_head_may_have_its_own_target():
 def test_it_must_be_called_with_the_statistics_pass():
     with pytest.raises(TypeError, match="stats_at"):
         EntropyTarget(0.5)(row_stats(np.zeros(4), extra=["variance"]))
+
+
+@pytest.mark.parametrize("policy", [lambda t: EntropyTarget(t), lambda t: PerHead((EntropyTarget(t), Constant(1.5)))])
+def test_second_derivatives_are_the_roots(policy):
+    """By PyTorch against finite differences of its gradient, to the logits and to the target."""
+    generator = torch.Generator().manual_seed(1)
+    logits = 1.5 * torch.randn(2, 1, 4, generator=generator, dtype=torch.float64)
+    weight = torch.randn(2, 1, 4, generator=generator, dtype=torch.float64)
+
+    def loss(logits, target):
+        return (softmax(logits, policy(target)) * weight).sum()
+
+    inputs = (logits.requires_grad_(), torch.tensor(0.6, dtype=torch.float64, requires_grad=True))
+    assert torch.autograd.gradgradcheck(loss, inputs, fast_mode=True)
+
+
+def test_second_derivatives_agree_in_jax():
+    with jax.enable_x64(True):
+        logits, weight = jnp.asarray([1.0, 0.7, -0.4, 0.2]), jnp.arange(4.0)
+
+        def loss(logits):
+            return (softmax(logits, EntropyTarget(0.6)) * weight).sum()
+
+        step = 1e-5
+        gradient = jax.jit(jax.grad(loss))
+        wanted = [(gradient(logits + shift) - gradient(logits - shift)) / (2 * step) for shift in step * jnp.eye(4)]
+        np.testing.assert_allclose(jax.jit(jax.hessian(loss))(logits), jnp.stack(wanted), atol=1e-6)

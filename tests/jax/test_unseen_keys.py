@@ -1,0 +1,48 @@
+"""A NaN or inf in a key that a row does not see changes nothing there; second derivatives are right or refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sharpmax import PAPER, EntropyTarget
+from sharpmax.jax import attention
+
+LENGTH, BAD = 12, 9
+ROW = np.arange(LENGTH)
+HIDES = {
+    "causal": ({"is_causal": True}, ROW >= BAD),
+    "window": ({"window": (2, 1)}, (ROW - BAD <= 2) & (BAD - ROW <= 1)),
+    "mask": ({"mask": jnp.arange(LENGTH) != BAD}, ROW < 0),
+    "bias": ({"bias": jnp.where(jnp.arange(LENGTH) == BAD, -jnp.inf, 0.0)}, ROW < 0),
+}
+
+
+def drawn():
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=(1, LENGTH, 2, 8)), jnp.float32) for _ in range(3)]
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("hidden_by", HIDES)
+@pytest.mark.parametrize("implementation", ["chunked", "xla"])
+def test_an_unseen_key_changes_no_row(implementation, hidden_by, poison):
+    options, sees = HIDES[hidden_by]
+    q, k, v = drawn()
+    clean, got = (
+        np.asarray(attention(q, key, v, policy=PAPER, implementation=implementation, **options))
+        for key in (k, k.at[0, BAD, 0, 3].set(poison))
+    )
+    np.testing.assert_allclose(got[0, ~sees, 0], clean[0, ~sees, 0], rtol=1e-6)
+    np.testing.assert_array_equal(got[0, :, 1], clean[0, :, 1])
+    assert not sees.any() or np.isnan(got[0, sees, 0]).all() or poison == np.inf
+
+
+def test_chunked_has_one_derivative_of_a_solved_beta_and_says_so():
+    q, k, v = (x[:, :3] for x in drawn())
+
+    def loss(q):
+        return attention(q, k, v, policy=EntropyTarget(0.6), implementation="chunked").sum()
+
+    with pytest.raises(NotImplementedError, match="'xla' has the second"):
+        jax.jvp(jax.grad(loss), (q,), (q,))
