@@ -189,7 +189,7 @@ def check_number(
     It may be a number, or, unless `scalar`, an array or a nested sequence of them; what only a trace knows passes.
     """
     if isinstance(value, int | float | np.number) and not isinstance(value, bool | np.complexfloating):
-        number: Any = value
+        number: Any = value.item() if isinstance(value, np.number) else value
         # Not `isfinite`, which an int beyond float's range overflows.
         wrong = not (abs(number) <= sys.float_info.max and number > above and least <= number <= most)
     elif scalar:
