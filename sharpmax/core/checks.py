@@ -24,8 +24,9 @@ def check_number(
     It may be a number, or, unless `scalar`, an array or a nested sequence of them; what only a trace knows passes.
     """
     if isinstance(value, int | float | np.number) and not isinstance(value, bool | np.complexfloating):
+        number: Any = value.item() if isinstance(value, np.number) else value
         # Not `isfinite`, which an int beyond float's range overflows.
-        wrong = not (abs(value) <= sys.float_info.max and value > above and least <= value <= most)
+        wrong = not (abs(number) <= sys.float_info.max and number > above and least <= number <= most)
     elif scalar:
         raise TypeError(f"{owner}.{name} must be a number, got {short(value)}")
     elif isinstance(value, list | tuple):

@@ -7,7 +7,8 @@ The shifted logits e - m are computed once and serve both the statistics and the
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from sharpmax.core.arrays import Array, clamp, may_hold_nan, namespace, truth
 from sharpmax.core.policies import PAPER, Policy
@@ -107,7 +108,8 @@ def sharpened_rows(
     return weights, stats.amended(inverse_temperature=beta)
 
 
-class ScaledRows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ScaledRows:
     """The statistics of shifted rows, scaled by the beta it is called with: a `StatsAt`."""
 
     shifted: Array

@@ -10,7 +10,7 @@ end. A policy that needs no statistic of the logits pays for no first pass: its 
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -51,21 +51,21 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
 
 def _differentiable_once(logits: Logits) -> Logits:
     """Return the same logits, whose gradient cannot be differentiated again: the scale held constant would move."""
-    learning = {name: getattr(logits, name) for name in ("query", "key", "bias", "sinks")}
+    learning: dict[str, Any] = {name: getattr(logits, name) for name in ("query", "key", "bias", "sinks")}
     return replace(logits, **_once(learning))
 
 
 @jax.custom_vjp
-def _once(arrays: dict[str, Array | None]) -> dict[str, Array | None]:
+def _once(arrays: dict[str, Any]) -> dict[str, Any]:
     return arrays
 
 
-_once.defvjp(lambda arrays: (arrays, None), lambda _, gradients: (_last(gradients),))
-
-
 @jax.custom_jvp
-def _last(gradients: dict[str, Array | None]) -> dict[str, Array | None]:
+def _last(gradients: dict[str, Any]) -> dict[str, Any]:
     return gradients
+
+
+_once.defvjp(lambda arrays: (arrays, None), lambda _, gradients: (_last(gradients),))
 
 
 @_last.defjvp

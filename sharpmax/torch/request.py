@@ -92,7 +92,7 @@ class Request:
         """Whether a forward-mode derivative is being taken of anything passed in, a policy's own tensors too."""
         if not torch_internals.in_forward_mode():
             return False
-        if not isinstance(self.policy, Policy) or not is_dataclass(self.policy):
+        if not isinstance(self.policy, Policy) or not hasattr(self.policy, "__dataclass_fields__"):
             return True  # what a callable holds nobody can see
         if "Jvp" in torch_internals.functional_transforms():
             return True  # another transform around it hides which tensors have one

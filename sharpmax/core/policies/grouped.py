@@ -1,7 +1,7 @@
 """Policies made of policies: one a head, one a layer, and one held constant to the gradient."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from sharpmax.core.arrays import Array, namespace, stop_gradient
 from sharpmax.core.policies.base import Policy, checked_policies
@@ -75,7 +75,8 @@ class PerHead(Policy):
         return xp.stack([others[..., h, :] * beta for h, beta in enumerate(chosen)], axis=-2)
 
 
-class _AtHead(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _AtHead:
     """The statistics of one head's rows at the beta it is called with, the other heads' at 1: a `StatsAt`."""
 
     stats_at: StatsAt

@@ -103,7 +103,8 @@ def weights_of_shifted_(shifted: Tensor, beta: Tensor, maximum: Tensor, scratch:
 
 def weighted(chunk: Chunk, weights: Tensor, value: Tensor) -> Tensor:
     """Return weights·value (query heads, queries, p); a sink, the last weight, has no value."""
-    return weigh(weights[..., : value.shape[1]], value, partial(product, chunk))
+    output: Tensor = weigh(weights[..., : value.shape[1]], value, partial(product, chunk))
+    return output
 
 
 def product(chunk: Chunk, left: Tensor, right: Tensor) -> Tensor:
