@@ -9,6 +9,7 @@ many times (ALBERT) has as many layers as it runs.
 """
 
 import inspect
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,34 @@ def configs_of(model: nn.Module) -> list[Any]:
             found[id(config)] = config
             waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
     return list(found.values())
+
+
+def attends_eagerly_only(model: nn.Module) -> set[int]:
+    """Return the ids of the configs whose modules transformers runs by eager attention alone.
+
+    Such a model always makes a whole mask, and its modules' `is_causal` may say anything: nothing reads it. A config
+    that serves two parts is of this kind if either part is.
+    """
+    found: set[int] = set()
+
+    def walk(module: nn.Module, owner: type[PreTrainedModel] | None) -> None:
+        owner = type(module) if isinstance(module, PreTrainedModel) else owner
+        config = getattr(module, "config", None)
+        kind = owner or _family_of(module)
+        if config is not None and kind is not None and not (kind._supports_sdpa or kind._supports_flash_attn):
+            found.add(id(config))
+        for child in module.children():
+            walk(child, owner)
+
+    walk(model, None)
+    return found
+
+
+def _family_of(module: nn.Module) -> type[PreTrainedModel] | None:
+    """Return a model class of the file that defines a module: whose part it is, where only the part is at hand."""
+    defined = vars(sys.modules[type(module).__module__]).values()
+    kinds = [kind for kind in defined if isinstance(kind, type) and issubclass(kind, PreTrainedModel)]
+    return next((kind for kind in kinds if kind.__module__ == type(module).__module__), None)
 
 
 def _refuse_out_of_reach(name: str, module: nn.Module) -> None:

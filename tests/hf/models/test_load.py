@@ -1,6 +1,7 @@
 """Models by name: a licence that is read before it is used, folders that hold a whole one, weights that are finite."""
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from sharpmax.hf.models.load import load, must_be_finite
 from tests.hf.families import build
@@ -33,6 +34,34 @@ def test_a_folder_without_a_whole_model_and_its_tokenizer_is_named(tmp_path):
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert_refused("header")
+
+
+@pytest.mark.parametrize(
+    ("family", "key_of", "words"),
+    [
+        (
+            "llama",
+            lambda key: None if "layers.1.self_attn" in key else key,
+            r"lacks 4 of the weights of LlamaForCausalLM, .*random numbers: model\.layers\.1\.self_attn\.k_proj\.weight, ",
+        ),
+        ("llama", lambda key: f"mine.{key}", r"its files hold mine\.lm_head\.weight instead: rename their keys"),
+        ("bert", lambda key: None if key.startswith("embeddings.word") else key, r"lacks 1 of .*architectures"),
+    ],
+)
+def test_weights_that_the_files_lack_are_not_drawn_at_random(family, key_of, words, tmp_path):
+    build(family).save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    kept = {key_of(key): value for key, value in load_file(weights).items() if key_of(key) is not None}
+    save_file(kept, weights, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=words):
+        load(str(tmp_path))
+
+
+def test_only_a_pooler_may_be_missing(tmp_path):
+    build("bert").save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    save_file({k: v for k, v in load_file(weights).items() if "pooler" not in k}, weights, metadata={"format": "pt"})
+    assert not load(str(tmp_path)).generates
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

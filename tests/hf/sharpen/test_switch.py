@@ -127,7 +127,7 @@ def test_what_is_said_on_leaving_names_the_line_of_the_caller():
 def test_a_failure_while_switching_on_restores_everything(monkeypatch):
     model = build("llama")
     before = state(model)
-    monkeypatch.setitem(vars(model), "register_forward_pre_hook", lambda _: 1 / 0)
+    monkeypatch.setitem(vars(model), "register_forward_pre_hook", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         sharpen(model, SHARP)
     monkeypatch.undo()
