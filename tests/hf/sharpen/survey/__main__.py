@@ -1,20 +1,16 @@
-"""Survey every model type of the installed transformers, and write the table: python -m tests.hf.sharpen.survey"""
+"""Survey every model type of the installed transformers and write docs/families.md, or print what is asked for."""
 
 import argparse
-from pathlib import Path
 
-from tests.hf.sharpen.survey.table import FILE, survey, table
+from tests.hf.sharpen.survey.judge import SERVED
+from tests.hf.sharpen.survey.table import FILE, page, survey
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("types", nargs="*", help="model types to survey (default: all, and the table is written)")
-parser.add_argument("--json", type=Path, help="where to keep the verdicts as JSON lines")
-asked = parser.parse_args()
-verdicts = survey(asked.types or None)
+parser = argparse.ArgumentParser(prog="python -m tests.hf.sharpen.survey", description=__doc__)
+parser.add_argument("types", nargs="*", help="model types to print the verdicts on (default: all, and the page is written)")
+types = parser.parse_args().types
+verdicts = survey(types or None)
 for one in verdicts:
-    if asked.types:
-        print(f"{one.model_type} ({one.model}): {one.status}. {one.why}")
-if asked.json:
-    import dataclasses, json
-    asked.json.write_text("\n".join(json.dumps(dataclasses.asdict(one)) for one in verdicts) + "\n")
-if not asked.types:
-    FILE.write_text(table(verdicts), encoding="utf-8")
+    if types or one.status != SERVED:
+        print(one.model_type, one.model, one.status, one.why, sep=" | ")
+if not types:
+    FILE.write_text(page(verdicts), encoding="utf-8")

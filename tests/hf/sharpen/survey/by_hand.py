@@ -19,13 +19,18 @@ SWIN: dict[str, Any] = {
     "image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4,
 }  # fmt: skip
 
+MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8}
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "autoformer": {**SERIES, "label_length": 4, "moving_average": 3},
+    "bamba": MAMBA,
+    "blt": {"encoder_hash_byte_group_vocab": 100},
     "conditional_detr": DETR,
     "dab-detr": DETR,
     "deformable_detr": DETR,
     "detr": DETR,
     "donut-swin": SWIN,
+    "falcon_h1": MAMBA,
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
     "informer": {**SERIES, "attention_type": "full"},
     "maskformer-swin": SWIN,
@@ -34,6 +39,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "swin2sr": {**SWIN, "image_size": 16, "patch_size": 1, "window_size": 4},
     "table-transformer": DETR,
     "time_series_transformer": SERIES,
+    "xmod": {"default_language": "en_XX"},
 }
 """Fields of a type's small config, over what is derived from their names."""
 
@@ -50,9 +56,19 @@ def _series(config: Any) -> dict[str, Any]:
     }
 
 
+def _patches(config: Any) -> dict[str, Any]:
+    numbers = getattr(config, "vision_config", config).patch_size ** 2 * 3
+    return {
+        "pixel_values": torch.randn(2, 16, numbers, generator=torch.Generator().manual_seed(0)),
+        "pixel_attention_mask": torch.ones(2, 16, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[4, 4], [4, 4]]),
+    }
+
+
 INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "autoformer": _series,
     "informer": _series,
+    "siglip2_vision_model": _patches,
     "time_series_transformer": _series,
 }
 """A forward's arguments from the config, where their names do not tell."""

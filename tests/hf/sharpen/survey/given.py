@@ -86,6 +86,10 @@ def inputs_for(model: Any, seed: int = 0) -> list[dict[str, Any]]:
     made = [{name: known[name]() for name in chosen} for chosen in tries]
     if "input_features" in names:  # some put the frames first
         made.append({**made[0], "input_features": made[0]["input_features"].transpose(1, 2).contiguous()})
+    if "pixel_values" in names:  # some take films
+        frames = getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None) or 2
+        film = made[0]["pixel_values"][:, None].repeat(1, frames, 1, 1, 1)
+        made.append({**made[0], "pixel_values": film})
     if "input_values" in names:  # some take channels
         made.append({**made[0], "input_values": made[0]["input_values"][:, None]})
     return made

@@ -85,7 +85,8 @@ def small(kind: type[PreTrainedConfig], *, shallow: bool = False) -> Any:
     rope = getattr(default, "rope_parameters", None) or {}
     by_default = rope.get("rope_type", "default") == "default"
     if "rope_parameters" in fields and by_default and not shallow and _turns_in_sections(kind):
-        chosen["rope_parameters"] = SECTIONS
+        nested = {name: SECTIONS for name, value in rope.items() if isinstance(value, dict)}  # per kind of layer
+        chosen["rope_parameters"] = nested or SECTIONS
     return kind(**{**chosen, **by_hand})
 
 
