@@ -123,7 +123,7 @@ def must_be_complete(name: str, model: Any, found: dict[str, Any]) -> None:
         else "save the whole model there, or name the class that was saved in config.json's architectures"
     )
     raise ValueError(
-        f"{name!r} lacks {len(missing)} of the weights of {type(model).__name__}, which would be random numbers: {first}"
+        f"{name!r} lacks {len(missing)} of the weights of {type(model).__name__}, which would be random: {first}"
         f"{', …' if len(missing) > 3 else ''}; {advice}"
     )
 

@@ -94,7 +94,7 @@ def interface_attention(
             f"{type(module).__name__} asked for a window of {sliding_window} without a mask that says so"
         )
     output = attend_at(
-        getattr(module, "sharpmax_site", PLAIN),  # type: ignore[arg-type]
+        getattr(module, "sharpmax_site", PLAIN),
         query,
         key.to(query.dtype),
         value.to(query.dtype),

@@ -50,7 +50,7 @@ class Run:
     probe: Probe | None = None
     calls: int = 0
     owed: int = 0
-    """Calls without a graph in a pass to differentiate, which reentrant gradient checkpointing has still to run again."""
+    """Calls without a graph in a pass to differentiate; reentrant gradient checkpointing has yet to run them again."""
     highest_entropy: float = 0.0
     now: Pass = field(default_factory=Pass)
 

@@ -528,7 +528,10 @@ def test_output_attentions_is_refused_before_anything_runs():
 
 def test_continuous_batching_is_refused_with_what_to_do():
     model = build("llama")
-    with sharpen(model, SHARP), pytest.raises(NotImplementedError, match=r"generate_batch.*model\.generate on a padded"):
+    with (
+        sharpen(model, SHARP),
+        pytest.raises(NotImplementedError, match=r"generate_batch.*model\.generate on a padded"),
+    ):
         model.generate_batch([[5, 6, 7]])
 
 

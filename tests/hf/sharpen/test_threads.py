@@ -1,4 +1,4 @@
-"""Threads: many call one sharpened model at once, one of them sharpens it, and two models know nothing of each other."""
+"""Threads: many may call one sharpened model at once, but only one may sharpen it."""
 
 import copy
 import threading
@@ -81,7 +81,8 @@ def test_one_of_two_threads_wins_and_the_other_is_told():
                 with sharpen(model, sharpmax.Constant(betas[index])):
                     assert torch.equal(output(model, **given), expected[betas[index]])
             except RuntimeError as error:
-                assert "another thread" in str(error)
+                if "another thread" not in str(error):
+                    raise
                 refused += 1
         return refused
 

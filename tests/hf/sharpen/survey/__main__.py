@@ -6,7 +6,9 @@ from tests.hf.sharpen.survey.judge import SERVED
 from tests.hf.sharpen.survey.table import FILE, page, survey
 
 parser = argparse.ArgumentParser(prog="python -m tests.hf.sharpen.survey", description=__doc__)
-parser.add_argument("types", nargs="*", help="model types to print the verdicts on (default: all, and the page is written)")
+parser.add_argument(
+    "types", nargs="*", help="model types to print the verdicts on (default: all, and the page is written)"
+)
 types = parser.parse_args().types
 verdicts = survey(types or None)
 for one in verdicts:

@@ -9,34 +9,52 @@ RESNET: dict[str, Any] = {
     "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1],
     "layer_type": "basic", "out_features": ["stage2", "stage3", "stage4"],
 }  # fmt: skip
-DETR: dict[str, Any] = {"use_timm_backbone": False, "backbone": None, "backbone_config": RESNET, "use_pretrained_backbone": False}
+DETR: dict[str, Any] = {
+    "use_timm_backbone": False,
+    "backbone": None,
+    "backbone_config": RESNET,
+    "use_pretrained_backbone": False,
+}
 SERIES: dict[str, Any] = {
     "prediction_length": 4, "context_length": 8, "lags_sequence": [1], "num_time_features": 1, "d_model": 16,
     "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
     "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "dropout": 0.0,
 }  # fmt: skip
 SWIN: dict[str, Any] = {
-    "image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4,
+    "image_size": 64, "patch_size": 2, "window_size": 4,
+    "embed_dim": 16, "depths": [2, 1, 1, 1], "num_heads": [2, 2, 4, 4],
 }  # fmt: skip
-
-MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8}
+SECTIONS: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+ALTERNATING = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    "align": {"projection_dim": 640},
     "autoformer": {**SERIES, "label_length": 4, "moving_average": 3},
-    "bamba": MAMBA,
+    "bamba": {"attn_layer_indices": [1]},
     "blt": {"encoder_hash_byte_group_vocab": 100},
+    "chameleon": {"vocabulary_map": {"<image>": 31}},
+    "cohere_compass_text": {**ALTERNATING, "rope_parameters": dict.fromkeys(ALTERNATING["layer_types"], SECTIONS)},
     "conditional_detr": DETR,
     "dab-detr": DETR,
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48, "moe_top_k": 2},
+    },
     "deformable_detr": DETR,
     "detr": DETR,
     "donut-swin": SWIN,
-    "falcon_h1": MAMBA,
+    "ernie4_5_vl_moe_text": {"rope_parameters": {**SECTIONS, "mrope_section": [1, 1, 2]}},
+    "esm": {"vocab_size": 40, "pad_token_id": 1, "mask_token_id": 3, "position_embedding_type": "rotary"},
+    "gemma3n_text": {**ALTERNATING, "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.95, 0.0]},
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    "granitemoehybrid": {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]},
     "informer": {**SERIES, "attention_type": "full"},
+    "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "maskformer-swin": SWIN,
+    "perceiver": {"num_latents": 8, "d_latents": 32, "d_model": 32, "num_blocks": 1, "num_self_attends_per_block": 2},
     "swin": SWIN,
     "swinv2": SWIN,
-    "swin2sr": {**SWIN, "image_size": 16, "patch_size": 1, "window_size": 4},
+    "swin2sr": {**SWIN, "image_size": 16, "patch_size": 1, "depths": [2], "num_heads": [2]},
     "table-transformer": DETR,
     "time_series_transformer": SERIES,
     "xmod": {"default_language": "en_XX"},
@@ -65,9 +83,30 @@ def _patches(config: Any) -> dict[str, Any]:
     }
 
 
+def _flattened(config: Any) -> dict[str, Any]:
+    """Patches with their row and column in front, as Pix2Struct takes them."""
+    numbers = getattr(config, "vision_config", config).patch_embed_hidden_size
+    patches = torch.randn(2, 16, numbers, generator=torch.Generator().manual_seed(0))
+    place = torch.cartesian_prod(torch.arange(1.0, 5.0), torch.arange(1.0, 5.0)).expand(2, -1, -1)
+    words = (
+        {}
+        if config.model_type == "pix2struct_vision_model"
+        else {"decoder_input_ids": torch.arange(5, 14).expand(2, -1)}
+    )
+    return {"flattened_patches": torch.cat([place, patches], -1), **words}
+
+
+def _channels(config: Any) -> dict[str, Any]:
+    shape = 2, config.context_length, config.num_input_channels
+    return {"past_values": torch.randn(shape, generator=torch.Generator().manual_seed(0))}
+
+
 INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "autoformer": _series,
     "informer": _series,
+    "patchtst": _channels,
+    "pix2struct": _flattened,
+    "pix2struct_vision_model": _flattened,
     "siglip2_vision_model": _patches,
     "time_series_transformer": _series,
 }

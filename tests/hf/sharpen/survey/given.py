@@ -18,7 +18,7 @@ def draw(seed: int) -> torch.Generator:
 
 
 def ids_for(config: Any, length: int = LENGTH, seed: int = 0) -> Tensor:
-    """Return ids that are no marker: image, audio and padding tokens of small configs lie at 30 and above, or below 5."""
+    """Return ids that are no marker: those of small configs lie at 30 and above, or below 5."""
     vocabulary = getattr(config.get_text_config(), "vocab_size", None) or getattr(config, "vocab_size", None) or 99
     return torch.randint(5, min(30, int(vocabulary)), (BATCH, length), generator=draw(seed))
 
@@ -61,7 +61,9 @@ def inputs_for(model: Any, seed: int = 0) -> list[dict[str, Any]]:
     if "grid_thw" in takes:
         patches, grid = patches_for(config, seed)
         return [{needed[0] if needed and needed[0] != "grid_thw" else "pixel_values": patches, "grid_thw": grid}]
-    width = next((w for n in ("hidden_size", "d_model", "dim", "n_embd") if isinstance(w := getattr(config, n, None), int)), 32)
+    width = next(
+        (w for n in ("hidden_size", "d_model", "dim", "n_embd") if isinstance(w := getattr(config, n, None), int)), 32
+    )
     known: dict[str, Callable[[], Any]] = {
         "input_ids": lambda: ids_for(config, seed=seed),
         "decoder_input_ids": lambda: ids_for(config, LENGTH - 3, seed + 1),
@@ -78,7 +80,9 @@ def inputs_for(model: Any, seed: int = 0) -> list[dict[str, Any]]:
     }
     names = [n for n in needed if n in known]
     main = getattr(model, "main_input_name", "input_ids")
-    names += [n for n in (main, "input_ids", "inputs_embeds", "hidden_states") if n in takes and n in known][: not names]
+    names += [n for n in (main, "input_ids", "inputs_embeds", "hidden_states") if n in takes and n in known][
+        : not names
+    ]
     if "decoder_input_ids" in takes and getattr(config, "is_encoder_decoder", False):
         names.append("decoder_input_ids")
     tries = [names]

@@ -61,10 +61,12 @@ def judge(model_type: str, candidates: list[str]) -> Verdict:
 
 def _judge(model_type: str, candidates: list[str]) -> Verdict:
     reasons: list[str] = []
-    for name in candidates or classes_of(model_type):
+    kinds = [getattr(transformers, name, None) for name in candidates] if candidates else classes_of(model_type)
+    for kind in [kind for kind in kinds if kind is not None][:3]:
+        name = kind.__name__
         for shallow in (False, True):
             try:
-                model = build(getattr(transformers, name), small_config(model_type, shallow=shallow))
+                model = build(kind, small_config(model_type, shallow=shallow))
                 status, why = refusal(model)
                 if status == REFUSED:
                     return Verdict(model_type, name, status, why)
@@ -73,16 +75,19 @@ def _judge(model_type: str, candidates: list[str]) -> Verdict:
                 reasons.append(f"{name}: {_line(error)}")
                 continue
             return Verdict(model_type, name, *verdict_on(model, given, plain))
-    tried = (candidates or ["no class"])[0]
-    return Verdict(model_type, tried, UNBUILDABLE, reasons[0] if reasons else "transformers exports no model of it")
+    tried, _, why = (reasons or ["none: it has a config and no model class"])[0].partition(": ")
+    return Verdict(model_type, tried, UNBUILDABLE, why)
 
 
-def classes_of(model_type: str) -> list[str]:
-    """Return the exported model classes of a type that no auto class knows: most are a part of another type's model."""
+def classes_of(model_type: str) -> list[Any]:
+    """Return the model classes of a type that no auto class knows: most are a part of another type's model."""
     config = transformers.CONFIG_MAPPING[model_type]
-    modeling = importlib.import_module(config.__module__.replace("configuration_", "modeling_"))
+    try:
+        modeling = importlib.import_module(config.__module__.replace("configuration_", "modeling_"))
+    except ImportError:
+        return []
     kinds = [kind for kind in vars(modeling).values() if getattr(kind, "config_class", None) is config]
-    return [kind.__name__ for kind in kinds if hasattr(transformers, kind.__name__)]
+    return [kind for kind in kinds if not kind.__name__.endswith("PreTrainedModel")]
 
 
 def first_that_runs(model: Any) -> tuple[dict[str, Any], list[Tensor]]:
@@ -107,7 +112,7 @@ def build(kind: Any, config: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             size = parameter.abs().max() if parameter.numel() else torch.ones(())
-            if not 0 < size < 1e4:  # initialised as 0, where attention would change nothing; or not at all
+            if not 1e-6 < size < 1e4:  # initialised as 0, where attention would change nothing; or not at all
                 parameter.normal_(std=0.02)
             if parameter.ndim == 2:
                 parameter.mul_(8.0)
@@ -120,7 +125,9 @@ def run(model: nn.Module, given: dict[str, Any]) -> list[Tensor]:
     with torch.no_grad():
         result = model(**given)
     if hasattr(result, "items"):
-        result = {name: value for name, value in result.items() if "past_key_values" not in name and "cache" not in name}
+        result = {
+            name: value for name, value in result.items() if "past_key_values" not in name and "cache" not in name
+        }
     found = [x for x in tree_flatten(result)[0] if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
     if not found:
         raise Unbuildable("its output holds no floating tensor")

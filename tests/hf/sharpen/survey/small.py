@@ -23,11 +23,15 @@ WIDTHS = (
     r"|backbone_hidden_size|encoder_hidden_size|fusion_hidden_size|pooler_output_size|d_embed|fpn_hidden_size"
     r"|hidden_size_\w+|(\w+_)?output_channels|\w+_embed_dim|proj_dim|shared_\w*_dim|logit_\w*_dim"
 )
-INNER = r"(\w+_)?intermediate_(size|dim)|(\w+_)?ffn_dim|d_ff|d_inner|n_inner|(\w+_)?mlp_dim|ffn_hidden_size|dim_feedforward"
+INNER = (
+    r"(\w+_)?intermediate_(size|dim)|(\w+_)?ffn_dim|d_ff|d_inner|n_inner|(\w+_)?mlp_dim|ffn_hidden_size|dim_feedforward"
+)
 FEW: dict[str, int] = {
     r"num_key_value_heads|(\w+_)?num_key_value_heads|n_kv_heads|multi_query_group_num|num_kv_heads": 2,
-    r"head_dim|d_kv|dim_head|d_head|v_head_dim|qk_nope_head_dim|qk_rope_head_dim|mamba_d_head|\w+_head_dim": 8,
+    r"head_dim|d_kv|dim_head|d_head|v_head_dim|qk_nope_head_dim|qk_rope_head_dim|\w+_head_dim": 8,
     r"rotary_dim": 8,
+    r"mamba_d_head": 16,  # twice the width, by as many heads
+    r"mamba_d_ssm": 64,
     r"kv_lora_rank|q_lora_rank|\w*lora_rank": 16,
     r"(moe_)?num_(local_)?experts|n_routed_experts|num_local_experts|moe_num_experts": 4,
     r"num_experts_per_tok|moe_topk|moe_k|top_k": 2,
@@ -46,7 +50,8 @@ FEW: dict[str, int] = {
     r"num_position_embeddings": 64,
     r"num_denoising": 0,
 }
-NOT_GIVEN = {"head_dim": WIDTH // HEADS, "num_key_value_heads": HEADS}
+NOT_GIVEN = {"head_dim": WIDTH // HEADS, "num_key_value_heads": HEADS, "n_routed_experts": 4, "num_experts_per_tok": 2}
+NOT_GIVEN |= {"n_group": 1, "topk_group": 1, "n_shared_experts": 1}
 """Fields that some configs leave to be derived, and some of these never derive."""
 SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0, "mrope_section": [2, 1, 1]}
 
@@ -125,10 +130,10 @@ def shrink(name: str, value: Any, shallow: bool) -> Any:
     if isinstance(value, list | tuple) and value and all(isinstance(v, int) and not isinstance(v, bool) for v in value):
         if name in ("depths", "depth", "num_hidden_layers", "num_layers"):
             return type(value)(min(v, LAYERS) for v in value)
+        if name in ("image_size", "input_size"):
+            return type(value)(IMAGE for _ in value)
         if shallow:
             return None
         if name in ("hidden_sizes", "embed_dims", "embed_dim", "encoder_hidden_sizes", "neck_hidden_sizes", "conv_dim"):
-            return type(value)(16 for v in value)
-        if name in ("image_size", "input_size"):
-            return type(value)(IMAGE for _ in value)
+            return type(value)(16 for _ in value)
     return None
