@@ -135,9 +135,12 @@ def _refuse_unknown(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> No
         raise NotImplementedError(NO_WEIGHTS)
     packed = [name for name in ("cu_seq_lens_q", "cu_seq_lens_k") if kwargs.get(name) is not None]
     if packed:
-        raise NotImplementedError(f"packed sequences without a mask ({', '.join(packed)}) cannot be sharpened")
+        raise NotImplementedError(
+            f"packed sequences without a mask ({', '.join(packed)}) cannot be sharpened; give a padded batch"
+        )
     for name, argument in kwargs.items():
         if isinstance(argument, Tensor) and name not in CARRIED and not name.startswith(("cu_seq", "max_length")):
             raise NotImplementedError(
-                f"{type(module).__name__} passes {name!r}, a tensor that sharpmax does not know how to honour"
+                f"{type(module).__name__} passes {name!r}, a tensor that sharpmax does not know how to honour; please "
+                "report it, and sharpen another part of the model: sharpen(model.part, …)"
             )

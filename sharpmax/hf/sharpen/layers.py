@@ -63,7 +63,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
             raise NotImplementedError(
                 f"{type(part).__name__} computes attention inside its own code and bypasses transformers' attention "
-                "interface, so it cannot be sharpened; nothing was changed"
+                "interface, so it cannot be sharpened; nothing was changed. Families that can are in docs/families.md; "
+                "in code of your own, attend through sharpmax.hf.Attention"
             )
     for name, module in model.named_modules():
         _refuse_out_of_reach(name, module)
@@ -71,7 +72,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     if not found:
         raise NotImplementedError(
             f"{type(model).__name__} has no attention that can be reached: none of its modules goes through "
-            "transformers' attention interface, nn.MultiheadAttention or sharpmax.hf.Attention"
+            "transformers' attention interface, nn.MultiheadAttention or sharpmax.hf.Attention; in code of your own, "
+            "attend through the last"
         )
     runs = _runs_of_a_shared_module(model) if len(found) == 1 else 1
     return [AttentionLayer(name, module, index, runs) for index, (name, module) in enumerate(found)]
@@ -133,7 +135,7 @@ def _refuse_out_of_reach(name: str, module: nn.Module) -> None:
     if isinstance(module, nn.MultiheadAttention) and kind.forward is not nn.MultiheadAttention.forward:
         raise NotImplementedError(
             f"{name or 'the model'} is a {kind.__name__}, an nn.MultiheadAttention with a forward of its own, which "
-            "sharpening would replace; nothing was changed"
+            "sharpening would replace; nothing was changed. Attend through sharpmax.hf.Attention in it instead"
         )
     named = {parent.__name__ for parent in kind.__mro__}
     why = next((why for why, names in BYPASSING.items() if named.intersection(names.split())), None)

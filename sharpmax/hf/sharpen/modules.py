@@ -63,9 +63,13 @@ def multihead_forward(
     """
     site: Any = module.sharpmax_site
     if module.bias_k is not None or module.add_zero_attn:
-        raise NotImplementedError("nn.MultiheadAttention with add_bias_kv or add_zero_attn cannot be sharpened")
+        raise NotImplementedError(
+            "nn.MultiheadAttention with add_bias_kv or add_zero_attn cannot be sharpened; make it without them"
+        )
     if query.ndim != 3:
-        raise NotImplementedError(f"nn.MultiheadAttention is sharpened on batches (3 axes), got {query.ndim} axes")
+        raise NotImplementedError(
+            f"nn.MultiheadAttention is sharpened on batches (3 axes), got {query.ndim}; add an axis: query[None]"
+        )
     if not module.batch_first:
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     q, k, v = (_heads(x, module.num_heads) for x in _projected(module, query, key, value))

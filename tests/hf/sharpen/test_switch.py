@@ -251,7 +251,7 @@ def test_hidden_keys_leave_the_logits_before_beta():
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ({"cache": object()}, "paged cache"),
+        ({"cache": object()}, "keeps its keys in pages"),
         ({"output_attentions": True}, "observer"),
         ({"cu_seq_lens_q": torch.tensor([0, 4])}, "packed sequences"),
         ({"alibi": torch.zeros(1)}, "'alibi'"),

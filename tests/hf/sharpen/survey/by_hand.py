@@ -111,3 +111,6 @@ INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "time_series_transformer": _series,
 }
 """A forward's arguments from the config, where their names do not tell."""
+
+NOT_TRIED = {"sam3_video": "with its own image size it takes half a minute"}
+"""Types that the automatic way does not cut, and that take too long."""

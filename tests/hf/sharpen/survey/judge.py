@@ -27,6 +27,7 @@ from sharpmax.hf import attention_layers, sharpen
 from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.sharpen import interface, modules
 from sharpmax.hf.sharpen.layers import layer_count
+from tests.hf.sharpen.survey.by_hand import NOT_TRIED
 from tests.hf.sharpen.survey.given import inputs_for
 from tests.hf.sharpen.survey.small import small_config
 
@@ -60,6 +61,8 @@ def judge(model_type: str, candidates: list[str]) -> Verdict:
 
 
 def _judge(model_type: str, candidates: list[str]) -> Verdict:
+    if model_type in NOT_TRIED:
+        return Verdict(model_type, (candidates or ["none"])[0], UNBUILDABLE, NOT_TRIED[model_type])
     reasons: list[str] = []
     kinds = [getattr(transformers, name, None) for name in candidates] if candidates else classes_of(model_type)
     for kind in [kind for kind in kinds if kind is not None][:3]:
@@ -154,7 +157,7 @@ def refusal(model: Any) -> tuple[str, str]:
     try:
         sharpen(model, Constant(1.0)).restore()
     except NotImplementedError as error:
-        return REFUSED, _line(error).partition(", so ")[0]
+        return REFUSED, _line(error).partition(", so ")[0].partition("; ")[0]
     return SERVED, ""
 
 

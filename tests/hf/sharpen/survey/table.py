@@ -115,7 +115,8 @@ a part of it with the installed transformers, `make test-slow` all of it: anothe
 - a last token that moves no earlier output of the plain model moves none under `Constant(2.0)`, and vice versa;
 - every attention layer that ran changes the output under `Constant(2.0)`, or the remark names it;
 - no other softmax over three axes or more ran, or the remark names the module it ran in. Routers, indexers and
-  deformable attention are such: their softmax is not over logits of queries and keys.
+  deformable attention are such: their softmax is not over logits of queries and keys. SAM 2 computes weights that it
+  then drops.
 
 Layers that did not run mostly belong to the vision or audio part of a model that got text. That part has its own row.
 
