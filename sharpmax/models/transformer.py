@@ -97,10 +97,11 @@ class Transformer:
             x = x + self._attend(weights, x, (seeds, batch, length), layer, policy(layer), implementation, observer)
             inner = functional.gelu(_norm(x, weights["mlp.norm"]) @ weights["mlp.up"])
             x = x + inner @ weights["mlp.down"]
-        x = _norm(x, params["norm"]).unflatten(1, (batch, length))
+        x = _norm(x, params["norm"]).view(seeds, batch, length, self.width)
         if at is not None:
             x = x[:, :, at]
-        return (x.flatten(1, 2) @ params["unembedding"]).unflatten(1, (batch, -1))
+        logits: Tensor = x.flatten(1, 2) @ params["unembedding"]
+        return logits.view(seeds, batch, -1, self.vocabulary)
 
     def _attend(
         self,

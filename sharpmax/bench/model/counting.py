@@ -27,7 +27,7 @@ def asked_of_device(call: Callable[[], Any]) -> Asked | None:
         call()
         torch.cuda.synchronize()
     events = profile.events()
-    on_device = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    on_device = [event for event in events if event.device_type.name == "CUDA"]
     kernels = sum(not event.name.startswith(COPIES) for event in on_device)
     launches = sum(event.name.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch")) for event in events)
     return Asked(kernels, launches)

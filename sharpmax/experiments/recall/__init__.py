@@ -10,6 +10,7 @@ only that it runs. Expected figure: `accuracy`, where the rules that were traine
 """
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,10 @@ def run(
     for name, number in (("seeds", count), ("steps", recipe.steps)):
         if number < 1:
             raise ValueError(f"expected {name} of at least 1, got {number}")
+    trained_seeds = [seed + i for i in range(count)]
     config = {
         "seed": seed,
-        "seeds": [seed + i for i in range(count)],
+        "seeds": trained_seeds,
         "model": asdict(scale.model),
         "recipe": asdict(recipe),
         "sizes": scale.sizes,
@@ -88,14 +90,10 @@ def run(
     found: dict[str, Any] = {}
     for arm_name, arm in chosen.items():
         asked = [pairs for pairs in scale.sizes if not folder.has(_step(arm_name, pairs))]
-        params = _trained(scale, recipe, arm.weights_of, config["seeds"], folder, device) if asked else {}
+        params = _trained(scale, recipe, arm.weights_of, trained_seeds, folder, device) if asked else {}
         for pairs in asked:
-            folder.once(
-                _step(arm_name, pairs),
-                lambda pairs=pairs, arm=arm, params=params: examine(
-                    scale.model, params, arm.policy, pairs, scale.sequences, device=device
-                ),
-            )
+            ask = partial(examine, scale.model, params, arm.policy, pairs, scale.sequences, device=device)
+            folder.once(_step(arm_name, pairs), ask)
         found[arm_name] = {str(pairs): folder.read(_step(arm_name, pairs)) for pairs in scale.sizes}
     metrics = {
         "parameters": scale.model.parameters,

@@ -31,7 +31,7 @@ def examine(model: Transformer, params: Params, policy: Policy, pairs: int, sequ
             batch = recall.draw(min(at_once, sequences - start), pairs, generator=generator)
 
             def observe(layer: int, stats: Any, at: Tensor = batch.predicted_at) -> None:
-                entropies[layer] = stats.entropy[:, :, at].unflatten(0, (seeds, -1)).mean(dim=(1, 3))
+                entropies[layer] = stats.entropy[:, :, at].reshape(seeds, -1, model.heads, len(at)).mean(dim=(1, 3))
 
             logits = model(
                 params,
@@ -41,7 +41,7 @@ def examine(model: Transformer, params: Params, policy: Policy, pairs: int, sequ
                 observer=observe if start == 0 else None,  # one batch is enough for the entropies
             )
             hit = logits.argmax(3) == batch.answers
-            right.append(hit.unflatten(2, (-1, 2)).all(3).sum(2))
+            right.append(hit.view(seeds, -1, recall.QUESTIONS, 2).all(3).sum(2))
     return {
         "right": torch.cat(right, dim=1).tolist(),
         "questions": recall.QUESTIONS,

@@ -82,7 +82,7 @@ def _step(
     logits = model(params, tokens, lambda layer: policy, at=at, implementation="eager")
     losses = loss_of(logits, answers)
     optimiser.zero_grad(set_to_none=True)
-    losses.sum().backward()  # a seed's gradient is of its own loss alone
+    torch.autograd.backward(losses.sum())  # a seed's gradient is of its own loss alone
     _clip([p.grad for p in params.values() if p.grad is not None])
     optimiser.step()
     return losses.mean().detach()

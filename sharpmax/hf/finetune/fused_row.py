@@ -10,7 +10,7 @@ from sharpmax.hf.sharpen.interface import NAME as SHARPENED
 from sharpmax.torch.documents import Documents
 from sharpmax.torch.varlen import attend_packed, packed_request
 
-CHANGES_LOGITS = ("softcap", "s_aux", "position_bias", "cache", "output_attentions")
+CHANGES_LOGITS = ("softcap", "s_aux", "position_bias", "indices", "cache", "output_attentions")
 """Options of transformers' attention interface that the fused kernels do not honour."""
 
 

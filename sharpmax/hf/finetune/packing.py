@@ -19,6 +19,7 @@ import numpy as np
 
 from sharpmax.extras import extra
 from sharpmax.hf.finetune.fused_row import attend_fused
+from sharpmax.hf.sharpen.interface import EAGER_NAME
 from sharpmax.hf.sharpen.layers import attention_layers, configs_of
 from sharpmax.torch.documents import Documents, documents_of
 
@@ -180,7 +181,7 @@ def _attention_of(module: Any) -> Inner:
         return Inner(name, sys.modules[type(module).__module__].eager_attention_forward, _added_mask)
     if name is None or name == "flex_attention":
         raise NotImplementedError(f"{type(module).__name__} attends by {name}, which packed examples cannot")
-    return Inner(name, AttentionInterface()[name], _window_mask)
+    return Inner(name, AttentionInterface()[name], _added_mask if name == EAGER_NAME else _window_mask)
 
 
 def _window_mask(query: Tensor, window: int | None) -> Tensor | None:

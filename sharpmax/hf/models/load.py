@@ -11,6 +11,7 @@ from sharpmax.extras import extra
 from sharpmax.hf.models.config_file import reason_of, require_bounded_config
 from sharpmax.hf.models.convert import convert
 from sharpmax.hf.models.quiet import quiet
+from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers
 
 with extra("hf"):
     import torch
@@ -63,7 +64,7 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
         device: where to put it; the processor unless given.
 
     Raises:
-        ValueError: no such model or device, weights that are not finite, or a licence that was not accepted.
+        ValueError: no such model or device, weights that are missing or not finite, or a licence that was not accepted.
         OSError: the weights cannot be had.
     """
     must_run_on(device or "cpu")
@@ -100,6 +101,40 @@ def must_be_finite(name: str, model: Any) -> None:
             raise ValueError(f"{name!r} has weights that are not finite, in {of}: it is damaged, or its training was")
 
 
+def must_be_complete(name: str, model: Any, found: dict[str, Any]) -> None:
+    """Raise ValueError if transformers filled weights that the files do not hold with random ones.
+
+    `found` is its report (`output_loading_info=True`), which leaves out tied weights and buffers. Only a pooler may be
+    missing, if it does not attend: many checkpoints have none, and no figure here reads it.
+    """
+    attending = {layer.name for layer in _layers_or_none(model)}
+    missing = sorted(
+        key
+        for key in found["missing_keys"]
+        if "pooler" not in key.split(".") or any(key.startswith(f"{attends}.") for attends in attending)
+    )
+    if not missing:
+        return
+    first = ", ".join(missing[:3])
+    held = next((key for key in sorted(found["unexpected_keys"]) if key.endswith(missing[0])), None)
+    advice = (
+        f"its files hold {held} instead: rename their keys"
+        if held is not None
+        else "save the whole model there, or name the class that was saved in config.json's architectures"
+    )
+    raise ValueError(
+        f"{name!r} lacks {len(missing)} of the weights of {type(model).__name__}, which would be random: {first}"
+        f"{', …' if len(missing) > 3 else ''}; {advice}"
+    )
+
+
+def _layers_or_none(model: Any) -> list[AttentionLayer]:
+    try:
+        return attention_layers(model)
+    except NotImplementedError:
+        return []
+
+
 def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, Any]:
     local = Path(name).is_dir()
     # Without trust_remote_code=False transformers asks the user whether to run a repository's code.
@@ -111,7 +146,8 @@ def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, A
             config = transformers.AutoConfig.from_pretrained(name, **where)
             kind = architecture or next(iter(config.architectures or ()), None)
             loader = getattr(transformers, kind or "AutoModel", transformers.AutoModel)
-            model = loader.from_pretrained(name, dtype=dtype or torch.float32, **where)
+            answer = loader.from_pretrained(name, dtype=dtype or torch.float32, output_loading_info=True, **where)
+            model, found = answer if isinstance(answer, tuple) else (answer, {})
             if not isinstance(model, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {kind!r} is not a model")
     except Exception as error:  # transformers has no one error for a config or weights that are damaged
@@ -122,6 +158,7 @@ def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, A
             f"{name!r} is neither a built-in model ({', '.join(BUILTIN)}), nor a local folder, nor a model that "
             f"the hub could deliver: {first}"
         ) from error
+    must_be_complete(name, model, found)
     try:
         with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)

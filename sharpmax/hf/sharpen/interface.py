@@ -1,10 +1,16 @@
-"""The function that transformers' attention interface calls: its conventions in, ours out.
+"""The functions that transformers' attention interface calls: its conventions in, ours out.
 
     fn(module, query (B, Hq, Lq, D), key (B, Hkv, Lk, D), value, attention_mask, …) -> (output (B, Lq, Hq, Dv), None)
 
-The mask arrives boolean from `sdpa_mask`, or floating with a bias inside, or not at all: then a causal module with more
-than one query is causal, and one query sees everything. A window is already in the mask wherever it hides anything.
-Whatever else changes the logits is honoured, or refused by name; nothing is dropped.
+What a missing mask means depends on how the model makes its masks, so there are two names:
+
+- `NAME`, for models that transformers runs by sdpa or flash attention. They leave a causal mask out where `is_causal`
+  says as much: several queries are then causal, and one query sees everything.
+- `EAGER_NAME`, for models that only attend eagerly. Their `is_causal` is not to be trusted. They get eager's own masks,
+  and a missing one hides nothing.
+
+A mask arrives boolean, or floating with a bias inside. A window is already in the mask wherever it hides anything.
+What else changes the logits is honoured, or refused by name; nothing is dropped.
 """
 
 from typing import Any
@@ -12,14 +18,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sharpmax.hf.sharpen.site import attend_at
+from sharpmax.core.policies import Constant
+from sharpmax.hf.sharpen.site import Run, Site, attend_at
 from sharpmax.torch.documents import Documents
 
-NAME = "sharpmax"
-"""Our name in both interfaces. transformers treats names with `flash`, `sdpa`, `flex_attention` or `/` specially."""
+NAME, EAGER_NAME = "sharpmax", "sharpmax_eager"
+"""Our names in both interfaces. transformers treats names with `flash`, `sdpa`, `flex_attention` or `/` specially."""
 
-CARRIED = frozenset({"position_ids", "cache_position", "position_embeddings", "num_items_in_batch", "target"})
+HIDDEN = -9e3
+"""A floating mask hides a key at this value and below, under every policy: it is no bias but a mask.
+
+Models hide with -inf, the dtype's lowest number, -1e9 (EoMT) or -1e4 (MarkupLM and older exports; -9984 in bfloat16).
+"""
+SHIFTED_WINDOWS, HIDDEN_IN_THEM = "Swin", -50.0
+"""Swin and its relatives hide what lies outside a shifted window with -100, plus a learned bias of a few units."""
+
+PLAIN = Site(Run(), 0, (Constant(1.0),), torch.device("cpu"))
+"""What a module does that shares its config with a sharpened part of its model, and is not in that part."""
+
+CARRIED = frozenset(
+    {"position_ids", "cache_position", "position_embeddings", "num_items_in_batch", "target", "input_ids"}
+)
 """Tensors that models pass along to every attention function and that do not change the logits."""
+
+NO_WEIGHTS = (
+    "a sharpened model forms no attention weights, so output_attentions=True has nothing to return; leave it out, and "
+    "observe each row's statistics instead: sharpen(model, policy, observer=…)"
+)
+NO_CONTINUOUS_BATCHING = (
+    "generate_batch (continuous batching) keeps its keys in pages, which a sharpened model cannot read; call "
+    "model.generate on a padded batch instead, or generate_batch outside of sharpen"
+)
 
 
 def interface_attention(
@@ -35,11 +64,15 @@ def interface_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
     cache: Any = None,
     documents: Documents | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers asks, at the temperature that the module's site chooses; within `documents` if given."""
+    """Attend as transformers asks, at the temperature that the module's site chooses; within `documents` if given.
+
+    `indices` (B, Lq, k) are the only keys that each query sees, as DeepSeek's sparse attention chooses them.
+    """
     _refuse_unknown(module, cache, kwargs)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = causal and attention_mask is None and query.shape[2] > 1
@@ -47,17 +80,21 @@ def interface_attention(
         length = query.shape[2]
         key, value = key[:, :, :length], value[:, :, :length]
         position_bias = None if position_bias is None else position_bias[..., :length]
-    mask, bias = split_mask(attention_mask)
+    mask, bias = split_mask(attention_mask, HIDDEN_IN_THEM if SHIFTED_WINDOWS in type(module).__name__ else HIDDEN)
     if position_bias is not None:
         visible, by_position = split_mask(position_bias)
         mask = visible if mask is None else mask & visible
         bias = by_position if bias is None else bias + by_position
+    if indices is not None:
+        chosen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=query.device)
+        chosen = chosen.scatter(-1, indices.long(), True)[:, None]
+        mask = chosen if mask is None else mask & chosen
     if causal and sliding_window is not None and key.shape[2] > sliding_window:
         raise NotImplementedError(
             f"{type(module).__name__} asked for a window of {sliding_window} without a mask that says so"
         )
     output = attend_at(
-        module.sharpmax_site,  # type: ignore[arg-type]
+        getattr(module, "sharpmax_site", PLAIN),
         query,
         key.to(query.dtype),
         value.to(query.dtype),
@@ -73,30 +110,37 @@ def interface_attention(
     return output.to(value.dtype).transpose(1, 2).contiguous(), None
 
 
-def split_mask(mask: Tensor | None) -> tuple[Any, Any]:
-    """Return (boolean mask, bias) from a mask of either kind: half the dtype's lowest number and below is hidden.
+def eager_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Attend as `interface_attention`, for a model that only attends eagerly: a missing mask hides nothing."""
+    return interface_attention(module, query, key, value, attention_mask, **{**options, "is_causal": False})
+
+
+def split_mask(mask: Tensor | None, hidden_from: float = HIDDEN) -> tuple[Any, Any]:
+    """Return (boolean mask, bias) from a mask of either kind: what is at `hidden_from` or below is hidden.
 
     Hidden keys must leave the logits, not be scaled with them: beta times the lowest number is -inf or not enough.
     """
     if mask is None or mask.dtype == torch.bool:
         return mask, None
-    hidden = mask <= torch.finfo(mask.dtype).min / 2
+    hidden = mask <= hidden_from
     return ~hidden, mask.masked_fill(hidden, 0.0)
 
 
 def _refuse_unknown(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> None:
     if cache is not None:
-        raise NotImplementedError("a paged cache (continuous batching) cannot be sharpened")
+        raise NotImplementedError(NO_CONTINUOUS_BATCHING)
     if kwargs.get("output_attentions"):
-        raise NotImplementedError(
-            "output_attentions needs every weight at once; observe the statistics instead: "
-            "sharpen(model, policy, observer=…)"
-        )
+        raise NotImplementedError(NO_WEIGHTS)
     packed = [name for name in ("cu_seq_lens_q", "cu_seq_lens_k") if kwargs.get(name) is not None]
     if packed:
-        raise NotImplementedError(f"packed sequences without a mask ({', '.join(packed)}) cannot be sharpened")
+        raise NotImplementedError(
+            f"packed sequences without a mask ({', '.join(packed)}) cannot be sharpened; give a padded batch"
+        )
     for name, argument in kwargs.items():
         if isinstance(argument, Tensor) and name not in CARRIED and not name.startswith(("cu_seq", "max_length")):
             raise NotImplementedError(
-                f"{type(module).__name__} passes {name!r}, a tensor that sharpmax does not know how to honour"
+                f"{type(module).__name__} passes {name!r}, a tensor that sharpmax does not know how to honour; please "
+                "report it, and sharpen another part of the model: sharpen(model.part, …)"
             )

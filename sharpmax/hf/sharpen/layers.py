@@ -9,6 +9,7 @@ many times (ALBERT) has as many layers as it runs.
 """
 
 import inspect
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
             raise NotImplementedError(
                 f"{type(part).__name__} computes attention inside its own code and bypasses transformers' attention "
-                "interface, so it cannot be sharpened; nothing was changed"
+                "interface, so it cannot be sharpened; nothing was changed. Families that can are in docs/families.md; "
+                "in code of your own, attend through sharpmax.hf.Attention"
             )
     for name, module in model.named_modules():
         _refuse_out_of_reach(name, module)
@@ -70,7 +72,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     if not found:
         raise NotImplementedError(
             f"{type(model).__name__} has no attention that can be reached: none of its modules goes through "
-            "transformers' attention interface, nn.MultiheadAttention or sharpmax.hf.Attention"
+            "transformers' attention interface, nn.MultiheadAttention or sharpmax.hf.Attention; in code of your own, "
+            "attend through the last"
         )
     runs = _runs_of_a_shared_module(model) if len(found) == 1 else 1
     return [AttentionLayer(name, module, index, runs) for index, (name, module) in enumerate(found)]
@@ -98,13 +101,41 @@ def configs_of(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
+def attends_eagerly_only(model: nn.Module) -> set[int]:
+    """Return the ids of the configs whose modules transformers runs by eager attention alone.
+
+    Such a model always makes a whole mask, and its modules' `is_causal` may say anything: nothing reads it. A config
+    that serves two parts is of this kind if either part is.
+    """
+    found: set[int] = set()
+
+    def walk(module: nn.Module, owner: type[PreTrainedModel] | None) -> None:
+        owner = type(module) if isinstance(module, PreTrainedModel) else owner
+        config = getattr(module, "config", None)
+        kind = owner or _family_of(module)
+        if config is not None and kind is not None and not (kind._supports_sdpa or kind._supports_flash_attn):
+            found.add(id(config))
+        for child in module.children():
+            walk(child, owner)
+
+    walk(model, None)
+    return found
+
+
+def _family_of(module: nn.Module) -> type[PreTrainedModel] | None:
+    """Return a model class of the file that defines a module: whose part it is, where only the part is at hand."""
+    defined = vars(sys.modules[type(module).__module__]).values()
+    kinds = [kind for kind in defined if isinstance(kind, type) and issubclass(kind, PreTrainedModel)]
+    return next((kind for kind in kinds if kind.__module__ == type(module).__module__), None)
+
+
 def _refuse_out_of_reach(name: str, module: nn.Module) -> None:
     """Raise NotImplementedError for a module whose attention would stay plain, or would be replaced by another."""
     kind = type(module)
     if isinstance(module, nn.MultiheadAttention) and kind.forward is not nn.MultiheadAttention.forward:
         raise NotImplementedError(
             f"{name or 'the model'} is a {kind.__name__}, an nn.MultiheadAttention with a forward of its own, which "
-            "sharpening would replace; nothing was changed"
+            "sharpening would replace; nothing was changed. Attend through sharpmax.hf.Attention in it instead"
         )
     named = {parent.__name__ for parent in kind.__mro__}
     why = next((why for why, names in BYPASSING.items() if named.intersection(names.split())), None)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sharpmax.hf.sharpen.interface import split_mask
 from sharpmax.hf.sharpen.site import Site, attend_at
 
 
@@ -54,17 +55,21 @@ def multihead_forward(
     attn_mask: Tensor | None = None,
     average_attn_weights: bool = True,
     is_causal: bool = False,
-) -> tuple[Tensor, None]:
-    """Do what `nn.MultiheadAttention.forward` does, by way of the module's site; returns (output, None).
+) -> tuple[Tensor, Tensor | None]:
+    """Do what `nn.MultiheadAttention.forward` does, by way of the module's site; returns (output, weights or None).
 
-    In its masks True means hidden. The weights themselves are never formed, so none are returned.
+    In its masks True means hidden. The weights are formed only where they are asked for: attention to the unit vectors
+    returns them.
     """
-    del need_weights, average_attn_weights
     site: Any = module.sharpmax_site
     if module.bias_k is not None or module.add_zero_attn:
-        raise NotImplementedError("nn.MultiheadAttention with add_bias_kv or add_zero_attn cannot be sharpened")
+        raise NotImplementedError(
+            "nn.MultiheadAttention with add_bias_kv or add_zero_attn cannot be sharpened; make it without them"
+        )
     if query.ndim != 3:
-        raise NotImplementedError(f"nn.MultiheadAttention is sharpened on batches (3 axes), got {query.ndim} axes")
+        raise NotImplementedError(
+            f"nn.MultiheadAttention is sharpened on batches (3 axes), got {query.ndim}; add an axis: query[None]"
+        )
     if not module.batch_first:
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
     q, k, v = (_heads(x, module.num_heads) for x in _projected(module, query, key, value))
@@ -72,9 +77,16 @@ def multihead_forward(
     dropout = module.dropout if module.training else 0.0
     # With a mask given, is_causal is only a hint that the mask is causal.
     causal = is_causal and attn_mask is None
+    width, weights = v.shape[-1], None
+    if need_weights:
+        units = torch.eye(k.shape[2], dtype=v.dtype, device=v.device)
+        v = torch.cat([v, units.expand(*v.shape[:2], -1, -1)], -1)
     out = attend_at(site, q, k, v, mask=mask, bias=bias, is_causal=causal, dropout=dropout)
+    if need_weights:
+        out, weights = out[..., :width], out[..., width:]
+        weights = weights.mean(1) if average_attn_weights else weights
     out = module.out_proj(out.transpose(1, 2).flatten(2))
-    return (out if module.batch_first else out.transpose(0, 1)), None
+    return (out if module.batch_first else out.transpose(0, 1)), weights
 
 
 def _projected(module: nn.MultiheadAttention, *inputs: Tensor) -> list[Tensor]:
@@ -103,7 +115,10 @@ def _merged(attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tens
         elif hidden.ndim == 3:
             hidden = hidden.view(*shape, *hidden.shape[1:])
         if hidden.dtype == torch.bool:
-            mask = ~hidden if mask is None else mask & ~hidden
+            seen, added = ~hidden, None
         else:
-            bias = hidden if bias is None else bias + hidden
+            seen, added = split_mask(hidden)
+        mask = seen if mask is None else mask & seen
+        if added is not None:
+            bias = added if bias is None else bias + added
     return mask, bias

@@ -1,8 +1,10 @@
 """A site: what a sharpened attention module carries, and the one call that all ways of attending end in."""
 
+import dataclasses
+import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,70 +25,119 @@ Probe = Callable[[int, Tensor, Tensor, dict[str, Any]], None]
 """Receives a layer's index, query, key and the other arguments of each attention call, before it is made."""
 
 
+class Pass(threading.local):
+    """What the forward pass of one thread has done so far; another thread's is another."""
+
+    def __init__(self) -> None:
+        self.in_forward = False
+        self.with_graph = False  # whether it is one to differentiate
+        self.asked = False  # whether a layer has attended
+        self.ran: dict[int, int] = {}  # how often a module that serves many layers has attended, by its first layer
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:  # a copy of a model has passes of its own
+        return type(self), ()
+
+
 @dataclass
 class Run:
-    """What one `sharpen` keeps while it is on: its observer, its implementation, and how often it was called."""
+    """What one `sharpen` keeps while it is on: its observer, its implementation, and what happened since.
+
+    Inside a compiled graph nothing here is written: a number that changes from call to call is a graph for each call.
+    """
 
     observer: Observer | None = None
     implementation: str | None = None
     probe: Probe | None = None
     calls: int = 0
-    in_forward: bool = False
-    with_graph: bool = False
-    """Whether the forward pass that runs now is one to differentiate."""
     owed: int = 0
-    """Calls without a graph in such a pass, which reentrant gradient checkpointing has still to run again."""
+    """Calls without a graph in a pass to differentiate; reentrant gradient checkpointing has yet to run them again."""
     highest_entropy: float = 0.0
+    now: Pass = field(default_factory=Pass)
+
+    def note_call(self, *, again: bool) -> None:
+        """Count a call; `again`: it is one of gradient checkpointing's."""
+        self.now.asked = True
+        with _counting:
+            self.calls += 1
+            if again:
+                self.owed = max(0, self.owed - 1)
+            elif self.now.with_graph and not torch.is_grad_enabled():
+                self.owed += 1
+
+    def note_entropy(self, entropy: float) -> None:
+        """Keep the highest entropy of a row."""
+        with _counting:
+            self.highest_entropy = max(self.highest_entropy, entropy)
+
+
+_counting = threading.Lock()
 
 
 @dataclass
 class Site:
-    """One attention module: the policies of the layers it runs as, and how many of them this forward pass has run."""
+    """One attention module: the policies of the layers that it runs as, as they were given and where it runs."""
 
     run: Run
     first_layer: int
-    policies: tuple[Policy, ...]
-    ran: int = 0
+    given: tuple[Policy, ...]
+    place: torch.device
     watched: bool = False
 
-    def next_layer(self) -> tuple[int, Policy]:
-        """Return the index and policy of the layer that attends now."""
+    def __post_init__(self) -> None:
+        self.policies = tuple(with_tensors(policy, self.place) for policy in self.given)
+
+    def next_layer(self, device: torch.device) -> tuple[int, Policy]:
+        """Return the index and policy of the layer that attends now, with arrays on the device."""
+        if self.place != device:  # once: the weights of an offloaded module do not say where it runs
+            self.place = device
+            self.__post_init__()
         if len(self.policies) == 1:
             return self.first_layer, self.policies[0]
-        if not self.run.in_forward:
+        now = self.run.now
+        if not now.in_forward:
             what = (
                 "gradient checkpointing runs it again without saying as which; switch gradient checkpointing off"
                 if recomputing()
                 else "it was called without saying as which; call the whole model"
             )
             raise NotImplementedError(f"one module serves many layers here, and {what}")
-        index = self.ran % len(self.policies)
-        self.ran += 1
+        index = now.ran.get(self.first_layer, 0) % len(self.policies)
+        now.ran[self.first_layer] = index + 1
         return self.first_layer + index, self.policies[index]
+
+
+def with_tensors(policy: Policy, device: torch.device) -> Policy:
+    """Return the policy with one value per head, as a card holds it in nested tuples, as a tensor on the device.
+
+    Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
+    """
+    columns = {
+        name: torch.tensor(value, dtype=torch.float32, device=device)
+        for name in policy.learnable
+        if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
+    }
+    return dataclasses.replace(policy, **columns) if columns else policy  # type: ignore[type-var]
 
 
 def attend_at(
     site: Site, query: Tensor, key: Tensor, value: Tensor, *, documents: Documents | None = None, **options: Any
 ) -> Tensor:
-    """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell whoever observes.
+    """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell the observer.
 
     `documents` make one row of it, of many that fused kernels keep apart.
 
-    Gradient checkpointing calls it again in the backward pass: whoever looks is told of the first call only, but the
-    same is computed, because autograd compares the two graphs.
+    Gradient checkpointing calls it again in the backward pass: probe and observer are told of the first call only, but
+    the same is computed, because autograd compares the two graphs.
     """
-    layer, policy = site.next_layer()
+    layer, policy = site.next_layer(query.device)
     run, again = site.run, recomputing()
-    run.calls += 1
-    if again:
-        run.owed = max(0, run.owed - 1)
-    elif run.with_graph and not torch.is_grad_enabled():
-        run.owed += 1
+    if not torch.compiler.is_compiling():
+        run.note_call(again=again)
+        # A policy that switches itself off is watched once per site: enough to say so, too little to cost.
+        if policy.silent_above is not None and not site.watched:
+            _watch(site, query, key, documents, options)
     if run.probe is not None and not again:
         run.probe(layer, query, key, options)
-    # A policy that switches itself off is watched once a site: enough to say so, too little to cost.
-    if policy.silent_above is not None and not site.watched and not torch.compiler.is_compiling():
-        _watch(site, query, key, documents, options)
     asked = {**options, "policy": policy, "implementation": run.implementation}
     if run.observer is None:
         output: Tensor = _attention(query, key, value, documents, **asked)
@@ -128,5 +179,5 @@ def _watch(site: Site, query: Tensor, key: Tensor, documents: Documents | None, 
         asked = {**options, "implementation": site.run.implementation}
         entropy = packed_statistics(_packed(query, key, key, documents, asked)).entropy
     if entropy.numel():
-        site.run.highest_entropy = max(site.run.highest_entropy, float(entropy.max()))
+        site.run.note_entropy(float(entropy.max()))
         site.watched = True

@@ -6,25 +6,35 @@
 Nothing is patched globally: the model's attention modules carry their policy, its configs name our function in
 transformers' attention *and* mask interfaces (without the second a decoder would silently lose its causal mask), and
 all of it is put back on leaving, whatever happens. `unsharpen(model)` does so where nobody holds the block any more.
+
+Many threads may call a sharpened model at once. They all get its one policy, so a second thread may not sharpen it too.
 """
 
-import dataclasses
+import threading
 import warnings
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
-from weakref import WeakValueDictionary
+from typing import Any, NoReturn, Self
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import nn
+from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
 from sharpmax.core.ladder import check_implementation
 from sharpmax.core.policies import Constant, Detached, PerHead, PerLayer, Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.extras import extra
-from sharpmax.hf.sharpen.interface import NAME, interface_attention
-from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers, configs_of, layer_count
+from sharpmax.hf.sharpen.interface import (
+    EAGER_NAME,
+    NAME,
+    NO_CONTINUOUS_BATCHING,
+    NO_WEIGHTS,
+    eager_attention,
+    interface_attention,
+)
+from sharpmax.hf.sharpen.layers import AttentionLayer, attends_eagerly_only, attention_layers, configs_of, layer_count
 from sharpmax.hf.sharpen.length_temperature import warn_of_second_temperature
 from sharpmax.hf.sharpen.modules import multihead_forward
 from sharpmax.hf.sharpen.sidecar import card_for, name_of
@@ -33,7 +43,7 @@ from sharpmax.torch import IMPLEMENTATIONS
 
 with extra("hf"):
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import eager_mask, sdpa_mask
 
 
 def sharpen(
@@ -49,15 +59,16 @@ def sharpen(
     Args:
         model: any transformers model (bare, under PEFT, compiled), or any module with `nn.MultiheadAttention` or our
             `Attention` slots inside.
-        policy: a policy, `PerLayer` for one a layer (`attention_layers` gives their order), or the path of a card or of
-            a folder that holds one; a card that was fitted on another model is warned of (`OtherModelWarning`).
+        policy: a policy, `PerLayer` for one per layer (`attention_layers` gives their order), or the path of a card or
+            of a folder that holds one; a card that was fitted on another model is warned of (`OtherModelWarning`).
         observer: called with a layer's index and its row statistics at every attention call.
         probe: called with a layer's index, query, key and options before every attention call.
         implementation: of `sharpmax.torch.attention`; the fastest that can serve unless given.
 
     Raises:
         NotImplementedError: the model attends in a way that cannot be reached.
-        ValueError: a `PerLayer` for another number of layers, or arrays that are not one value a head.
+        RuntimeError: the model is sharpened in another thread.
+        ValueError: a `PerLayer` for another number of layers, or arrays that are not one value per head.
         TypeError: something else for a policy.
     """
     if isinstance(policy, str | PathLike):
@@ -102,15 +113,17 @@ class Sharpened:
         self._sites: dict[nn.Module, Site] = {}
         self._hooks: list[RemovableHandle] = []
         _register()
-        try:
-            self._switch_on()
-        except BaseException:
-            self._put_back()
-            raise
+        with _switching:
+            self._refuse_other_threads()
+            try:
+                self._switch_on()
+            except BaseException:
+                self._put_back()
+                raise
 
     @property
     def calls(self) -> int:
-        """How often an attention layer has run since it was switched on."""
+        """How often an attention layer has run since it was switched on, compiled graphs left out."""
         return self._run.calls
 
     def restore(self) -> None:
@@ -149,12 +162,22 @@ class Sharpened:
                     break
                 later._put_back()
 
+    def _refuse_other_threads(self) -> None:
+        for module in (layer.module for layer in self.layers):
+            on = _switched_on.get(id(site.run)) if (site := _site(module)) is not None else None
+            thread = None if on is None else _thread_of.get(on)
+            if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+                raise RuntimeError(
+                    f"this {type(self.model).__name__} is sharpened in another thread ({thread.name}), whose calls "
+                    "would get this policy; restore it there first, or sharpen a copy: copy.deepcopy(model)"
+                )
+        _thread_of[self] = threading.current_thread()
+
     def _switch_on(self) -> None:
         _switched_on[id(self._run)] = self
         for layer in self.layers:
-            indices = range(layer.index, layer.index + layer.runs)
-            policies = tuple(with_tensors(self.policy.for_layer(index), layer.module) for index in indices)
-            site = self._sites[layer.module] = Site(self._run, layer.index, policies)
+            policies = tuple(self.policy.for_layer(index) for index in range(layer.index, layer.index + layer.runs))
+            site = self._sites[layer.module] = Site(self._run, layer.index, policies, _place(layer.module))
             self._set(layer.module, "sharpmax_site", site)
             if isinstance(layer.module, nn.MultiheadAttention):
                 self._set(layer.module, "forward", multihead_forward.__get__(layer.module))
@@ -163,32 +186,38 @@ class Sharpened:
         for module in self.model.modules():
             if isinstance(module, nn.TransformerEncoder):
                 self._set(module, "use_nested_tensor", False)  # only that fast path reads nested tensors
+        eagerly = attends_eagerly_only(self.model)
         for config in configs_of(self.model):
-            self._set(config, "_attn_implementation_internal", NAME)
-        if any(layer.runs > 1 for layer in self.layers):  # a part may be called by itself
-            parts = [part for part in self.model.modules() if isinstance(part, PreTrainedModel)]
-            for part in parts:
+            self._set(config, "_attn_implementation_internal", EAGER_NAME if id(config) in eagerly else NAME)
+        shared = any(layer.runs > 1 for layer in self.layers)
+        for part in [part for part in self.model.modules() if isinstance(part, PreTrainedModel)]:
+            self._set(part, "init_continuous_batching", _refuse_continuous_batching)
+            self._hooks.append(part.register_forward_pre_hook(_refuse_weights, with_kwargs=True))
+            if shared:  # a part may be called by itself
                 self._hooks.append(part.register_forward_pre_hook(self._begin_part))
                 self._hooks.append(part.register_forward_hook(self._end_part))
         self._hooks.append(self.model.register_forward_pre_hook(self._begin_forward))
         self._hooks.append(self.model.register_forward_hook(self._end_forward))
 
     def _begin_part(self, *_: Any) -> None:
-        self._run.in_forward = True
-        for site in self._sites.values():
-            site.ran = 0
+        self._run.now.in_forward = True
+        self._run.now.ran.clear()
 
     def _end_part(self, *_: Any) -> None:
-        self._run.in_forward = False
+        self._run.now.in_forward = False
 
     def _begin_forward(self, *_: Any) -> None:
-        self._run.with_graph = torch.is_grad_enabled()
-        self._before = self._run.calls
+        if not torch.compiler.is_compiling():
+            now = self._run.now
+            now.with_graph, now.asked = torch.is_grad_enabled(), False
 
     def _end_forward(self, *_: Any) -> None:
-        self._run.with_graph = False
+        if torch.compiler.is_compiling():
+            return
+        now = self._run.now
+        now.with_graph = False
         on = any(_site(module) is site for module, site in self._sites.items())
-        if on and self._run.calls == self._before:  # a policy nested inside this one takes its calls
+        if on and not now.asked and not _is_compiled(self.model):  # a policy nested inside this one takes its calls
             raise RuntimeError(
                 f"{type(self.model).__name__} ran without asking for attention once: sharpening it does nothing. "
                 "A model whose attention was chosen when it was built has to be loaded anew"
@@ -199,14 +228,15 @@ class Sharpened:
         owner.__dict__[name] = value
 
     def _put_back(self) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-        while self._undo:
-            owner, name, before = self._undo.pop()
-            if before is _Absent:
-                owner.__dict__.pop(name, None)
-            else:
-                owner.__dict__[name] = before
+        with _switching:
+            while self._hooks:
+                self._hooks.pop().remove()
+            while self._undo:
+                owner, name, before = self._undo.pop()
+                if before is _Absent:
+                    owner.__dict__.pop(name, None)
+                else:
+                    owner.__dict__[name] = before
 
     def _say_if_silent(self) -> None:
         points = [p.silent_above for site in self._sites.values() for p in site.policies if p.silent_above is not None]
@@ -243,24 +273,38 @@ _switched_on: WeakValueDictionary[int, Sharpened] = WeakValueDictionary()
 """Every sharpening that is on, by the id of its run: a site knows its run, and copies of a model copy its sites."""
 
 
-def with_tensors(policy: Policy, module: nn.Module) -> Policy:
-    """Return the policy with one value a head, as a card holds it in nested tuples, as a tensor where the module is.
+_thread_of: WeakKeyDictionary[Sharpened, threading.Thread] = WeakKeyDictionary()
+"""Which thread switched a sharpening on; kept here because a copy of a model cannot copy a thread."""
 
-    Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
-    """
+_switching = threading.RLock()
+"""Held while a model is switched on or off: two threads never do so at once."""
+
+
+def _place(module: nn.Module) -> torch.device:
+    """Return where a module computes, as far as its weights say: those of an offloaded one lie on no device."""
     place = next(module.parameters(), torch.empty(0)).device
-    columns = {
-        name: torch.tensor(value, dtype=torch.float32, device=place)
-        for name in policy.learnable
-        if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
-    }
-    return dataclasses.replace(policy, **columns) if columns else policy  # type: ignore[type-var]
+    return torch.device("cpu") if place.type == "meta" else place
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    """Tell whether a part of the model runs as a compiled graph, where no call can be seen."""
+    return any(isinstance(m, OptimizedModule) or m._compiled_call_impl is not None for m in model.modules())
+
+
+def _refuse_weights(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    if kwargs.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False):
+        raise NotImplementedError(NO_WEIGHTS)
+
+
+def _refuse_continuous_batching(*_: Any, **__: Any) -> NoReturn:
+    raise NotImplementedError(NO_CONTINUOUS_BATCHING)
 
 
 def _register() -> None:
-    """Enter our function into both of transformers' tables: a name nobody uses until a config says so."""
-    AttentionInterface.register(NAME, interface_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    """Enter our functions into both of transformers' tables: names that nobody uses until a config says so."""
+    for name, attend, mask in ((NAME, interface_attention, sdpa_mask), (EAGER_NAME, eager_attention, eager_mask)):
+        AttentionInterface.register(name, attend)
+        AttentionMaskInterface.register(name, mask)
 
 
 def check_layers(policy: Policy, layers: list[AttentionLayer]) -> None:
@@ -271,7 +315,7 @@ def check_layers(policy: Policy, layers: list[AttentionLayer]) -> None:
     shape = next((shape for shape in _shapes(policy) if shape and shape[-1] != 1), None)
     if shape is not None:  # where there are as many queries as heads it would even fit
         raise ValueError(
-            f"one value a head is an array of shape (heads, 1), got {shape}: its last axis is the queries'"
+            f"one value per head is an array of shape (heads, 1), got {shape}: its last axis is the queries'"
         )
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from sharpmax.cli import main
 from sharpmax.hf.models.load import load, must_be_finite
@@ -100,6 +101,34 @@ def test_a_config_may_hold_infinity_as_mambas_do(whole, tmp_path):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"time_step_limit": [0.0, float("inf")]}))
     with pytest.raises(ValueError, match="no tokenizer that can be read"):  # so the model itself was
         load(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("family", "key_of", "words"),
+    [
+        (
+            "llama",
+            lambda key: None if "layers.1.self_attn" in key else key,
+            r"lacks 4 of the weights of LlamaForCausalLM, .*random: model\.layers\.1\.self_attn\.k_proj\.weight, ",
+        ),
+        ("llama", lambda key: f"mine.{key}", r"its files hold mine\.lm_head\.weight instead: rename their keys"),
+        ("bert", lambda key: None if key.startswith("embeddings.word") else key, r"lacks 1 of .*architectures"),
+    ],
+)
+def test_weights_that_the_files_lack_are_not_drawn_at_random(family, key_of, words, tmp_path):
+    build(family).save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    kept = {key_of(key): value for key, value in load_file(weights).items() if key_of(key) is not None}
+    save_file(kept, weights, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=words):
+        load(str(tmp_path))
+
+
+def test_only_a_pooler_may_be_missing(tmp_path):
+    build("bert").save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    save_file({k: v for k, v in load_file(weights).items() if "pooler" not in k}, weights, metadata={"format": "pt"})
+    assert not load(str(tmp_path)).generates
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

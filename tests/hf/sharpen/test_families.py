@@ -223,3 +223,38 @@ def test_a_family_is_refused_only_where_it_bypasses():
     config = transformers.InformerConfig(**SMALL, **SERIES, attention_type="full")
     model = transformers.InformerForPrediction(config)
     assert len(attention_layers(model)) == 3
+
+
+def test_padding_hidden_by_a_large_negative_number_is_not_counted():
+    """MarkupLM adds -1e4; in bfloat16 that is -9984."""
+    config = transformers.MarkupLMConfig(
+        **TOWER, vocab_size=64, max_position_embeddings=32, max_depth=4, xpath_unit_hidden_size=4
+    )
+    model, ids, counts = transformers.MarkupLMModel(config).eval(), tokens(), []
+    mask = torch.ones_like(ids)
+    mask[0, 16:] = 0
+    for dtype in (torch.float32, torch.bfloat16):
+        with sharpen(model.to(dtype), observer=lambda _, stats: counts.append(stats.count[:, 0, 0].tolist())):
+            output(model, input_ids=ids, attention_mask=mask)
+    assert counts == [[16, 24]] * 2
+
+
+def test_what_lies_outside_a_shifted_window_is_not_counted():
+    """Swin adds -100 there. Windows of four: a corner sees itself, an edge two, and the middle all four."""
+    counts = {}
+    with sharpen(build("swin"), observer=lambda layer, stats: counts.setdefault(layer, stats.count)) as on:
+        output(on.model, **inputs("swin"))
+    assert counts[0].unique().tolist() == [4]
+    assert counts[1].unique().tolist() == [1, 2, 4]
+
+
+def test_a_decoder_that_only_attends_eagerly_is_sharpened_by_itself_too():
+    """Part of a model that is refused as a whole; its attention says `is_causal = False` and gets a causal mask."""
+    config = transformers.BigBirdPegasusConfig(**SMALL, attention_type="original_full", max_position_embeddings=32)
+    model = transformers.BigBirdPegasusForConditionalGeneration(config).eval()
+    given = {"input_ids": tokens(), "decoder_input_ids": tokens(1)}
+    plain = output(model, **given)
+    with sharpen(model.model.decoder):
+        torch.testing.assert_close(output(model, **given), plain)
+    with sharpen(model.model.decoder.layers[0]):
+        torch.testing.assert_close(output(model, **given), plain)

@@ -127,7 +127,7 @@ def test_what_is_said_on_leaving_names_the_line_of_the_caller():
 def test_a_failure_while_switching_on_restores_everything(monkeypatch):
     model = build("llama")
     before = state(model)
-    monkeypatch.setitem(vars(model), "register_forward_pre_hook", lambda _: 1 / 0)
+    monkeypatch.setitem(vars(model), "register_forward_pre_hook", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         sharpen(model, SHARP)
     monkeypatch.undo()
@@ -243,15 +243,15 @@ def _mask_table():
 
 def test_hidden_keys_leave_the_logits_before_beta():
     lowest = torch.finfo(torch.float32).min
-    mask, bias = split_mask(torch.tensor([[0.0, -1.5, lowest, -torch.inf, -100.0]]))
-    assert mask.tolist() == [[True, True, False, False, True]]
-    assert bias.tolist() == [[0.0, -1.5, 0.0, 0.0, -100.0]]
+    mask, bias = split_mask(torch.tensor([[0.0, -1.5, lowest, -torch.inf, -100.0, -1e4, -9984.0]]))
+    assert mask.tolist() == [[True, True, False, False, True, False, False]]
+    assert bias.tolist() == [[0.0, -1.5, 0.0, 0.0, -100.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ({"cache": object()}, "paged cache"),
+        ({"cache": object()}, "keeps its keys in pages"),
         ({"output_attentions": True}, "observer"),
         ({"cu_seq_lens_q": torch.tensor([0, 4])}, "packed sequences"),
         ({"alibi": torch.zeros(1)}, "'alibi'"),
@@ -481,3 +481,89 @@ def test_a_card_with_a_value_a_head_does_what_the_tensors_did(family, tmp_path):
             expected = output(model, input_ids=ids)
         with sharpen(model, tmp_path / "card.json", observer=observer):
             torch.testing.assert_close(output(model, input_ids=ids), expected)
+
+
+def test_a_part_of_a_model_is_sharpened_alone():
+    """Its config is every layer's: the others attend plainly."""
+    model, given = build("llama"), inputs("llama")
+    plain = output(model, **given)
+    with sharpen(model, sharpmax.PerLayer((sharpmax.Constant(1.0), SHARP))):
+        expected = output(model, **given)
+    with sharpen(model.model.layers[1], SHARP):
+        torch.testing.assert_close(output(model, **given), expected)
+    assert torch.equal(output(model, **given), plain)
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_weights_of_multihead_attention_are_the_sharpened_ones(batch_first, average):
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(16, 4, batch_first=batch_first).eval()
+    x = torch.randn(2, 6, 16) if batch_first else torch.randn(6, 2, 16)
+    given = {"attn_mask": torch.ones(6, 6, dtype=torch.bool).triu(1), "average_attn_weights": average}
+    plain, weights = module(x, x, x, **given)
+    with sharpen(module) as sharpened:
+        found = module(x, x, x, **given)
+        assert sharpened.calls == 1
+    torch.testing.assert_close(found, (plain, weights))
+    with sharpen(module, SHARP):
+        sharp, weights = module(x, x, x, **given)
+        torch.testing.assert_close(sharp, module(x, x, x, **given, need_weights=False)[0])
+    module.in_proj_weight.data[:16] *= 2  # beta is a scale on the queries
+    module.in_proj_bias.data[:16] *= 2
+    torch.testing.assert_close(weights, module(x, x, x, **given)[1])
+
+
+def test_output_attentions_is_refused_before_anything_runs():
+    model, ids = build("llama"), tokens()
+    with sharpen(model, SHARP) as sharpened:
+        for call in (model, model.model):
+            with pytest.raises(NotImplementedError, match=r"forms no attention weights.*observer"):
+                call(ids, output_attentions=True)
+        with pytest.raises(NotImplementedError, match="forms no attention weights"):
+            model.generate(ids, max_new_tokens=1, output_attentions=True, return_dict_in_generate=True)
+        assert sharpened.calls == 0
+    assert len(model(ids, output_attentions=True).attentions) == 2
+
+
+def test_continuous_batching_is_refused_with_what_to_do():
+    model = build("llama")
+    with (
+        sharpen(model, SHARP),
+        pytest.raises(NotImplementedError, match=r"generate_batch.*model\.generate on a padded"),
+    ):
+        model.generate_batch([[5, 6, 7]])
+
+
+@pytest.mark.parametrize("offload", ["cpu", "disk"])
+def test_a_value_per_head_follows_an_offloaded_model(offload, tmp_path):
+    import accelerate
+
+    model, ids = build("llama"), tokens()
+    sharpmax.LogLinear(c=((0.1,), (0.2,), (0.3,), (0.4,))).save(tmp_path / "card.json")
+    with sharpen(model, tmp_path / "card.json"):
+        expected = output(model, input_ids=ids)
+    if offload == "cpu":
+        accelerate.cpu_offload(model, torch.device("cpu"))
+    else:
+        accelerate.disk_offload(model, tmp_path / "weights", torch.device("cpu"))
+    assert model.model.layers[0].self_attn.q_proj.weight.device.type == "meta"
+    with sharpen(model, tmp_path / "card.json"):
+        assert torch.equal(output(model, input_ids=ids), expected)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, on itself
+@pytest.mark.parametrize("family", ["llama", "albert"])
+def test_a_compiled_model_is_compiled_once(family):
+    model, given = build(family), inputs(family)
+    with sharpen(model, sharpmax.PAPER):
+        expected = output(model, **given)
+    torch.compiler.reset()
+    counters = torch._dynamo.utils.counters
+    compiled = torch.compile(model, backend="eager")
+    with sharpen(compiled, sharpmax.PAPER):
+        torch.testing.assert_close(output(compiled, **given), expected)
+        graphs = counters["stats"]["unique_graphs"]
+        for _ in range(4):
+            output(compiled, **given)
+        assert counters["stats"]["unique_graphs"] == graphs

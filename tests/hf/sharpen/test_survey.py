@@ -1,0 +1,47 @@
+"""Every model type of transformers is served exactly, refused by name, or not built here, as docs/families.md says.
+
+The page is of one version of transformers. With another, no type may be wrong; the page is then generated anew.
+"""
+
+import re
+
+import pytest
+import transformers
+
+from tests.hf.sharpen.survey.judge import WRONG, judge
+from tests.hf.sharpen.survey.table import FILE, candidates, page, row, survey
+
+TYPES = [
+    "llama", "bert", "t5", "swin", "bloom",
+    "nllb-moe", "informer", "splinter", "align_text_model", "clap_text_model", "bigbird_pegasus",  # only eager
+    "deepseek_v32", "deepseek_v4",  # choose keys themselves
+    "markuplm", "eomt",  # hide by -1e4 and -1e9
+    "qwen2_5_vl_vision", "detr",
+]  # fmt: skip
+"""A few of each kind, those first that were wrong once."""
+SAME_VERSION = re.search(r"transformers ([\d.]+) has", FILE.read_text(encoding="utf-8"))[1] == transformers.__version__
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_family_is_served_or_refused_as_the_page_says(model_type):
+    verdict = judge(model_type, candidates()[model_type])
+    assert verdict.status != WRONG, verdict.why
+    if SAME_VERSION:
+        assert row(verdict) in FILE.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_page_names_every_model_type_and_none_is_wrong():
+    text = FILE.read_text(encoding="utf-8")
+    assert "**Wrong**" not in text
+    assert "## Wrong" not in text
+    if SAME_VERSION:
+        named = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+        assert sorted(named) == sorted(candidates())
+
+
+@pytest.mark.slow
+def test_the_page_is_what_a_survey_finds():
+    verdicts = survey()
+    assert not [one for one in verdicts if one.status == WRONG]
+    if SAME_VERSION:
+        assert page(verdicts).splitlines() == FILE.read_text(encoding="utf-8").splitlines()
