@@ -9,10 +9,6 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 
-def test_there_are_six():
-    assert len(EXAMPLES) == 6
-
-
 @pytest.mark.parametrize("example", EXAMPLES, ids=[f"example{i}" for i in range(1, len(EXAMPLES) + 1)])
 def test_example_prints_what_it_says(example, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,180 @@
+"""Tables of the calibration study, and what `sharpmax evaluate` printed."""
+
+import io
+import math
+import statistics
+from contextlib import redirect_stdout
+from typing import Any
+
+from sharpmax.commands.calibrate import print_judgement
+from sharpmax.experiments.calibration import table as study
+from sharpmax.hf.calibrate.paired import Paired
+from tools.tables.records import markdown, percent, read, table
+
+SEEDS = tuple(f"seed{i}" for i in range(5))
+FRESH_KINDS = ("", "source ", "docstrings ")
+"""Kinds of text that no fit, choice or earlier report had read, as their windows are named."""
+
+
+def _study() -> dict[str, Any]:
+    return read("calibration", "smollm2", "metrics.json")
+
+
+def _right(step: dict[str, Any], size: str, whose: str = "policy") -> float:
+    share: float = step["tasks"]["lookup"][size]["accuracy"][whose]
+    return share
+
+
+@table
+def calibration_study() -> str:
+    """Return right answers and the rise of perplexity of every policy."""
+    return "\n".join(study.comparison(_study()))
+
+
+@table
+def calibration_kinds() -> str:
+    """Return the rise of perplexity by kind of text and window."""
+    return "\n".join(study.by_kind(_study()))
+
+
+@table
+def calibration_transfer() -> str:
+    """Return right answers on tasks that nothing was fitted on."""
+    return "\n".join(study.transfer(_study()))
+
+
+@table
+def calibration_short() -> str:
+    """Return what a reader of the README needs: right answers by entries, and what each policy was fitted on."""
+    found = _study()
+    pooled, text_free, lora = found["seeds"], found["no-text-before"], found["lora"]
+    lowest = {size: min(_right(found[name], size) for name in SEEDS) for size in study.SIZES}
+    rows = [
+        ["plain model", *(percent(_right(pooled, size, "plain")) for size in study.SIZES)],
+        ["fitted policy, mean of five seeds", *(percent(_right(pooled, size)) for size in study.SIZES)],
+        ["fitted policy, lowest seed", *(percent(lowest[size]) for size in study.SIZES)],
+        ["fitted without text before the questions", *(percent(_right(text_free, size)) for size in study.SIZES)],
+        ["a LoRA fitted at the same cost (one fit)", *(percent(_right(lora, size)) for size in study.SIZES)],
+    ]
+    return markdown(["right answers to lookups, %", *(f"{size} entries" for size in study.SIZES)], rows)
+
+
+@table
+def calibration_range() -> str:
+    """Return, in one sentence, how far the exams lie beyond what was fitted, and what the fit is without that range."""
+    without = [percent(_right(_study()["no-text-before"], size)) for size in ("128", "256")]
+    return f"""
+**Range.** The fits saw lookups of at most 32 entries, each behind up to 12,000 characters of other text, about 3,200
+tokens: so in n the 128-entry exam is inside the fitted range and the 256-entry exam about 1.1 times beyond it, and
+without that text the same fit has {without[0]} and {without[1]} % right.
+"""
+
+
+def _cells(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (name, f"{kind}{window}"): found[name]["text"][f"{kind}{window}"]
+        for name in SEEDS
+        for kind in FRESH_KINDS
+        for window in study.WINDOWS
+    }
+
+
+@table
+def calibration_verdicts() -> str:
+    """Return what was asked of every seed, and what was found."""
+    found = _study()
+    cells = _cells(found)
+    rises = {key: cell["perplexity_rise"] for key, cell in cells.items()}
+    (seed, window), highest = max(rises.items(), key=lambda item: item[1])
+    low, high = (100 * math.expm1(end) for end in Paired.from_json(cells[seed, window]).interval)
+    lower = sum(rise < 0 for rise in rises.values())
+    held = sum(rise <= 0.005 for rise in rises.values())
+    cells_held = f"{held} of {len(rises)} cells hold; {lower} are lower than plain"
+    worst_rise = f"{100 * highest:+.2f} % ({seed}, windows of {window}; 95 % interval {low:+.2f} to {high:+.2f})"
+    rows = [
+        ["perplexity at most 0.5 % higher, per kind of text and window, in every seed", cells_held],
+        ["the highest of these rises", worst_rise],
+    ]
+    for size, asked in (("128", 0.75), ("256", 0.60)):
+        by_seed = {name: _right(found[name], size) for name in SEEDS}
+        held = sum(share >= asked for share in by_seed.values())
+        worst = min(by_seed, key=by_seed.__getitem__)
+        told = f"{held} of {len(SEEDS)} seeds; the lowest is {percent(by_seed[worst])} % ({worst})"
+        rows.append([f"{percent(asked, 0)} % right at {size} entries, in every seed", told])
+    return markdown(["asked", "found"], rows)
+
+
+@table
+def calibration_intervals() -> str:
+    """Return how far the interval of a rise of perplexity reaches with 8 and with 24 windows of 4,096 tokens."""
+    from scipy.stats import t
+
+    found = _study()
+    cells = [found[name]["text"][f"{kind}4096"] for name in SEEDS for kind in FRESH_KINDS]
+    vary = [cell["standard_error"] * math.sqrt(cell["items"]) for cell in cells]
+    rows = []
+    for n in (8, 24):
+        reach = [100 * t.ppf(0.975, n - 1) * sd / math.sqrt(n) for sd in vary]
+        rows.append([n, f"{min(reach):.1f} to {max(reach):.1f}"])
+    return markdown(["windows of 4,096 tokens", "points to either side"], rows)
+
+
+@table
+def calibration_wordings() -> str:
+    """Return right answers at 128 entries in three other wordings."""
+    found = _study()
+    wordings = ("lookup:parcel", "lookup:table", "lookup:room")
+
+    def at(name: str, task: str, whose: str = "policy") -> float:
+        share: float = found[f"transfer-{name}"]["tasks"][task]["128"]["accuracy"][whose]
+        return share
+
+    rows = [["plain model", *(percent(at("seed0", task, "plain")) for task in wordings)]]
+    rows.append(["mean of the seeds", *(percent(statistics.fmean(at(s, task) for s in SEEDS)) for task in wordings)])
+    for said, name in (("the card", found["card"]), ("a LoRA", "lora")):
+        rows.append([said, *(percent(at(name, task)) for task in wordings)])
+    return markdown(["other wordings at 128 entries, right in %", *wordings], rows)
+
+
+def _printed(record: dict[str, Any], command: str) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        print_judgement(record)
+    return "\n".join(["", *(f"    {line.rstrip()}" for line in (f"$ {command}", *out.getvalue().splitlines())), ""])
+
+
+def _again(name: str) -> str:
+    found = read("calibration", "smollm2", f"evaluate-{name}.json")
+    command = found["command"].replace("python -m sharpmax", "sharpmax")
+    return _printed({**found, "card": "card.json", "most_rise": found["config"]["most_rise"]}, command)
+
+
+@table
+def evaluate_docstrings() -> str:
+    """Return what `evaluate` printed of SciPy's docstrings."""
+    return _again("docstrings")
+
+
+@table
+def evaluate_source() -> str:
+    """Return what `evaluate` printed of source code."""
+    return _again("source")
+
+
+@table
+def evaluate_256() -> str:
+    """Return what `evaluate` printed at 256 entries."""
+    return _again("256")
+
+
+@table
+def evaluate_512() -> str:
+    """Return what `evaluate` printed of one window, with one thread."""
+    return _again("512")
+
+
+@table
+def calibrate_iglm() -> str:
+    """Return what `calibrate` printed of IgLM."""
+    found = read("calibration", "iglm", "metrics.json")
+    return _printed(found, found["command"].replace("python -m sharpmax", "sharpmax"))
