@@ -35,6 +35,29 @@ def _ratios(rows: Iterable[dict[str, Any]]) -> list[float]:
     return [row["ratio"] for row in rows if "ratio" in row]
 
 
+def _range(rows: list[dict[str, Any]]) -> str:
+    """Return the range of the ratios of device times, and in brackets with the host's time, where that was measured."""
+    wall = [row["wall_ratio"] for row in rows if "wall_ratio" in row]
+    return between(_ratios(rows)) + (f" ({between(wall)})" if wall else "")
+
+
+@table
+def attention_conditions() -> str:
+    """Return what the ratios of the committed H200 record are to, and whether they count the host's time."""
+    rows = _h200("metrics")
+    if any(row["case"] == "plain, forward, no row sharpened" for row in rows):
+        inputs = "Plain attention is timed on the same tensors as each case, in turns with it."
+    else:
+        inputs = (
+            "Plain attention is timed once per shape, on the inputs of *rows sharpened*. So the ratios of\n"
+            "  other inputs (no row sharpened, retrieval, …) are of times on different tensors."
+        )
+    host = "The device is kept busy before each timed call, so the host's time to launch kernels is hidden."
+    if any("wall_ratio" in row for row in rows):
+        host += "\n  In brackets: the ratio of wall times of whole calls, with the host's time."
+    return f"\n- **Inputs.** {inputs}\n- **Host time.** {host}\n"
+
+
 def _by_width(rows: list[dict[str, Any]], key: str = "ratio", places: int = 2) -> str:
     found = {row["width"]: row[key] for row in rows if key in row}
     return " / ".join(f"{found[width]:.{places}f}" for width in WIDTHS if width in found)
@@ -48,12 +71,12 @@ def attention_cost() -> str:
     forward, backward = "forward, rows sharpened", "forward + backward"
     rows = [
         ["H200, PyTorch, bfloat16, 2k\N{EN DASH}16k tokens ([record](results/attention/h200/metrics.json))"]
-        + [between(_ratios(_h200("metrics", case=case))) for case in (forward, backward, "decode")],
+        + [_range(_h200("metrics", case=case)) for case in (forward, backward, "decode")],
         ["H200, JAX, over cuDNN ([record](results/attention-jax/h200/metrics.json))"]
-        + [between(_ratios(_rows(*jax, case=case, implementation="pallas_cudnn"))) for case in (forward, backward)]
+        + [_range(_rows(*jax, case=case, implementation="pallas_cudnn")) for case in (forward, backward)]
         + [""],
         ["two CPU cores, float32, 4k tokens ([record](results/attention/cpu/metrics.json))"]
-        + [between(_ratios(_rows(*cpu, case=case, implementation="stock"))) for case in (forward, backward)]
+        + [_range(_rows(*cpu, case=case, implementation="stock")) for case in (forward, backward)]
         + [""],
     ]
     return markdown(["every row sharpened by `PAPER`", "forward", "forward and backward, through β", "decode"], rows)
@@ -71,19 +94,19 @@ def attention_cases() -> str:
     rows = [
         [
             "no row needs sharpening, 2k\N{EN DASH}16k tokens",
-            between(_ratios(_h200("metrics", case="forward, no row sharpened"))),
+            _range(_h200("metrics", case="forward, no row sharpened")),
         ],
         [
             "one key takes nearly all of every row, 16k tokens",
-            between(_ratios(_h200("metrics", case="forward, retrieval"))),
+            _range(_h200("metrics", case="forward, retrieval")),
         ],
         [
             "every row sharpened, one sequence of 131,072 tokens",
-            between(_ratios(_h200("long", case="forward, rows sharpened"))),
+            _range(_h200("long", case="forward, rows sharpened")),
         ],
         [
             "a padded batch, over PyTorch's fastest kernel with the same mask",
-            between(_ratios(_h200("masks", case="forward, padding mask", implementation="triton"))),
+            _range(_h200("masks", case="forward, padding mask", implementation="triton")),
         ],
         ["peak memory beyond the inputs, 131,072 tokens", f"{peak:.3f}"],
         ["peak memory of a training step, 16,384 tokens", between(more)],
@@ -118,6 +141,19 @@ def _verdict(case: str, asked: float | None, goal: float | None) -> list[str]:
     at_goal = sum(ratio <= goal for ratio in ratios)
     met = "yes" if max(ratios) <= asked else f"in {sum(r <= asked for r in ratios)} of {len(ratios)}"
     return [f"{asked:g} ({goal:g})", f"{met} (goal: {at_goal} of {len(ratios)})"]
+
+
+@table
+def kernels_wall() -> str:
+    """Return the same cases with the host's time counted, where the record has it."""
+    cases = dict.fromkeys(row["case"] for row in _h200("metrics") if "wall_ratio" in row and row["case"] in ASKED)
+    if not cases:
+        return "The record has no wall times."
+    rows = [
+        [case, *(_by_width(_h200("metrics", case=case, length=length), "wall_ratio") for length in LENGTHS)]
+        for case in cases
+    ]
+    return markdown(["wall time of whole calls", "N = 2k, D = 128 / 64", "4k", "8k", "16k"], rows)
 
 
 @table

@@ -6,9 +6,10 @@ import statistics
 from contextlib import redirect_stdout
 from typing import Any
 
+from scipy.stats import t
+
 from sharpmax.commands.calibrate import print_judgement
 from sharpmax.experiments.calibration import table as study
-from sharpmax.hf.calibrate.paired import Paired
 from tools.tables.records import markdown, percent, read, table
 
 SEEDS = tuple(f"seed{i}" for i in range(5))
@@ -86,7 +87,9 @@ def calibration_verdicts() -> str:
     cells = _cells(found)
     rises = {key: cell["perplexity_rise"] for key, cell in cells.items()}
     (seed, window), highest = max(rises.items(), key=lambda item: item[1])
-    low, high = (100 * math.expm1(end) for end in Paired.from_json(cells[seed, window]).interval)
+    cell = cells[seed, window]
+    reach = float(t.ppf(0.975, cell["items"] - 1)) * cell["standard_error"]
+    low, high = (100 * math.expm1(cell["difference"] + end) for end in (-reach, reach))
     lower = sum(rise < 0 for rise in rises.values())
     held = sum(rise <= 0.005 for rise in rises.values())
     cells_held = f"{held} of {len(rises)} cells hold; {lower} are lower than plain"
@@ -107,8 +110,6 @@ def calibration_verdicts() -> str:
 @table
 def calibration_intervals() -> str:
     """Return how far the interval of a rise of perplexity reaches with 8 and with 24 windows of 4,096 tokens."""
-    from scipy.stats import t
-
     found = _study()
     cells = [found[name]["text"][f"{kind}4096"] for name in SEEDS for kind in FRESH_KINDS]
     vary = [cell["standard_error"] * math.sqrt(cell["items"]) for cell in cells]

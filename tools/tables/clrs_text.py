@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sharpmax.experiments.clrs_text.claims import by_seed, interval
-from sharpmax.experiments.clrs_text.statistics import verdicts
 from sharpmax.experiments.clrs_text.study import LABELS
 from tools.tables.records import markdown, mean, percent, read, table
 
@@ -53,8 +52,10 @@ def clrs_verdicts() -> str:
     found = _metrics()
 
     def cell(of: dict[str, Any]) -> str:
-        told = verdicts({name: apart for name, apart in of.items() if name != "all"})
-        return ", ".join(f"{len(told[kind])} {kind}" for kind in ("ahead", "behind", "undecided"))
+        decided = [apart for name, apart in of.items() if name != "all" and apart is not None]
+        ahead = sum(min(apart["low"], apart["student"][0]) > 0 for apart in decided)
+        behind = sum(max(apart["high"], apart["student"][1]) < 0 for apart in decided)
+        return f"{ahead} ahead, {behind} behind, {len(decided) - ahead - behind} undecided"
 
     rows = [[LABELS[arm], *(cell(found[kind][arm][span]) for kind, span in SPANS)] for arm in found["difference"]]
     return markdown(HEADER, rows)
