@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tools.tables.records import between, markdown, read, table
+from tools.tables.records import between, commit_of, markdown, read, table
 
 LENGTHS, WIDTHS = (2048, 4096, 8192, 16384), (128, 64)
 KERNELS = {"statistics": ("statistics",), "output": ("once", "single_pass", "cudnn"), "leaders": ("leaders",)}
@@ -69,10 +69,11 @@ def attention_cost() -> str:
     jax = ("attention-jax", "h200", "metrics.json")
     cpu = ("attention", "cpu", "metrics.json")
     forward, backward = "forward, rows sharpened", "forward + backward"
+    older = commit_of(read(*jax))
     rows = [
         ["H200, PyTorch, bfloat16, 2k\N{EN DASH}16k tokens ([record](results/attention/h200/metrics.json))"]
         + [_range(_h200("metrics", case=case)) for case in (forward, backward, "decode")],
-        ["H200, JAX, over cuDNN ([record](results/attention-jax/h200/metrics.json))"]
+        [f"H200, JAX, over cuDNN, older code ([record](results/attention-jax/h200/metrics.json) of {older})"]
         + [_range(_rows(*jax, case=case, implementation="pallas_cudnn")) for case in (forward, backward)]
         + [""],
         ["two CPU cores, float32, 4k tokens ([record](results/attention/cpu/metrics.json))"]
