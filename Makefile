@@ -2,7 +2,6 @@
 #   make reproduce   the theorem and the paper's experiment, in one report.html  (ARGS="bounds --quick" for less)
 #   make test        runs every check that guards it                         (ARGS="-k policies" for fewer)
 # Both build .venv once, against constraints.txt; after that they start at once. And a third, in .venv-oldest:
-#   make tables      writes the tables of README and docs from results/
 #   make test-oldest runs the tests with the oldest Python and packages that pyproject.toml allows
 
 VENV := .venv
@@ -18,7 +17,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11
 .PHONY: help reproduce test test-oldest clean
 
 help:
-	@sed -n '2,6s/^#   //p' Makefile
+	@sed -n '2,5s/^#   //p' Makefile
 
 reproduce: $(VENV)/installed-reproduce
 	$(BIN)/sharpmax reproduce $(ARGS)
@@ -34,7 +33,7 @@ test: $(VENV)/installed-test
 test-oldest: $(OLDEST)/installed
 	$(OLDEST)/bin/pytest -n 2 -o filterwarnings=default --ignore tests/test_imports.py --ignore tests/test_makefile.py $(ARGS)
 
-# The figures of README and docs, from results/; a test checks that this changes nothing.
+#   make tables       writes the tables of README and docs from results/; a test checks that this changes nothing
 .PHONY: tables
 tables: $(VENV)/installed-test
 	$(BIN)/python -m tools.tables
