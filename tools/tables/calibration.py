@@ -2,15 +2,15 @@
 
 import io
 import math
-import statistics
 from contextlib import redirect_stdout
+from functools import partial
 from typing import Any
 
 from scipy.stats import t
 
 from sharpmax.commands.calibrate import print_judgement
 from sharpmax.experiments.calibration import table as study
-from tools.tables.records import markdown, percent, read, table
+from tools.tables.records import TABLES, markdown, percent, read, table
 
 SEEDS = tuple(f"seed{i}" for i in range(5))
 FRESH_KINDS = ("", "source ", "docstrings ")
@@ -120,23 +120,6 @@ def calibration_intervals() -> str:
     return markdown(["windows of 4,096 tokens", "points to either side"], rows)
 
 
-@table
-def calibration_wordings() -> str:
-    """Return right answers at 128 entries in three other wordings."""
-    found = _study()
-    wordings = ("lookup:parcel", "lookup:table", "lookup:room")
-
-    def at(name: str, task: str, whose: str = "policy") -> float:
-        share: float = found[f"transfer-{name}"]["tasks"][task]["128"]["accuracy"][whose]
-        return share
-
-    rows = [["plain model", *(percent(at("seed0", task, "plain")) for task in wordings)]]
-    rows.append(["mean of the seeds", *(percent(statistics.fmean(at(s, task) for s in SEEDS)) for task in wordings)])
-    for said, name in (("the card", found["card"]), ("a LoRA", "lora")):
-        rows.append([said, *(percent(at(name, task)) for task in wordings)])
-    return markdown(["other wordings at 128 entries, right in %", *wordings], rows)
-
-
 def _printed(record: dict[str, Any], command: str) -> str:
     out = io.StringIO()
     with redirect_stdout(out):
@@ -145,33 +128,14 @@ def _printed(record: dict[str, Any], command: str) -> str:
 
 
 def _again(name: str) -> str:
+    """Return what `evaluate` printed, by the name of its record."""
     found = read("calibration", "smollm2", f"evaluate-{name}.json")
     command = found["command"].replace("python -m sharpmax", "sharpmax")
     return _printed({**found, "card": "card.json", "most_rise": found["config"]["most_rise"]}, command)
 
 
-@table
-def evaluate_docstrings() -> str:
-    """Return what `evaluate` printed of SciPy's docstrings."""
-    return _again("docstrings")
-
-
-@table
-def evaluate_source() -> str:
-    """Return what `evaluate` printed of source code."""
-    return _again("source")
-
-
-@table
-def evaluate_256() -> str:
-    """Return what `evaluate` printed at 256 entries."""
-    return _again("256")
-
-
-@table
-def evaluate_512() -> str:
-    """Return what `evaluate` printed of one window, with one thread."""
-    return _again("512")
+for _name in ("docstrings", "source", "256", "512"):
+    TABLES[f"evaluate-{_name}"] = partial(_again, _name)
 
 
 @table
