@@ -18,11 +18,3 @@ def test_examples_print_what_they_say(page, capsys):
     for example in examples:  # one after the other: a later one may use what an earlier one made
         exec(compile(example, page, "exec"), names)
     assert capsys.readouterr().out.splitlines() == said
-
-
-def test_pallas_only_in_its_own_files():
-    package = DOCS.parent / "sharpmax"
-    users = {p for p in package.rglob("*.py") if "experimental.pallas" in p.read_text(encoding="utf-8")}
-    users |= {p for p in package.rglob("*.py") if "import pallas as" in p.read_text(encoding="utf-8")}
-    assert users
-    assert all(package / "jax" / "pallas" in user.parents for user in users)
