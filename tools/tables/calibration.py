@@ -12,6 +12,7 @@ from sharpmax.commands.calibrate import print_judgement
 from sharpmax.experiments.calibration import table as study
 from tools.tables.records import TABLES, markdown, percent, read, table
 
+SIZES, WINDOWS = ("32", "128", "256"), ("256", "1024", "4096")
 SEEDS = tuple(f"seed{i}" for i in range(5))
 FRESH_KINDS = ("", "source ", "docstrings ")
 """Kinds of text that no fit, choice or earlier report had read, as their windows are named."""
@@ -49,15 +50,15 @@ def calibration_short() -> str:
     """Return what a reader of the README needs: right answers by entries, and what each policy was fitted on."""
     found = _study()
     pooled, text_free, lora = found["seeds"], found["no-text-before"], found["lora"]
-    lowest = {size: min(_right(found[name], size) for name in SEEDS) for size in study.SIZES}
+    lowest = {size: min(_right(found[name], size) for name in SEEDS) for size in SIZES}
     rows = [
-        ["plain model", *(percent(_right(pooled, size, "plain")) for size in study.SIZES)],
-        ["fitted policy, mean of five seeds", *(percent(_right(pooled, size)) for size in study.SIZES)],
-        ["fitted policy, lowest seed", *(percent(lowest[size]) for size in study.SIZES)],
-        ["fitted without text before the questions", *(percent(_right(text_free, size)) for size in study.SIZES)],
-        ["a LoRA fitted at the same cost (one fit)", *(percent(_right(lora, size)) for size in study.SIZES)],
+        ["plain model", *(percent(_right(pooled, size, "plain")) for size in SIZES)],
+        ["fitted policy, mean of five seeds", *(percent(_right(pooled, size)) for size in SIZES)],
+        ["fitted policy, lowest seed", *(percent(lowest[size]) for size in SIZES)],
+        ["fitted without text before the questions", *(percent(_right(text_free, size)) for size in SIZES)],
+        ["a LoRA fitted at the same cost (one fit)", *(percent(_right(lora, size)) for size in SIZES)],
     ]
-    return markdown(["right answers to lookups, %", *(f"{size} entries" for size in study.SIZES)], rows)
+    return markdown(["right answers to lookups, %", *(f"{size} entries" for size in SIZES)], rows)
 
 
 @table
@@ -76,7 +77,7 @@ def _cells(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
         (name, f"{kind}{window}"): found[name]["text"][f"{kind}{window}"]
         for name in SEEDS
         for kind in FRESH_KINDS
-        for window in study.WINDOWS
+        for window in WINDOWS
     }
 
 
