@@ -53,6 +53,11 @@ test-oldest: $(OLDEST)/installed
 	$(OLDEST)/bin/python $(PYTEST) -m "not gpu" -o filterwarnings=default \
 	  --ignore tests/test_imports.py --ignore tests/test_makefile.py $(ARGS)
 
+#   make tables       writes the tables of README and docs from results/; a test checks that this changes nothing
+.PHONY: tables
+tables: $(VENV)/installed-test
+	$(BIN)/python -m tools.tables
+
 clean:
 	rm -rf $(VENV) $(OLDEST)
 

@@ -1,20 +1,16 @@
-"""The committed study of SmolLM2 keeps what the project says of it: its records, the card, and the guide."""
+"""The committed study of SmolLM2: its figures follow from its records, and what the project claims of it holds."""
 
 import json
-import re
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, t
 
-from sharpmax.commands.judgement import print_judgement
 from sharpmax.core.cards import load_card, policy_from_json
 from sharpmax.defaults import MOST_RISE
 from sharpmax.experiments.calibration.figures import save_figures
 from sharpmax.experiments.calibration.plan import CHOSEN, FITS, FRESH, LORAS, RULES, SEEDS
-from sharpmax.experiments.calibration.table import by_kind, comparison, transfer
 from sharpmax.hf.calibrate.choose import MARGIN, best_of, kept
 from sharpmax.hf.calibrate.judge import Sheet, compare
 from sharpmax.statistics import Paired
@@ -22,7 +18,6 @@ from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "calibration"
 STUDY = RESULTS / "smollm2"
-AGAIN = sorted(STUDY.glob("evaluate-*.json"))
 FRESH_KINDS = ("", "source ", "docstrings ")
 """The kinds of text that no fit, choice or earlier report had read, as their windows are named."""
 
@@ -48,11 +43,6 @@ def metrics():
 @pytest.fixture(scope="module")
 def step():
     return steps_of("steps.tar.gz")
-
-
-@pytest.fixture(scope="module")
-def guide():
-    return (ROOT / "docs" / "guide-length.md").read_text()
 
 
 def same(found, told):
@@ -163,7 +153,7 @@ def test_the_lora_is_the_one_that_the_selection_split_likes_best(metrics, step):
     assert f"lora-{metrics['lora']['rate']:g}" == best_of(scores, most_rise=MOST_RISE)
 
 
-def test_both_commits_judge_alike_as_the_guide_says(step, guide):
+def test_both_commits_judge_alike(step):
     again = steps_of("again.tar.gz")
     assert again.keys() == {"plain-rival-seed60", "judge-penalty5"}
     for before, after in zip(sheets(step["plain-rival-seed60"]), sheets(again["plain-rival-seed60"]), strict=True):
@@ -179,19 +169,13 @@ def test_both_commits_judge_alike_as_the_guide_says(step, guide):
         for key, losses in before.losses.items():
             moved = max(moved, abs(np.expm1(np.mean(after.losses[key]) - np.mean(losses))))
     assert (asked, changed) == (600, 1)
-    assert f"of 600 answers one differs, and perplexity by at most {100 * moved:.2f} %" in guide
+    assert moved < 0.0005
 
 
 def test_the_figures_are_those_that_the_study_draws(metrics, tmp_path):
     save_figures(metrics, tmp_path)
     assert {file.name for file in (STUDY / "figures").iterdir()} == {file.name for file in tmp_path.iterdir()}
     assert (tmp_path / "trade-off.svg").exists()
-
-
-def test_pages_show_figures_that_are_there(guide):
-    shown = re.findall(r"\]\((\S+\.(?:png|svg))\)", guide)
-    assert "../results/calibration/smollm2/figures/trade-off.png" in shown
-    assert all((ROOT / "docs" / name).is_file() for name in shown)
 
 
 def test_the_pool_is_of_the_records_of_all_seeds(metrics, step):
@@ -220,104 +204,22 @@ def test_the_card_is_of_the_seed_that_the_selection_split_likes_best(metrics, st
     assert card.held_out == {key: value for key, value in metrics[best].items() if key not in ("records", "chosen")}
 
 
-def test_a_lora_of_equal_cost_is_better_and_the_guide_says_so(metrics, guide):
-    lora, rises = metrics["lora"], []
+def test_a_lora_of_equal_cost_is_better(metrics):
+    lora = metrics["lora"]
     for size in ("32", "128", "256"):
         assert right(lora, size) > right(metrics["seeds"], size)
     for kind in ("text", "unseen"):
         for window, found in lora[kind].items():
-            rises.append(found["perplexity_rise"])
             assert found["perplexity_rise"] < min(metrics[n][kind][window]["perplexity_rise"] for n in SEEDS)
     for sizes in metrics["transfer-lora"]["tasks"].values():
         assert not any(
             found["accuracy"]["difference"] < 0 and found["accuracy"]["p_value"] < 0.05 for found in sizes.values()
         )
-    said = f"{100 * right(lora, '128'):.1f} % and {100 * right(lora, '256'):.1f} %"
-    assert f"A LoRA fitted at equal cost is better at lookups, text and most else**: {said}" in guide
-    assert f"text {-100 * max(rises):.1f} to {-100 * min(rises):.0f} % better" in guide
-    for page in ("README.md", "docs/models.md"):
-        assert said in (ROOT / page).read_text(), page
 
 
-def test_the_guide_says_what_becomes_of_other_tasks(metrics, guide):
-    def at(name, task, size="128", whose="policy"):
-        return 100 * metrics[f"transfer-{name}"]["tasks"][task][size]["accuracy"][whose]
-
+def test_every_seed_gains_in_every_other_wording(metrics):
     wordings = ("lookup:parcel", "lookup:table", "lookup:room")
-    plain = [at("seed0", task, whose="plain") for task in wordings]
-    means = [np.mean([at(name, task) for name in SEEDS]) for task in wordings]
-    card, lora = ([at(name, task) for task in wordings] for name in (metrics["card"], "lora"))
-    shown = [f"{min(found):.1f}\N{EN DASH}{max(found):.1f} %" for found in (plain, means, card, lora)]
-    assert f"from {shown[0]} to {shown[1]} on the mean of the seeds; the card {shown[2]}, the LoRA {shown[3]}." in guide
     every = [
         metrics[f"transfer-{n}"]["tasks"][t][s]["accuracy"] for n in SEEDS for t in wordings for s in ("32", "128")
     ]
     assert all(found["difference"] > 0.4 and found["p_value"] < 1e-10 for found in every)
-    needle = metrics["transfer-lora"]["tasks"]["needle"]["32"]["accuracy"]
-    said = f"the LoRA has {100 * needle['policy']:.1f} % there where the plain model has {100 * needle['plain']:.1f} "
-    assert f"{said}(p = {needle['p_value']:.2f})" in guide
-
-
-def test_the_guide_says_how_far_intervals_reach(metrics, guide):
-    """Of eight windows of 4,096 tokens, the default, and of the study's 24, by how much its windows vary."""
-    kinds = [metrics[name]["text"][f"{kind}4096"] for name in SEEDS for kind in FRESH_KINDS]
-    vary = [found["standard_error"] * found["items"] ** 0.5 for found in kinds]
-    reach = {n: [100 * t.ppf(0.975, n - 1) * sd / n**0.5 for sd in vary] for n in (8, 24)}
-    eight, many = (f"{min(found):.1f} to {max(found):.1f}" for found in reach.values())
-    assert f"whose intervals reach {eight} points to either side by what the study's records vary" in guide
-    assert f"its 24 windows {many}." in guide
-
-
-def between(found):
-    """Return the 95 % interval of a rise of perplexity, as the guide prints it."""
-    low, high = (100 * np.expm1(end) for end in Paired.from_json(found).interval)
-    return f"{low:+.2f} to {high:+.2f}"
-
-
-def test_the_guide_gives_the_intervals_of_what_decides(metrics, guide):
-    decided = [metrics["seed4"]["text"]["4096"], metrics["seed2"]["text"]["4096"]]
-    again = [json.loads((STUDY / f"evaluate-{name}.json").read_text()) for name in ("docstrings", "source")]
-    for found in [*decided, *(one["judgement"]["text"]["4096"] for one in again)]:
-        assert between(found) in guide
-    reference = [Paired.from_json(metrics[name]["text"]["reference 4096"]).interval for name in SEEDS]
-    lows, highs = zip(*reference, strict=True)
-    assert f"from {100 * np.expm1(min(lows)):+.2f} to {100 * np.expm1(max(highs)):+.2f}" in guide
-    low, high = binomtest(round(200 * right(metrics["seed1"], "256")), 200).proportion_ci()
-    assert f"{100 * low:.1f} to {100 * high:.1f} %" in guide
-
-
-def test_the_mixture_costs_what_the_guide_says_on_the_same_questions(metrics, guide):
-    seed0, mixture = ([100 * right(metrics[name], size) for size in ("128", "256")] for name in ("seed0", "mixture"))
-    at_128, at_256 = np.subtract(seed0, mixture)
-    assert f"{at_128:.1f} points at 128 entries and {at_256:.1f} at 256" in guide
-
-
-def test_the_guide_shows_the_tables(metrics, guide):
-    for line in comparison(metrics) + by_kind(metrics) + transfer(metrics):
-        assert line in guide, line
-
-
-@pytest.mark.parametrize("file", AGAIN, ids=lambda file: file.stem)
-def test_the_guide_shows_what_was_judged_again(file, guide, capsys):
-    found = json.loads(file.read_text())
-    print_judgement({**found, "card": "card.json", "most_rise": found["config"]["most_rise"]})
-    for line in capsys.readouterr().out.splitlines():
-        assert line.strip() in guide, line
-
-
-def test_the_page_of_models_shows_what_was_judged_of_iglm(capsys):
-    found = read(RESULTS / "iglm")
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    assert found["command"].partition("calibrate iglm")[2] in page
-    assert found["chosen"].rpartition(" ")[2] in page
-    print_judgement(found)
-    for line in capsys.readouterr().out.splitlines():
-        assert line.strip() in page, line
-
-
-def test_figures_in_other_pages_are_those_of_the_study(metrics):
-    pooled = metrics["seeds"]
-    for page in ("README.md", "docs/models.md"):
-        text = re.sub(r"\s+", " ", (ROOT / page).read_text())
-        for size in ("128", "256"):
-            assert f"{100 * right(pooled, size, 'plain'):.1f} % to {100 * right(pooled, size):.1f} %" in text, page

@@ -1,4 +1,4 @@
-"""The committed run: every number follows from the records, the docs show those numbers, and nothing stronger."""
+"""The committed run: every number follows from the records, and its verdicts are the ones that the docs report."""
 
 import json
 
@@ -8,18 +8,16 @@ from scipy import stats
 
 from sharpmax.experiments.clrs_text import measured
 from sharpmax.experiments.clrs_text.arm import short_ones
-from sharpmax.experiments.clrs_text.claims import by_seed, has_learned, interval
+from sharpmax.experiments.clrs_text.claims import has_learned
 from sharpmax.experiments.clrs_text.page import COMMITTED
-from sharpmax.experiments.clrs_text.study import LABELS, SCALES, plan_study
-from sharpmax.experiments.clrs_text.summary import Records, accuracy, difference, verdicts
+from sharpmax.experiments.clrs_text.study import SCALES, plan_study
+from sharpmax.experiments.clrs_text.summary import Records, difference, verdicts
 from sharpmax.hf.finetune.answer_batches import Encoded
-from sharpmax.statistics import student_interval
 from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "clrs-text"
 SPEED = RESULTS / "throughput-h200"
 STUDY = plan_study(seed=0, quick=False, compile=True, seeds=4)
-DOCS = " ".join((ROOT / "docs" / "clrs-text.md").read_text().split())
 
 
 def read(name):
@@ -40,21 +38,16 @@ def metrics():
     return json.loads((RESULTS / COMMITTED / "metrics.json").read_text())
 
 
-def test_the_docs_name_the_command_of_a_run_which_would_be_the_same_now(metrics):
+def test_the_run_would_be_the_same_now(metrics):
     assert STUDY.name == COMMITTED
     assert json.loads(json.dumps(STUDY.config)).items() <= metrics["config"].items()
-    assert metrics["command"] in DOCS
 
 
-def test_every_record_carries_its_commit_and_the_docs_name_them_all(metrics):
-    of_seed = [{read(f"{arm}-seed{seed}")["commit"] for arm in STUDY.arms} for seed in STUDY.seeds]
-    (first,), (second,), (third,), (fourth,) = of_seed
-    assert first == second
-    (drawn,) = set(metrics["commit"]) - {first, third, fourth}
-    told = f"Seeds 0 and 1 are of commit {first[:7]}, seed 2 of {third[:7]}, seed 3 of {fourth[:7]}"
-    for text in (DOCS, " ".join((RESULTS / "README.md").read_text().split())):
-        assert told in text
-        assert f"at {drawn[:7]}" in text
+def test_every_record_carries_its_commit_and_all_arms_of_a_seed_the_same(metrics):
+    commits = [{read(f"{arm}-seed{seed}")["commit"] for arm in STUDY.arms} for seed in STUDY.seeds]
+    assert [len(of_seed) for of_seed in commits] == [1] * 4
+    assert commits[0] == commits[1]
+    assert set.union(*commits) < set(metrics["commit"])
 
 
 @pytest.mark.slow
@@ -71,31 +64,10 @@ def test_every_number_follows_from_the_records(metrics, records):
 
 def test_all_thirty_on_one_kind_of_machine(metrics, records):
     assert len(metrics["algorithms"]) == 30
-    took = [sum(record["seconds"].values()) for record in records]
-    assert f"an arm and seed took {min(took):.0f} to {max(took):.0f} seconds" in DOCS
     for record in records:
         assert record["origin"]["device"] == "NVIDIA H200"
         assert sum(record["seconds"].values()) < 600
         assert record["generation"]["asked"] == 6
-
-
-def test_the_docs_show_what_was_measured(metrics):
-    assert len(metrics["by_length"]) == 5
-    for arm, by_length in metrics["by_length"].items():
-        cells = (f"{100 * each['exact']:.1f} / {100 * each['tokens']:.1f}" for each in by_length.values())
-        assert f"| {LABELS[arm]} | {' | '.join(cells)} |" in DOCS
-        for told in (interval, by_seed) if arm != "plain" else ():
-            cells = [
-                told(metrics[kind][arm][span]["all"])
-                for kind in ("difference", "token_difference")
-                for span in ("trained", "beyond")
-            ]
-            assert f"| {LABELS[arm]} | {' | '.join(cells)} |" in DOCS
-
-
-def test_the_docs_say_how_many_generated_answers_agree(records):
-    agree, asked = (sum(record["generation"][key] for record in records) for key in ("agree", "asked"))
-    assert f"agreed on {agree} of {asked} answers" in DOCS
 
 
 def test_where_generation_parted_the_one_pass_had_found_the_right_answer_likeliest(records):
@@ -112,14 +84,11 @@ def test_where_generation_parted_the_one_pass_had_found_the_right_answer_likelie
     assert parted == 2
 
 
-def test_the_plain_model_has_learned_and_the_docs_conclude_what_the_intervals_allow(metrics):
+def test_the_plain_model_has_learned_and_the_papers_rule_is_decided_at_trained_lengths_alone(metrics):
     assert has_learned(metrics)
     beyond = verdicts(metrics["difference"]["paper"]["beyond"])
-    assert not beyond["ahead"]
-    assert not beyond["behind"]
-    assert f"ahead on none of {len(beyond['undecided'])} and behind on none" in DOCS
-    in_tokens = verdicts(metrics["token_difference"]["paper"]["beyond"])
-    assert f"in tokens ahead on {len(in_tokens['ahead'])}, behind on {len(in_tokens['behind'])}" in DOCS
+    assert not beyond["ahead"] + beyond["behind"]
+    assert not verdicts(metrics["token_difference"]["paper"]["beyond"])["ahead"]
     for arm in ("paper", "ssmax", "learn"):
         for kind in ("difference", "token_difference"):
             assert verdicts({"over all": metrics[kind][arm]["beyond"]["all"]})["undecided"]
@@ -129,34 +98,6 @@ def test_the_plain_model_has_learned_and_the_docs_conclude_what_the_intervals_al
     assert (of_each["ahead"], of_each["behind"]) == ([], ["articulation_points", "binary_search"])
     of_each = verdicts(metrics["difference"]["ssmax"]["trained"])
     assert (of_each["ahead"], of_each["behind"]) == (["strongly_connected_components"], [])
-
-
-def test_in_tokens_ssmax_is_behind_on_some_algorithms_and_learn_ahead_on_one(metrics):
-    trained, beyond = (verdicts(metrics["token_difference"]["ssmax"][span]) for span in ("trained", "beyond"))
-    assert not trained["ahead"] + beyond["ahead"]
-    told = f"SSMax is behind on {len(trained['behind'])} algorithms at trained lengths and on {len(beyond['behind'])}"
-    assert told in DOCS
-    for kind in ("difference", "token_difference"):
-        for span in ("trained", "beyond"):
-            of_learn = verdicts(metrics[kind]["learn"][span])
-            ahead = ["jarvis_march"] if (kind, span) == ("token_difference", "beyond") else []
-            assert (of_learn["ahead"], of_learn["behind"]) == (ahead, [])
-    seeds = metrics["token_difference"]["learn"]["beyond"]["jarvis_march"]["seeds"]
-    assert f"Jarvis' march ({', '.join(f'{100 * value:+.1f}' for value in seeds)})" in DOCS
-
-
-def test_what_the_fourth_seed_changed_over_all_questions_is_told(metrics):
-    for arm, kind, span in (
-        ("paper", "difference", "trained"),
-        ("paper", "token_difference", "trained"),
-        ("learn", "difference", "trained"),
-        ("learn", "difference", "beyond"),
-    ):
-        seeds = metrics[kind][arm][span]["all"]["seeds"]
-        after_three, after_four = (
-            "[{:+.1f}, {:+.1f}]".format(*(100 * end for end in student_interval(of))) for of in (seeds[:3], seeds)
-        )
-        assert f"{after_three}, now {after_four}" in DOCS
 
 
 def test_what_the_fourth_seed_undid_three_had_decided(metrics, records):
@@ -179,7 +120,6 @@ def test_looked_at_three_times_exact_answers_at_trained_lengths_are_still_behind
         for kind in ("difference", "token_difference")
     )
     assert exact < 0.05 / 3 < tokens < 0.05
-    assert f"p = {exact:.3f} and {tokens:.3f}" in DOCS
 
 
 def test_one_seed_of_the_papers_rule_sorts_five_lists_longer_than_any_it_was_trained_on_and_no_other_run_any(records):
@@ -190,15 +130,9 @@ def test_one_seed_of_the_papers_rule_sorts_five_lists_longer_than_any_it_was_tra
         for record in records
     }
     assert {run: count for run, count in sorted_by.items() if count} == {("paper", 3): 5}
-    assert f"five of {len(long)} lists" in DOCS
 
 
-def test_at_inference_only_it_does_not_work(metrics, records):
-    found = Records(step("test"), records)
-    trained = found.where(lengths=metrics["trained"])
-    before, after = (f"{100 * accuracy(found.exact, arm, trained):.1f} %" for arm in ("plain", "plain+paper"))
-    assert f"{before} right at trained lengths become {after}" in DOCS
-    assert f"{before} to {after}" in " ".join((ROOT / "README.md").read_text().split())
+def test_at_inference_only_it_does_not_work(metrics):
     assert verdicts({"over all": metrics["difference"]["plain+paper"]["trained"]["all"]})["behind"]
 
 
@@ -207,7 +141,7 @@ def test_on_equal_weights_other_kernels_turn_no_answer_and_move_tokens_as_other_
     before, now, half = right["a8320a8"], right["9349bd3"], right["9349bd3, batches of 16384 tokens"]
     asked = step("test")
     tokens, beyond = np.array(asked["tokens"]), np.isin(asked["length"], metrics["beyond"])
-    told = {}
+    moved = {}
     for arm, found in now.items():
         trained, _, inference = arm.partition("+")
         kept = step(f"{trained}-seed3")["right"]
@@ -216,18 +150,12 @@ def test_on_equal_weights_other_kernels_turn_no_answer_and_move_tokens_as_other_
             there, here = np.array(other[arm]), np.array(found)
             assert ((there == tokens) == (here == tokens)).all()
             assert (there == here)[~beyond].all()
-            moved = 100 * abs(((here - there) / tokens)[beyond].mean())
-            if arm == "learn" and other is half:
-                assert f"by {moved:.3f} points in the mean" in DOCS
-            else:
-                assert moved < 0.005
-        told[arm] = [int((np.array(other[arm]) != found).sum()) for other in (before, half)]
-    assert set(told) == {"plain", "plain+paper", "paper", "ssmax", "learn"}
-    assert told["plain"] == told["ssmax"] == [0, 0]
-    paper, inference, learn = told["paper"], told["plain+paper"], told["learn"]
-    assert learn[0] == 0
-    assert f"{paper[0]} and {inference[0]} of {len(tokens):,} questions" in DOCS
-    assert f"do that to {paper[1]} and {inference[1]}, and to {learn[1]} with `learn`" in DOCS
+            most = 0.0065 if arm == "learn" and other is half else 0.005
+            assert 100 * abs(((here - there) / tokens)[beyond].mean()) < most
+        moved[arm] = [int((np.array(other[arm]) != found).sum()) for other in (before, half)]
+    assert set(moved) == {"plain", "plain+paper", "paper", "ssmax", "learn"}
+    assert moved["plain"] == moved["ssmax"] == [0, 0]
+    assert moved["learn"][0] == 0
 
 
 def test_what_trains_differs_between_the_commits_by_no_more_than_from_run_to_run():
@@ -248,15 +176,12 @@ def test_the_papers_rule_trains_at_three_quarters_of_plain_speed():
     assert (found["device"], found["tokens_a_step"]) == ("NVIDIA H200", 49152)
     for way in (found, found["compiled"]):
         assert way["of_plain"]["paper"] >= found["wanted"] == 0.75
-        plain, paper = (f"{sum(way['tokens_per_second'][name]) / 2:,.0f}" for name in ("none", "paper"))
-        assert f"| {plain} | {paper} | **{way['of_plain']['paper']:.2f}** |" in DOCS
 
 
 def test_the_learning_rate_is_the_one_that_was_found_best():
     found = json.loads((RESULTS / "learning-rates" / "metrics.json").read_text())
     losses = [tried["held_out_loss"] for tried in found["tried"]]
     assert found["best"] == found["tried"][losses.index(min(losses))]["rate"] == SCALES["full"].recipe.learning_rate
-    assert ", ".join(f"{loss:.3f}" for loss in losses) in DOCS
 
 
 def leaves(value, place=()):

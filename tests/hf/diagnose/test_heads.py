@@ -1,6 +1,7 @@
 """Diagnosis against the dense weights of the model's own attention, family by family."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,24 +178,25 @@ def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_pat
     assert dispersion("runs")["lengths"] == [8, 16, 32, 64]
 
 
-def test_the_page_of_models_says_what_is_found(tmp_path, capsys, monkeypatch):
-    """Of the smallest of them: spreads, the forecast order and the certificate, by the text that the page gives."""
-    import re
-
+def test_the_committed_diagnosis_and_certificates_are_found_again(tmp_path, monkeypatch):
+    """Those of the smallest built-in model, by the text that docs/models.md gives."""
     from sharpmax.cli import main
 
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    exec(next(block for block in re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M) if "reactions.txt" in block))
+    text = "CC(=O)Cl.OCC>>CCOC(C)=O.Brc1ccccc1.OB(O)c1ccccc1>>c1ccc(-c2ccccc2)cc1." * 12
+    Path("reactions.txt").write_text(text)
     assert main(["diagnose", "rxnmapper", "--text", "reactions.txt", "--lengths", "16", "32", "64", "128", "256"]) == 0
     assert main(["certify", "rxnmapper", "--text", "reactions.txt"]) == 0
-    said = capsys.readouterr().out
-    low, high, mean, sd = re.search(r"over all heads: (\S+) to (\S+), mean (\S+) ± (\S+)", said).groups()
-    assert f"`reactions.txt` | [{low}, {high}] | {mean} ± {sd} |" in page
-    forecast, found, agree = re.search(r"forecast \[(.*?)\], found \[(.*?)\] \(rank correlation (.*?)\)", said).groups()
-    assert f"| `rxnmapper` | 256 | {forecast} | {found} | {agree} |" in page
-    median = re.search(r"seen on the text: .* median (\S+)", said).group(1)
-    assert re.search(rf"^\| `rxnmapper` \| 316 \| 10\^137 \| {re.escape(median)} \|", page, re.M)
+
+    def both(place):
+        return [json.loads((root / place / "metrics.json").read_text()) for root in (ROOT / "results", Path("runs"))]
+
+    kept, found = both("diagnose/rxnmapper-text")
+    assert found["spread"] == pytest.approx(kept["spread"], rel=1e-3)
+    assert found["decay"]["layers_actual"] == kept["decay"]["layers_actual"]
+    kept, found = both("certify/rxnmapper")
+    for key in ("proved_spread", "measured_spread"):
+        assert [head[key] for head in found["heads"]] == pytest.approx([h[key] for h in kept["heads"]], rel=1e-3)
 
 
 def assert_refused(arguments, words, capsys):

@@ -12,7 +12,6 @@ import pytest
 
 from sharpmax.tasks.clrs_text.examples import ALGORITHMS, stream
 from sharpmax.tasks.clrs_text.generator import clrs_generator, source_folder
-from tests.places import ROOT
 
 RECORDED = json.loads((Path(__file__).parent / "hashes.json").read_text())
 
@@ -58,8 +57,7 @@ def test_the_packages_own_generator_repeats_two_segments_at_every_length():
     """Why few training examples of that algorithm are different: its sampler ignores the length."""
     lengths, asked = list(range(4, 17)), 2741
     drawn = clrs_generator()({"segments_intersect": lengths}, asked, False, 1000)
-    different = len({sample["question"] for sample in drawn})
-    assert f"{different} of {asked:,}" in (ROOT / "docs" / "clrs-text.md").read_text()
+    assert len({sample["question"] for sample in drawn}) == 246
     first, last = (stream("segments_intersect", length, seed=1000) for length in (lengths[0], lengths[-1]))
     assert [e.question for e in islice(first, 50)] == [e.question for e in islice(last, 50)]
 
