@@ -124,7 +124,12 @@ def test_memory_is_linear(gradient):
 
 
 @pytest.mark.parametrize(
-    ("what", "size", "whole"), [("tokens", 16_384, 131_072), ("rows", 65_536, 1 << 20), ("items", 1 << 20, 1 << 20)]
+    ("what", "size", "whole"),
+    [
+        ("rows", 65_536, 1 << 20),
+        pytest.param("tokens", 16_384, 131_072, marks=pytest.mark.slow),
+        pytest.param("items", 1 << 20, 1 << 20, marks=pytest.mark.slow),
+    ],
 )
 def test_a_call_takes_its_share_of_2_gib_above_its_inputs(what, size, whole):
     """Measured by the kernel; where it takes long, on a part: the whole is peak_memory.py's to run, and linear."""
