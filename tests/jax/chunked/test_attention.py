@@ -1,7 +1,6 @@
 """`chunked` under JAX's transformations, beside `xla`, and its memory: O(n)."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from sharpmax import PAPER, EntropyTarget, LogLinear
 from sharpmax.jax import attention, row_stats
 from tests.jax.inputs import inputs as any_inputs
+from tests.jax.subprocesses import cpu_devices
 
 
 def inputs(length=24):
@@ -134,7 +134,7 @@ def test_memory_is_linear(gradient):
 def test_a_call_takes_its_share_of_2_gib_above_its_inputs(what, size, whole):
     """Measured by the kernel; where it takes long, on a part: the whole is peak_memory.py's to run, and linear."""
     program = Path(__file__).parent / "peak_memory.py"
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(program.parents[3])}
+    env = cpu_devices(1)
     command = [sys.executable, program, what, str(size)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["bytes"] < 2**31 * size // whole

@@ -1,7 +1,6 @@
 """A sharded sequence gives what one device gives, holds less a device, and refuses what it cannot share evenly."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,15 +16,16 @@ import pytest
 from sharpmax.jax import attention, sharded_attention
 from sharpmax.jax.mesh import bytes_moved  # the documented path
 from sharpmax.jax.request import validated
+from tests.jax.subprocesses import cpu_devices
 
 ROOT = Path(__file__).parents[3]
 
 
 def on_eight_devices(*what):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    flags = cpu_devices(8)
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "on_eight_devices.py"), *what],
-        env={**os.environ, **flags},
+        env=flags,
         capture_output=True,
         text=True,
         check=False,
@@ -75,12 +75,12 @@ def test_two_hosts_agree_with_one_device():
     with socket.socket() as any_free:
         any_free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{any_free.getsockname()[1]}"
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    flags = cpu_devices(2)
     script = Path(__file__).parent / "on_two_hosts.py"
     hosts = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), coordinator],
-            env={**os.environ, **flags},
+            env=flags,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

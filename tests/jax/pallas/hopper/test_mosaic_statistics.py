@@ -1,6 +1,5 @@
 """Mosaic's statistics and gradients: on a Hopper GPU at length, elsewhere short, by Pallas's interpreter."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from sharpmax.jax import dispatch
 from tests.jax.conftest import ON_GPU
 from tests.jax.pallas.hopper import on_a_hopper
+from tests.jax.subprocesses import cpu_devices
 
 ROOT = Path(__file__).parents[4]
 
@@ -35,7 +35,6 @@ def test_mosaic_under_vmap_on_a_hopper(monkeypatch):
 @pytest.mark.skipif(ON_GPU, reason="here they are compiled")
 @pytest.mark.parametrize("what", ["short", pytest.param("whole", marks=pytest.mark.slow)])
 def test_by_the_interpreter(what):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, on_a_hopper.__file__, what]
-    done = subprocess.run(command, env={**os.environ, **flags}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=cpu_devices(8), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
