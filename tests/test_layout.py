@@ -7,14 +7,12 @@ from tests.places import ROOT
 TESTS = ROOT / "tests"
 SUITES = {
     # Of the whole project.
-    "imports", "layout", "makefile", "packaging", "readme",
+    "fuzz", "imports", "layout", "makefile", "packaging", "readme",
     # Of everything in a folder: what each member obeys, and what is committed of it.
-    "call", "citizenship", "contract", "families", "laws", "paper_faults", "real_weights", "values",
-    "committed", "run", "reproduce",
+    "contract", "families", "hostile_numbers", "laws", "paper_faults", "real_weights", "soak", "survey", "threads",
+    "unseen_keys", "values", "committed", "draw", "run", "reproduce",
     # Of a framework's own tools around our code.
-    "checkpointing", "docs", "kernels", "transforms",
-    # Of several kernel files at once.
-    "hopper", "ladder", "logits", "operators", "roads", "tiles", "untraced",
+    "checkpointing", "derivatives", "docs", "kernels", "open_lengths", "transforms",
 }  # fmt: skip
 """Tests of no single module, by the name of their file without `test_`."""
 

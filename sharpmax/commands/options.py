@@ -181,7 +181,7 @@ def _finetune(parser: argparse.ArgumentParser) -> None:
     add("--compile", action="store_true", help="compile the model's blocks: faster on a GPU")
     number("--learning-rate", "of the weights", defaults.TRAIN_RATE, type=float)
     number("--policy-rate", "of what the policy learns", defaults.POLICY_RATE, type=float)
-    number("--lora", "rank of a LoRA to train instead of the weights; 0: none", 0)
+    number("--lora", "rank of a LoRA to train instead of the weights (default: train the weights)")
     add("--algorithms", nargs="+", metavar="NAME", help="some of the thirty (default: all)")
     number("--train-lengths", "lengths of the inputs", defaults.TRAIN_LENGTHS, nargs="+")
     number("--test-lengths", "lengths asked", defaults.TEST_LENGTHS, nargs="+")

@@ -85,6 +85,8 @@ def like(value: Any, row: Array) -> Any:
         return value
     if is_torch_array(row) and is_torch_array(value):
         return value.to(device=row.device, dtype=row.dtype)
+    if is_torch_array(row) and isinstance(value, np.ndarray):
+        value = value.copy()  # a policy's own is read-only, which PyTorch warns of
     return namespace(row).asarray(value, dtype=row.dtype, device=_device(row))
 
 

@@ -13,6 +13,7 @@ PLAN = Plan(("minimum",), (4, 5), (4,), train_examples=200, test_samples=1)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
+@pytest.mark.slow
 def test_every_policy_is_measured_beside_plain_attention():
     found = measure(model="gemma-tiny", steps=2, tokens=512, repeats=2, policies=("paper",), device="cpu", plan=PLAN)
     assert found["of_plain"]["none"] == 1

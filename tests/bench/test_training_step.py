@@ -10,6 +10,7 @@ def result():
     return bench("training-step", seeds=2, steps=2, repeats=1)["results"][0]
 
 
+@pytest.mark.slow
 def test_folding_saves_at_least_three_quarters_of_the_operations(result):
     assert result["fewer_operations"] >= 4
 
@@ -20,6 +21,7 @@ def test_every_figure_is_there(result):
     assert result["largest_difference"] < 1e-3
 
 
+@pytest.mark.slow
 def test_forms_that_learn_otherwise_are_not_timed(monkeypatch):
     def other(head, params, items, *rest, **more):
         return head(params, 2 * items, *rest, **more)

@@ -48,7 +48,8 @@ def test_every_policy_comes_back_equal(policy, tmp_path):
 def test_every_policy_class_is_covered():
     from sharpmax import Policy
 
-    assert {type(policy).__name__ for policy in EVERY} == set(Policy.known)
+    ours = {name for name, policy in Policy.known.items() if policy.__module__.startswith("sharpmax.")}
+    assert {type(policy).__name__ for policy in EVERY} == ours
 
 
 def test_learned_arrays_are_saved_as_numbers(tmp_path):
@@ -112,7 +113,7 @@ BAD = [
     (json.dumps(GOOD | {"policy": {"type": "Polynomial", "coefficients": 3}}), "sequence of numbers"),
     ('{"sharpmax_card": 1, "sharpmax_card": 1, "policy": {"type": "Constant"}}', "stands twice"),
     ('{"sharpmax_card": 1, "held_out": {"a": 1e999}, "policy": {"type": "Constant"}}', "1e999 is not"),
-    (json.dumps(GOOD)[:-4] + "9" * 400 + "}}", "too large"),
+    (json.dumps(GOOD)[:-4] + "9" * 400 + "}}", "at most 1e+18"),
     ('{"sharpmax_card": 1, "policy": ' + '{"type": "Detached", "policy": ' * 5000, "nested more than 64 deep"),
     ('{"sharpmax_card": 1, "held_out": ' + "[" * 200_000 + "]" * 200_000 + "}", "nested more than 64 deep"),
     ('{"sharpmax_card": 1, "held_out": [' + "0," * 1_000_000 + "0]}", "more than 1,000,000 values"),

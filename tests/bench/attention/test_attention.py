@@ -100,6 +100,7 @@ def _absent(setting):
 
 
 @on_cpu
+@pytest.mark.slow
 def test_a_wrong_result_of_ours_is_not_timed_and_fails_the_command(monkeypatch, tmp_path, capsys):
     attention = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr("sharpmax.torch.attention", lambda q, k, v, **_: attention(q, k, v, is_causal=True))

@@ -45,6 +45,7 @@ def test_a_wrong_result_is_not_timed(case):
         exact.error(case, "xla", jax.tree.map(lambda x: x * 1.2, right))
 
 
+@pytest.mark.slow
 def test_what_fails_says_so_in_its_row_and_the_others_are_timed():
     shape = (1, 32, 1, 16)
     inputs = benchmark._drawn(shape, 0)

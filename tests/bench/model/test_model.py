@@ -68,7 +68,6 @@ def test_a_new_graph_is_counted():
         ({"policies": ("zz",)}, "policies may name constant, paper, card, entropy-target, got zz"),
         ({"only": ("decode",)}, "only may name prefill"),
         ({"lengths": (1,)}, "expected lengths of at least 2, got 1"),
-        ({"models": ("huge",)}, "'huge' is neither a built-in model"),
     ],
 )
 def test_what_is_not_there_is_refused(wrong, message):

@@ -147,6 +147,7 @@ def test_torch_vmap(normaliser):
     torch.testing.assert_close(torch.vmap(normaliser)(logits), normaliser(logits))
 
 
+@pytest.mark.slow
 def test_torch_compile_without_graph_breaks(normaliser):
     logits = torch.tensor(some_logits(3, 17), requires_grad=True)
     visible = torch.tensor(np.random.default_rng(1).random((3, 17)) < 0.7)

@@ -44,7 +44,8 @@ def test_eight_devices_agree_with_one(which, cases):
     )
 
 
-@pytest.mark.parametrize("implementation", ["chunked", pytest.param("pallas", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["chunked", "pallas"])
 def test_batch_and_heads_need_no_exchange(implementation):
     """By `shard_map`; that float32 is within its budget is among the cases of the test before."""
     found = on_eight_devices("apart", implementation)
@@ -52,14 +53,8 @@ def test_batch_and_heads_need_no_exchange(implementation):
     assert found["error"] <= 2**-7  # both round to bfloat16 by the kernels
 
 
-@pytest.mark.parametrize(
-    ("schedule", "devices"),
-    [
-        ("heads", (4, 8)),
-        pytest.param("heads", (2, 4, 8), marks=pytest.mark.slow),
-        pytest.param("ring", (2, 4, 8), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "devices"), [("heads", (2, 4, 8)), ("ring", (2, 4, 8))])
 def test_memory_per_device_falls_with_devices(schedule, devices):
     found = list(on_eight_devices("memory", schedule, *map(str, devices)).values())
     for fewer, more in pairwise(found):

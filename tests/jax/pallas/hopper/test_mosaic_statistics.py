@@ -33,7 +33,8 @@ def test_mosaic_under_vmap_on_a_hopper(monkeypatch):
 
 
 @pytest.mark.skipif(ON_GPU, reason="here they are compiled")
-@pytest.mark.parametrize("what", ["short", pytest.param("whole", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["short", "whole"])
 def test_by_the_interpreter(what):
     command = [sys.executable, on_a_hopper.__file__, what]
     done = subprocess.run(command, env=cpu_devices(8), capture_output=True, text=True, check=False)
