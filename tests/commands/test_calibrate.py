@@ -12,11 +12,10 @@ from sharpmax.core.cards import load_card
 from sharpmax.hf.calibrate.choose import Choice
 from tests.commands.sheets import right_if
 from tests.hf.tiny import tiny
+from tests.marks import slow
 
 
-@pytest.mark.parametrize(
-    "method", ["learn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("match", "search"))]
-)
+@pytest.mark.parametrize("method", ["learn", *slow("match", "search")])
 def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, tmp_path, capsys):
     """Random weights have nothing to gain on lookups; whichever way the verdict goes, card and words agree with it."""
     big = tiny("llama", max_position_embeddings=2048)

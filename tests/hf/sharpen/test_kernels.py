@@ -7,6 +7,7 @@ from sharpmax import PAPER
 from sharpmax.hf import sharpen
 from sharpmax.torch import IMPLEMENTATIONS
 from tests.hf.families import build, tokens
+from tests.marks import slow
 
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -21,9 +22,7 @@ def padded():
     return {"input_ids": ids, "attention_mask": seen}
 
 
-@pytest.mark.parametrize(
-    "family", ["gemma2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "mistral", "gpt_oss"))]
-)
+@pytest.mark.parametrize("family", ["gemma2", *slow("llama", "mistral", "gpt_oss")])
 def test_kernels_and_dense_attention_give_a_padded_batch_the_same_logits_and_gradients(family):
     model, given = build(family).to(DEVICE), padded()
     found = []
@@ -37,9 +36,7 @@ def test_kernels_and_dense_attention_give_a_padded_batch_the_same_logits_and_gra
         assert (one - other).norm() <= 1e-4 * other.norm()
 
 
-@pytest.mark.parametrize(
-    "family", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "gpt_oss"))]
-)
+@pytest.mark.parametrize("family", ["llama", *slow("gemma2", "gpt_oss")])
 def test_kernels_and_dense_attention_generate_the_same_tokens(family):
     """A prompt, then one query at a time behind a cache that begins with padding."""
     model, given = build(family).to(DEVICE), padded()
