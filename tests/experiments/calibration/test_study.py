@@ -83,6 +83,7 @@ def test_the_card_is_of_a_seed_whose_text_was_judged_allowed(small, tmp_path):
         judged = folder / "steps" / f"judge-{refused}.json"
         step = json.loads(judged.read_text())
         step["value"]["text"]["source 32"]["perplexity_rise"] = 10.1
+        step.pop("sha256", None)  # as an earlier version wrote it: what is edited by hand is refused before that
         judged.write_text(json.dumps(step))
         (folder / "card.json").unlink()
         assert run(tmp_path, **small)["card"] == left

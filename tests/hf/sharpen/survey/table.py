@@ -42,10 +42,10 @@ def survey(model_types: list[str] | None = None) -> list[Verdict]:
     classes = candidates()
     waiting = [(t, classes[t]) for t in model_types or classes]
     verdicts: list[Verdict] = []
-    fork = multiprocessing.get_context("fork")
+    own = multiprocessing.get_context("spawn")  # a fork of a process in which JAX has started threads may hang
     while waiting:
-        ours, theirs = fork.Pipe(duplex=False)
-        worker = fork.Process(target=_work, args=(waiting, theirs), daemon=True)
+        ours, theirs = own.Pipe(duplex=False)
+        worker = own.Process(target=_work, args=(waiting, theirs), daemon=True)
         worker.start()
         theirs.close()
         reason = "crashed"
