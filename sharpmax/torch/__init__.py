@@ -10,4 +10,6 @@ from sharpmax.torch.dispatch import IMPLEMENTATIONS
 from sharpmax.torch.plan import Plan
 from sharpmax.torch.varlen import attention_varlen
 
-__all__ = ["IMPLEMENTATIONS", "Plan", "attention", "attention_varlen", "row_stats", "which_implementation"]
+__all__ = ["IMPLEMENTATIONS", "Choice", "Plan", "attention", "attention_varlen", "row_stats", "which_implementation"]
+
+Choice = Plan  # the former name
