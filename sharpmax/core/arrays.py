@@ -51,6 +51,10 @@ def floating_array(name: str, value: Array) -> Array:
             f"{name} must be an array (NumPy, JAX, PyTorch, or any that follows the array API), "
             f"got {type(value).__name__}"
         )
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must be a plain array, got a NumPy masked array; give its data, and its mask as where="
+        )
     if not is_floating(value):
         raise TypeError(f"{name} must have a real floating dtype, got {value.dtype}; cast them first")
     return value
@@ -85,8 +89,10 @@ def like(value: Any, row: Array) -> Any:
         return value
     if is_torch_array(row) and is_torch_array(value):
         return value.to(device=row.device, dtype=row.dtype)
-    if is_torch_array(row) and isinstance(value, np.ndarray):
-        value = value.copy()  # a policy's own is read-only, which PyTorch warns of
+    if is_torch_array(row) and is_array(value):
+        # By NumPy: PyTorch reads the memory of a JAX array as if it had the row's dtype. And a copy: a policy's own
+        # array is read-only, which PyTorch warns of.
+        value = np.array(value)
     return namespace(row).asarray(value, dtype=row.dtype, device=_device(row))
 
 

@@ -100,7 +100,8 @@ def _scaled_spread(spread: Any, inverse_temperature: Any) -> Any:
         raise ValueError(f"the spread of the logits is max - min, 0 or more; got {spread}")
     if not np.all(beta >= 0):
         raise ValueError(f"an inverse temperature is 0 or more; got {beta}")
-    return spread * beta
+    with np.errstate(invalid="ignore"):  # a beta of 0 makes every logit 0, whatever the spread
+        return np.where(beta == 0, 0.0, spread * beta)[()]
 
 
 def _sizes(n: Any) -> Any:

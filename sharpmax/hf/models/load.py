@@ -1,5 +1,6 @@
 """A model by name: one of the built-in ones, a local folder, or a name on the hub."""
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,12 @@ class LoadedModel:
         """Return the ids of a text, (1, length); `special` adds the model's own markers (encoders: yes, else no)."""
         special = not self.generates if special is None else special
         ids = self.tokenizer(text, add_special_tokens=special, verbose=False).input_ids
+        rows = self.model.get_input_embeddings().weight.shape[0]
+        if ids and max(ids) >= rows:
+            raise ValueError(
+                f"the tokenizer of {self.name!r} writes token {max(ids)}, and the model has embeddings of {rows}: they "
+                "are of different models; save the model's own tokenizer beside it"
+            )
         return torch.tensor([ids], device=self.model.device)
 
     def hidden(self, ids: torch.Tensor) -> torch.Tensor:
@@ -114,6 +121,7 @@ def must_be_complete(name: str, model: Any, found: dict[str, Any]) -> None:
         if "pooler" not in key.split(".") or any(key.startswith(f"{attends}.") for attends in attending)
     )
     if not missing:
+        _must_use_every_layer(name, model, found)
         return
     first = ", ".join(missing[:3])
     held = next((key for key in sorted(found["unexpected_keys"]) if key.endswith(missing[0])), None)
@@ -126,6 +134,21 @@ def must_be_complete(name: str, model: Any, found: dict[str, Any]) -> None:
         f"{name!r} lacks {len(missing)} of the weights of {type(model).__name__}, which would be random: {first}"
         f"{', …' if len(missing) > 3 else ''}; {advice}"
     )
+
+
+def _must_use_every_layer(name: str, model: Any, found: dict[str, Any]) -> None:
+    """Raise ValueError for weights of more layers than the config has: the model is not the one that was saved."""
+
+    def form(key: str) -> str:
+        return re.sub(r"\.\d+\.", ".#.", key)
+
+    forms = {form(key) for key in model.state_dict() if form(key) != key}
+    surplus = sorted(key for key in found.get("unexpected_keys", ()) if form(key) in forms)
+    if surplus:
+        raise ValueError(
+            f"{name!r} holds {len(surplus)} weights of layers that its config does not have, such as {surplus[0]}: "
+            "set config.json's number of layers to that of the saved model"
+        )
 
 
 def _layers_or_none(model: Any) -> list[AttentionLayer]:

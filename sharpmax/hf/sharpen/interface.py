@@ -124,6 +124,10 @@ def split_mask(mask: Tensor | None, hidden_from: float = HIDDEN) -> tuple[Any, A
     """
     if mask is None or mask.dtype == torch.bool:
         return mask, None
+    if not mask.is_floating_point():
+        raise TypeError(
+            f"attention_mask with a row per query must be boolean or floating, got {mask.dtype}; cast it first"
+        )
     hidden = mask <= hidden_from
     return ~hidden, mask.masked_fill(hidden, 0.0)
 

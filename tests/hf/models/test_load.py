@@ -153,3 +153,18 @@ def test_real_weights_load_and_their_tokenizer_knows_its_words():
     predicted = loaded.model(ids).logits.argmax(-1)
     # Random weights guess one word in 591; a masked language model repeats what it sees.
     assert (predicted == ids).float().mean() > 0.8
+
+
+def test_weights_of_layers_that_the_config_lacks_are_not_left_out(tmp_path):
+    build("llama").save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": 1}))
+    with pytest.raises(ValueError, match=r"weights of layers that its config does not have, such as model\.layers\.1"):
+        load(str(tmp_path))
+
+
+def test_a_tokenizer_of_another_model_is_named():
+    loaded = tiny("llama")
+    loaded.model.resize_token_embeddings(8)
+    with pytest.raises(ValueError, match="the model has embeddings of 8: they are of different models"):
+        loaded.tokens("some text")
