@@ -21,7 +21,17 @@ from sharpmax.core.ladder import choose_implementation
 from sharpmax.torch import plan as paths
 from sharpmax.torch.device import capability, multiprocessors
 from sharpmax.torch.plan import Plan
-from sharpmax.torch.policy_kinds import KernelPolicy, is_plain, is_rowwise, kernel_policy, least_beta, most_beta
+from sharpmax.torch.policy_kinds import (
+    LENGTH,
+    LOG_LINEAR,
+    KernelPolicy,
+    constant_beta,
+    is_rowwise,
+    kernel_kind,
+    kernel_policy,
+    least_beta,
+    most_beta,
+)
 from sharpmax.torch.request import Request
 from sharpmax.torch.torch_internals import is_traced
 from sharpmax.torch.triton.availability import interpreted, why_absent
@@ -29,7 +39,7 @@ from sharpmax.torch.triton.availability import interpreted, why_absent
 HALF = (torch.float16, torch.bfloat16)
 WIDEST, MOST_HEADS = 256, 65535  # of our kernels: a head's width, and heads in a batch, which are a grid's height
 MOST_BETA = 1e6  # of logits up to 3e32, which float32 still holds
-LEAST_SCALE = 2.0**-30  # Hopper's kernels mask a product by -2^60 before it is scaled: that must still weigh nothing
+LEAST_SCALE = 2.0**-45  # Hopper's kernels mask a product by -2^60 before it is scaled: that must still weigh nothing
 WIDEST_SINGLE = 64  # of a head, in float32: 'triton' is 1.2 times as fast as 'chunked' at 64, and 0.4 times at 128
 
 # Of the Hopper kernels.
@@ -69,10 +79,13 @@ def resolved(plan: Plan, request: Request) -> Plan:
     tensors = request.packed()
     if plan.path != paths.WITHOUT_GRADIENT or torch.compiler.is_compiling() or is_traced(*tensors):
         return plan
+    kind = kernel_kind(request.policy)
     if plan.implementation == "hybrid":
-        return plan._replace(path=path_of_sharpened(*tensors))
-    is_bare = request.mask is None and request.softcap is None and request.sinks is None
-    path = path_of_fused(*tensors, left=request.left, right=request.right, is_bare=is_bare, store=request.return_stats)
+        return plan._replace(path=path_of_sharpened(*tensors, kind=kind))
+    path = path_of_fused(
+        *tensors, left=request.left, right=request.right, store=request.return_stats, kind=kind,
+        is_bare=request.mask is None and request.softcap is None and request.sinks is None,
+    )  # fmt: skip
     return plan._replace(path=path)
 
 
@@ -95,27 +108,28 @@ def plan_of_documents(request: Request) -> Plan:
 
 
 def path_of_fused(
-    query: Tensor, key: Tensor, value: Tensor, *, left: int | None, right: int | None, is_bare: bool, store: bool
-) -> str:
+    query: Tensor, key: Tensor, value: Tensor, *, left: int | None, right: int | None, is_bare: bool, store: bool,
+    kind: int,
+) -> str:  # fmt: skip
     """Choose among the kernels of 'triton' without a gradient; `is_bare`: no mask, softcap or sinks."""
     if query.shape[2] == 1 and left is None and (right is None or right >= 0):
         return paths.DECODE
     if left is None and is_bare and not store and attention_on_hopper(query, key, value):
-        return path_on_hopper(query, key)
+        return path_on_hopper(query, key, kind)
     return paths.FUSED
 
 
-def path_of_sharpened(query: Tensor, key: Tensor, value: Tensor) -> str:
+def path_of_sharpened(query: Tensor, key: Tensor, value: Tensor, *, kind: int) -> str:
     """Choose among the kernels of 'hybrid' without a gradient or statistics."""
-    if attention_on_hopper(query, key, value):
-        return path_on_hopper(query, key)
+    if kind != LENGTH and attention_on_hopper(query, key, value):
+        return path_on_hopper(query, key, kind)
     return paths.SHARPENED_QUERY_PER_HEAD if _is_large(query) else paths.SHARPENED_QUERY
 
 
-def path_on_hopper(query: Tensor, key: Tensor) -> str:
+def path_on_hopper(query: Tensor, key: Tensor, kind: int) -> str:
     """Choose how many of the Hopper kernels to launch."""
     products = query.numel() * key.shape[2]
-    if products < WORTH_SAMPLING:
+    if products < WORTH_SAMPLING or kind == LOG_LINEAR:  # whose beta is hardly ever 1
         return paths.TWO_PASSES
     return paths.LEADERS if products >= WORTH_LEADERS and not _is_large(query) else paths.SPECULATIVE
 
@@ -204,7 +218,10 @@ def _hybrid_refusal(request: Request) -> str | None:
     reason = _kernels_refusal(request)
     if reason is not None:
         return reason
+    is_masked_plainly = request.mask is not None and _is_constant(request) and request.right is None
     for name in ("mask", "softcap", "sinks"):
+        if name == "mask" and is_masked_plainly:
+            continue
         if getattr(request, name) is not None:
             return f"PyTorch's fast kernels know no {name}; 'triton' does"
     if request.query.dtype not in HALF:
@@ -213,7 +230,8 @@ def _hybrid_refusal(request: Request) -> str | None:
         return "PyTorch's fast kernels know no window"
     if request.right == 0 and request.offset != 0 and request.rows[2] != 1:
         return ALIGNED_WITH_FIRST_KEY
-    if request.rows[2] == 1 and not request.needs_gradient and kernel_policy(request.policy) is not None:
+    is_decoded = request.rows[2] == 1 and not request.needs_gradient and not _is_constant(request)
+    if is_decoded and kernel_kind(request.policy) != 0:
         return "one query is decoded by 'triton', which reads the keys once"
     if request.documents is not None:
         if request.right != 0:
@@ -224,8 +242,8 @@ def _hybrid_refusal(request: Request) -> str | None:
             if capability(request.query.device) < (8, 0):
                 return "PyTorch's FlashAttention is for GPUs of capability 8.0 or more"
     widths = {request.query.shape[3], request.value.shape[3]}
-    if len(widths) > 1 or max(widths) > 128 or max(widths) % 8:
-        return "PyTorch's fast kernels take one width for all, a multiple of 8 up to 128"
+    if len(widths) > 1 or max(widths) % 8:
+        return "PyTorch's fast kernels take one width for all, a multiple of 8"
     return None
 
 
@@ -283,18 +301,23 @@ def _chunked_refusal(request: Request) -> str | None:
 
 
 def _hybrid_path(request: Request) -> tuple[str, KernelPolicy | None]:
-    if is_plain(request.policy) and not request.return_stats:
+    if _is_constant(request):
         return paths.STOCK, None
-    policy = kernel_policy(request.policy)
-    if policy is None:
+    policy = kernel_policy(request.policy, request.query.device)
+    if policy is None or (policy.kind == LENGTH and (request.needs_gradient or request.documents is not None)):
         return paths.THREE_STEPS, None
     if request.documents is None and not (request.needs_gradient or request.return_stats):
         return paths.WITHOUT_GRADIENT, policy
     return paths.SHARPENED_QUERY, policy
 
 
+def _is_constant(request: Request) -> bool:
+    """Tell whether beta is one number for all rows, so that PyTorch's attention alone serves."""
+    return constant_beta(request.policy) is not None
+
+
 def _triton_path(request: Request) -> tuple[str, KernelPolicy | None]:
-    policy = None if request.needs_gradient else kernel_policy(request.policy)
+    policy = None if request.needs_gradient else kernel_policy(request.policy, request.query.device)
     return (paths.THREE_STEPS if policy is None else paths.WITHOUT_GRADIENT), policy
 
 

@@ -1,17 +1,24 @@
 """What dispatch asks of a policy: its numbers, if a kernel can evaluate it; whether it looks at one row at a time.
 
-Numbers of a policy that a kernel evaluates:
+Numbers of a policy that a kernel evaluates, one row of them for all heads or one per head:
 
     polynomial   threshold, low, high of the domain, coefficients
     table        entropies, inverse temperatures
+    log-linear   a, b, c, n0, limit
+    length       slope, offset, reference, minimum, which measure of length, stepped or not; a constant is its offset
+
+They are a small array on the device, made once per policy and remembered there: a call sends nothing from the host.
 """
 
 import dataclasses
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from sharpmax.core.arrays import is_array
 from sharpmax.core.policies import (
     Constant,
     Detached,
@@ -22,38 +29,142 @@ from sharpmax.core.policies import (
     Polynomial,
     Table,
 )
+from sharpmax.core.policies.base import SMALLEST
+from sharpmax.core.policies.length_scaled import MEASURES
+from sharpmax.torch.torch_internals import is_traced
 
-POLYNOMIAL, TABLE = 1, 2  # 0: no policy
+POLYNOMIAL, TABLE, LOG_LINEAR, LENGTH = 1, 2, 3, 4  # 0: no policy
+READS_ENTROPY = (POLYNOMIAL, TABLE, LOG_LINEAR)
+MOST_NUMBERS = 64
+"""A kernel's code grows with the numbers; more are left to PyTorch."""
 
 
 class KernelPolicy(NamedTuple):
-    """A policy as a kernel takes it: which rule, its numbers, and whether the gradient stops at beta."""
+    """A policy for a kernel: which rule, its numbers (1 or heads, count), and whether the gradient stops at beta."""
 
     kind: int
-    numbers: tuple[float, ...]
+    numbers: Tensor
     detached: bool
 
 
-def kernel_policy(policy: Any) -> KernelPolicy | None:
-    """Return the policy as numbers, or None where it is not one that a kernel can evaluate."""
+def kernel_kind(policy: Any) -> int:
+    """Return by which rule a kernel evaluates the policy, or 0 where none can."""
+    described = _described(policy)
+    return 0 if described is None else described[0]
+
+
+def kernel_policy(policy: Any, device: torch.device) -> KernelPolicy | None:
+    """Return the policy with its numbers on the device, or None where no kernel can evaluate it."""
+    described = _described(policy)
+    if described is None:
+        return None
+    kind, rows = described
+    return KernelPolicy(kind, _remembered(policy, rows, device), isinstance(policy, Detached))
+
+
+Numbers = tuple[Any, ...]  # each a number, or an array of one value per head
+
+
+def _described(policy: Any) -> tuple[int, tuple[Numbers, ...]] | None:
+    """Return the rule and its numbers: one row, or one per head of a `PerHead`."""
     if isinstance(policy, Detached):
-        inner = kernel_policy(policy.policy)
-        return None if inner is None else inner._replace(detached=True)
-    if type(policy) is Polynomial and _are_numbers(policy.coefficients):
+        return _described(policy.policy)
+    if type(policy) is PerHead:
+        members = [_of_one(member) for member in policy.policies]
+        if None in members or len({(kind, len(numbers)) for kind, numbers in members}) > 1:  # type: ignore[misc]
+            return None
+        if any(np.size(value) != 1 for _, numbers in members for value in numbers):  # type: ignore[misc]
+            return None
+        return members[0][0], tuple(numbers for _, numbers in members)  # type: ignore[index, misc]
+    described = _of_one(policy)
+    return None if described is None else (described[0], (described[1],))
+
+
+def _of_one(policy: Any) -> tuple[int, Numbers] | None:
+    kind = type(policy)
+    numbers: Numbers
+    if kind is Polynomial:
         low, high = policy.domain or (-math.inf, math.inf)
-        coefficients = tuple(float(c) for c in policy.coefficients)
-        return KernelPolicy(POLYNOMIAL, (float(policy.threshold), float(low), float(high), *coefficients), False)
-    if type(policy) is Table and _are_numbers(policy.inverse_temperatures):
-        return KernelPolicy(TABLE, policy.entropies + tuple(float(b) for b in policy.inverse_temperatures), False)
-    return None
+        rule, numbers = POLYNOMIAL, (policy.threshold, low, high, *policy.coefficients)
+    elif kind is Table:
+        rule, numbers = TABLE, (*policy.entropies, *policy.inverse_temperatures)
+    elif kind is LogLinear:
+        rule, numbers = LOG_LINEAR, (policy.a, policy.b, policy.c, policy.n0, policy.limit)
+    elif kind is LengthScaled:
+        measure = MEASURES.index(policy.of)
+        numbers = (policy.slope, policy.offset, policy.reference, policy.minimum, measure, policy.stepped)
+        rule = LENGTH
+    elif kind is Constant:
+        rule, numbers = LENGTH, (0.0, policy.inverse_temperature, 1.0, 0.0, 0, False)
+    else:
+        return None
+    if len(numbers) > MOST_NUMBERS or not all(_is_one_per_head(value) for value in numbers):
+        return None
+    return rule, numbers
+
+
+def _is_one_per_head(value: Any) -> bool:
+    """Tell whether it is a number, or an array (heads, 1), that does not learn."""
+    if isinstance(value, int | float):
+        return True
+    if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
+        return False
+    shape = tuple(value.shape) if is_array(value) else np.shape(value)
+    return math.prod(shape) == 1 or (shape[-1] == 1 and math.prod(shape) == shape[-2])
+
+
+def _remembered(policy: Any, rows: tuple[Numbers, ...], device: torch.device) -> Tensor:
+    """Return the numbers (1 or heads, count) on the device, float32, as they were made before if nothing changed."""
+    versions = [value._version for row in rows for value in row if isinstance(value, Tensor)]
+    before: tuple[list[int], Tensor] | None = getattr(policy, "_on_device", None)
+    if before is not None and before[1].device == device and before[0] == versions:
+        return before[1]
+    is_in_graph = torch.compiler.is_compiling() or is_traced()
+    if is_in_graph or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        return _made_on_device(rows, device)  # a graph would hold memory that is not its own
+    with torch.inference_mode(False), torch.no_grad():
+        if versions:
+            made = _made_on_device(rows, device)
+        else:
+            columns = [np.concatenate([np.ravel(v) for v in column]) for column in zip(*rows, strict=True)]
+            widest = max(len(column) for column in columns)
+            table = np.stack([np.broadcast_to(column, widest) for column in columns], 1)
+            made = torch.tensor(table, dtype=torch.float32, device=device)
+    object.__setattr__(policy, "_on_device", (versions, made))
+    return made
+
+
+def _made_on_device(rows: tuple[Numbers, ...], device: torch.device) -> Tensor:
+    """Make the numbers without sending any from the host, as a graph can."""
+    columns = [torch.cat([_as_column(value, device) for value in column]) for column in zip(*rows, strict=True)]
+    widest = max(len(column) for column in columns)
+    return torch.stack([column.expand(widest) for column in columns], 1)
+
+
+def _as_column(value: Any, device: torch.device) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach().to(device=device, dtype=torch.float32).reshape(-1)
+    flat = [float(number) for number in np.ravel(value)]
+    filled = [torch.full((1,), number, dtype=torch.float32, device=device) for number in flat]
+    return filled[0] if len(filled) == 1 else torch.cat(filled)
 
 
 def least_beta(policy: Any) -> float:
-    """Return the least beta, 1 at most, that a kernel finds by the policy: polynomials sharpen, tables may soften."""
+    """Return the least beta, 1 at most, that the policy's numbers let it choose; arrays are not read."""
+    if isinstance(policy, PerHead):
+        return min(map(least_beta, policy.policies))
     if isinstance(policy, Detached):
         return least_beta(policy.policy)
-    may_soften = type(policy) is Table and _are_numbers(policy.inverse_temperatures)
-    return min(1.0, policy.inverse_temperatures[0]) if may_soften else 1.0
+    named: Any = 1.0
+    if isinstance(policy, Constant):
+        named = policy.inverse_temperature
+    elif isinstance(policy, Table) and _are_numbers(policy.inverse_temperatures):
+        named = policy.inverse_temperatures[0]
+    elif isinstance(policy, LogLinear):
+        named = math.exp(-min(policy.limit, 100.0))
+    elif isinstance(policy, LengthScaled):
+        named = policy.minimum
+    return min(1.0, max(named, SMALLEST)) if isinstance(named, int | float) else SMALLEST
 
 
 def most_beta(policy: Any) -> float:
@@ -74,9 +185,10 @@ def most_beta(policy: Any) -> float:
     return max(1.0, named) if isinstance(named, int | float) else 1.0
 
 
-def is_plain(policy: Any) -> bool:
-    """Tell whether the policy is plain softmax: the constant 1, as a number."""
-    return type(policy) is Constant and type(policy.inverse_temperature) is float and policy.inverse_temperature == 1
+def constant_beta(policy: Any) -> float | None:
+    """Return the one beta of every row, if the policy is a constant that is a number."""
+    is_number = type(policy) is Constant and isinstance(policy.inverse_temperature, int | float)
+    return float(policy.inverse_temperature) if is_number else None
 
 
 def is_rowwise(policy: Any) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from sharpmax import reference_attention
 from sharpmax.torch import IMPLEMENTATIONS, which_implementation
-from sharpmax.torch.policy_kinds import kernel_policy
+from sharpmax.torch.policy_kinds import constant_beta, kernel_kind
 from tests.attention_cases import CASES, Case
 from tests.torch.budgets import assert_within_budget, naive_attention
 from tests.torch.checked import attention
@@ -81,7 +81,8 @@ def must_serve(implementation: str, case: Case, dtype: str, *, gradient: bool = 
     aligned = not case.is_causal or case.queries in (case.keys, 1)
     bare = not changed_logits and case.window is None and aligned
     if implementation == "hybrid":
-        is_decoded = case.queries == 1 and not gradient and kernel_policy(case.policy) is not None
+        is_kept = constant_beta(case.policy) is not None  # beta is one number: PyTorch's attention alone
+        is_decoded = case.queries == 1 and not gradient and not is_kept and kernel_kind(case.policy) != 0
         fits = half and case.width == case.value_width and not is_decoded
         return bare and fits and not (DEVICE == "cpu" and dtype == "bfloat16")
     assert implementation == "stock"

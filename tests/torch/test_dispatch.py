@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sharpmax import PAPER, Constant, EntropyTarget, LogLinear
+from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear
 from sharpmax.torch import IMPLEMENTATIONS, attention, dispatch, which_implementation
 from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.plan import KERNELS, LEADERS, ON_DEVICE
@@ -191,10 +191,12 @@ def test_every_refusal_says_why(implementation, reason, options):
         ({"implementation": "triton", "queries": 1}, "decode"),
         ({"implementation": "triton", "queries": 1, "window": 3}, "fused"),
         ({"implementation": "triton", "gradient": True}, "three steps"),
-        ({"implementation": "triton", "policy": LogLinear(c=0.1)}, "three steps"),
+        ({"implementation": "triton", "policy": LogLinear(c=0.1)}, "fused"),
         ({"implementation": "hybrid"}, "sharpened query"),
         ({"implementation": "hybrid", "policy": Constant(1.0)}, "stock attention"),
-        ({"implementation": "hybrid", "policy": Constant(2.0)}, "three steps"),
+        ({"implementation": "hybrid", "policy": Constant(2.0)}, "stock attention"),
+        ({"implementation": "hybrid", "policy": LengthScaled(1.0)}, "sharpened query"),
+        ({"implementation": "hybrid", "policy": EntropyTarget(1.0)}, "three steps"),
         ({"implementation": "hybrid", "gradient": True}, "sharpened query"),
         ({"implementation": "hybrid", "LARGE": 0}, "sharpened query, per key head"),
         ({"implementation": "hybrid", "on_hopper": True}, "two passes"),

@@ -60,6 +60,10 @@ class Policy(ABC):
             if (owned := _owned(given)) is not given:
                 object.__setattr__(self, name, owned)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: what a device remembers of a policy stays behind when it is copied or sent away."""
+        return {name: value for name, value in self.__dict__.items() if name != "_on_device"}
+
     def __eq__(self, other: object) -> bool:
         """Tell whether they are of one kind and hold the same numbers, in the same shapes, whatever holds those."""
         return type(self) is type(other) and _same(_held(self), _held(other))

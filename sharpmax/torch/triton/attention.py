@@ -14,18 +14,21 @@ from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
 from sharpmax.torch.triton.rows import mask_and_sinks, row_statistics
 
+NO_STATISTICS = RowStats()
+
 
 def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     if plan.policy is None:
         return attend_in_three_steps(request, row_statistics, _weighted)
-    query, key, value = request.packed()
-    output, entropy, logsumexp, maximum, beta = operators.fused(
-        query, key, value, *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap,
-        plan.policy.kind, plan.policy.numbers, request.return_stats,
+    arguments = (
+        *request.packed(), *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap,
+        plan.policy.kind, plan.policy.numbers,
     )  # fmt: skip
     if not request.return_stats:
-        return output, RowStats()
+        return operators.fused(*arguments), NO_STATISTICS
+    output, rows = operators.fused_with_statistics(*arguments)
+    entropy, logsumexp, maximum, beta = rows.unbind()
     return output, RowStats(entropy, logsumexp, maximum, counted(request), inverse_temperature=beta)
 
 

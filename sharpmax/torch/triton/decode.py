@@ -16,6 +16,9 @@ itself, so what weighs much errs little, and all together by less than the weigh
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -23,22 +26,33 @@ from torch import Tensor
 
 from sharpmax.torch.device import capability
 from sharpmax.torch.triton.availability import interpreted
+from sharpmax.torch.triton.launching import begins_aligned, launch
 from sharpmax.torch.triton.logits import load_sink, raw_scores, scales, with_sink
-from sharpmax.torch.triton.policy import beta_and_slope
+from sharpmax.torch.triton.policy import beta_and_slope, per_head
 from sharpmax.torch.triton.statistics import statistics_step
-from sharpmax.torch.triton.tiles import load_once, load_tile, poisoned_maximum, tile_shape
+from sharpmax.torch.triton.tiles import (
+    TileShape,
+    blocks,
+    load_once,
+    load_tile,
+    padded_width,
+    poisoned_maximum,
+    tile_shape,
+)
 
 ROWS = 16  # the least a tensor core multiplies; query heads of a group are padded to it
+FEWEST = 264  # programs at least, where keys allow: two for every multiprocessor
+NOT_SPECIALISED = ["sm_b", "sm_h", "sm_k", "s_numbers", "H", "LK", "part", "parts", "per_part", "part_o"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["mask"])
 def scores_kernel(
-    q, k, seen, scores, highest, part_m, part_z, part_s,
-    scale_log2, bend, sq_b, sq_h, sk_b, sk_h, sk_l, H, LK, part,
+    q, k, mask, scores, memory, sq_b, sq_h, sk_b, sk_h, sk_l,
+    scale_log2, bend, sm_b, sm_h, sm_k, H, LK, part, per_part,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Scores of one part of the keys for the query heads of one key head, and their (m, Z, S)."""
+    """Scores of one part of the keys for the query heads of one key head, and their (m, Z, S, n)."""
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     i_p, i_bh = tl.program_id(0), tl.program_id(1)
@@ -53,37 +67,42 @@ def scores_kernel(
     b_m = tl.full([ROWS], -1e18, tl.float32)
     b_z = tl.zeros([ROWS], tl.float32)
     b_s = tl.zeros([ROWS], tl.float32)
+    b_n = tl.zeros([ROWS], tl.float32)
     end = tl.minimum((i_p + 1) * part, LK)
     for start in tl.range(i_p * part, end, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_once(k, sk_l, o_j, o_d, LK, D)
         b_x = raw_scores(b_q, b_k, bend) * scale_log2
         m_j = (o_j < LK)[None, :]
-        m_x = m_j
-        if seen is not None:
-            p_mask = seen[0] + i_b.to(tl.int64) * seen[1] + (i_hk * GROUPS + o_r)[:, None].to(tl.int64) * seen[2]
-            p_mask += o_j[None, :].to(tl.int64) * seen[3]
+        if mask is None:
+            m_x = m_j
+            b_n += tl.minimum(LK - start, BN)
+        else:
+            p_mask = mask + i_b.to(tl.int64) * sm_b + (i_hk * GROUPS + o_r)[:, None].to(tl.int64) * sm_h
+            p_mask += o_j[None, :].to(tl.int64) * sm_k
             m_x = tl.load(p_mask, mask=m_j & (o_r < GROUPS)[:, None], other=0) != 0
+            b_n += tl.sum(m_x.to(tl.float32), 1)
         b_m, b_z, b_s, _ = statistics_step(tl.where(m_x, b_x, -1e18), b_m, b_z, b_s, b_s, False)
         b_x = tl.maximum(b_x - b_m[:, None], -6e4)  # float16 ends at 65,504
-        if seen is not None:
+        if mask is not None:
             b_x = tl.where(m_x, b_x, float("-inf"))
         b_x = b_x.to(scores.dtype.element_ty)
         tl.store(scores + (row + o_r)[:, None] * LK + o_j[None, :], b_x, mask=m_j & (o_r < GROUPS)[:, None])
-        tl.store(highest + (row + o_r) * tl.cdiv(LK, BN) + start // BN, b_m, mask=o_r < GROUPS)
-    o_part = (row + o_r) * tl.num_programs(0) + i_p
+        tl.store(memory + (row + o_r) * tl.cdiv(LK, BN) + start // BN, b_m, mask=o_r < GROUPS)
+    p_part = memory + per_part + ((row + o_r) * tl.num_programs(0) + i_p) * 5
     m_r = o_r < GROUPS
-    tl.store(part_m + o_part, b_m, mask=m_r)
-    tl.store(part_z + o_part, b_z, mask=m_r)
-    tl.store(part_s + o_part, b_s, mask=m_r)
+    tl.store(p_part, b_m, mask=m_r)
+    tl.store(p_part + 1, b_z, mask=m_r)
+    tl.store(p_part + 2, b_s, mask=m_r)
+    tl.store(p_part + 3, b_n, mask=m_r)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["sinks"])
 def weigh_kernel(
-    v, sinks, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta, numbers,
-    sv_b, sv_h, sv_l, H, LK, part,
+    v, sinks, scores, memory, rows_out, numbers, sv_b, sv_h, sv_l,
+    s_numbers, H, LK, part, per_part, part_o,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
-    PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, EARLY: tl.constexpr,
+    PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Merge the parts, choose beta, and weigh the values of one part."""
     # The other way round than they were written: the last scores are still in the cache.
@@ -99,11 +118,12 @@ def weigh_kernel(
         tl.extra.cuda.gdc_wait()
     # Every program merges all the parts of its rows: a few hundred bytes, and no launch in between.
     o_p = tl.arange(0, PARTS)
-    o_part = (row + o_r)[:, None] * parts + o_p[None, :]
+    p_part = memory + per_part + ((row + o_r)[:, None] * parts + o_p[None, :]) * 5
     m_part = m_r[:, None] & (o_p < parts)[None, :]
-    b_pm = tl.load(part_m + o_part, mask=m_part, other=-1e18)
-    b_pz = tl.load(part_z + o_part, mask=m_part, other=0.0)
-    b_ps = tl.load(part_s + o_part, mask=m_part, other=0.0)
+    b_pm = tl.load(p_part, mask=m_part, other=-1e18)
+    b_pz = tl.load(p_part + 1, mask=m_part, other=0.0)
+    b_ps = tl.load(p_part + 2, mask=m_part, other=0.0)
+    b_n = tl.sum(tl.load(p_part + 3, mask=m_part, other=0.0), 1)
     b_m = tl.where(m_r, tl.max(b_pm, 1), 0.0)
     b_d = b_pm - b_m[:, None]
     b_c = tl.exp2(b_d)
@@ -120,15 +140,18 @@ def weigh_kernel(
     b_s = tl.where(m_empty, 0.0, b_s)
     b_h = 0.6931471805599453 * (tl.log2(b_z) - b_s / b_z)
     b_h = tl.where(b_h < 0, 0.0, b_h)
-    b_beta, _ = beta_and_slope(b_h, numbers, KIND, COUNT)
+    p_numbers = numbers + (i_hk * GROUPS + tl.where(m_r, o_r, 0)) * s_numbers
+    b_beta, _ = beta_and_slope(b_h, b_n, b_h * 0.0 + (LK - 1), p_numbers, KIND, COUNT)
     b_beta = tl.where(m_empty, 1.0, b_beta)
-    if STORE:
+    if rows_out is not None:  # entropy, logsumexp, maximum, beta
         m_first = m_r & (i_p == 0)
-        tl.store(entropy + row + o_r, b_h, mask=m_first)
+        p_row = rows_out + row + o_r
+        rows = tl.num_programs(1) * GROUPS
+        tl.store(p_row, b_h, mask=m_first)
         b_lse = 0.6931471805599453 * (b_m + tl.log2(b_z))
-        tl.store(logsumexp + row + o_r, tl.where(m_empty, float("-inf"), b_lse), mask=m_first)
-        tl.store(maximum + row + o_r, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_first)
-        tl.store(beta + row + o_r, b_beta, mask=m_first)
+        tl.store(p_row + rows, tl.where(m_empty, float("-inf"), b_lse), mask=m_first)
+        tl.store(p_row + 2 * rows, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_first)
+        tl.store(p_row + 3 * rows, b_beta, mask=m_first)
 
     v += i_b.to(tl.int64) * sv_b + i_hk.to(tl.int64) * sv_h
     o_dv = tl.arange(0, BDV)
@@ -141,18 +164,19 @@ def weigh_kernel(
         o_j = start + tl.arange(0, BN)
         m_x = (o_j < LK)[None, :] & m_r[:, None]
         b_x = tl.load(scores + (row + o_r)[:, None] * LK + o_j[None, :], mask=m_x, other=0.0).to(tl.float32)
-        b_rise = tl.load(highest + (row + o_r) * tl.cdiv(LK, BN) + start // BN, mask=m_r, other=0.0) - b_m
+        b_rise = tl.load(memory + (row + o_r) * tl.cdiv(LK, BN) + start // BN, mask=m_r, other=0.0) - b_m
         b_p = tl.exp2(b_beta[:, None] * tl.where(m_x, b_x + b_rise[:, None], -1e18))
         b_v = load_once(v, sv_l, o_j, o_dv, LK, DV)
         b_w += tl.sum(b_p, 1)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision="ieee")
     o_out = (row + o_r) * parts + i_p
-    tl.store(part_w + o_out, b_w, mask=m_r)
-    tl.store(part_o + o_out[:, None] * DV + o_dv[None, :], b_o, mask=m_r[:, None] & (o_dv < DV)[None, :])
+    tl.store(memory + per_part + o_out * 5 + 4, b_w, mask=m_r)
+    p_o = memory + tl.multiple_of(part_o, 16) + o_out[:, None] * DV + o_dv[None, :]
+    tl.store(p_o, b_o, mask=m_r[:, None] & (o_dv < DV)[None, :])
 
 
-@triton.jit
-def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexpr, PARTS: tl.constexpr,
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
+def gather_kernel(memory, out, parts, per_part, part_o, DV: tl.constexpr, BDV: tl.constexpr, PARTS: tl.constexpr,
                   EARLY: tl.constexpr):  # fmt: skip
     """Sum the parts of one row."""
     if EARLY:
@@ -161,60 +185,80 @@ def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexp
     o_p = tl.arange(0, PARTS)
     o_dv = tl.arange(0, BDV)
     m_p = o_p < parts
-    total = tl.sum(tl.load(part_w + row * parts + o_p, mask=m_p, other=0.0))
+    total = tl.sum(tl.load(memory + per_part + (row * parts + o_p) * 5 + 4, mask=m_p, other=0.0))
     total = tl.where(total == 0, 1.0, total)  # a row that sees no key
-    p_o = part_o + (row * parts + o_p)[:, None] * DV + o_dv[None, :]
+    p_o = memory + tl.multiple_of(part_o, 16) + (row * parts + o_p)[:, None] * DV + o_dv[None, :]
     b_o = tl.sum(tl.load(p_o, mask=m_p[:, None] & (o_dv < DV)[None, :], other=0.0), 0) / total
     tl.store(out + row * DV + o_dv, b_o.to(out.dtype.element_ty), mask=o_dv < DV)
 
 
+class Split(NamedTuple):
+    """How the keys are cut into parts, and where in one piece of memory what the parts leave begins."""
+
+    part: int
+    parts: int
+    PARTS: int
+    per_part: int  # after the highest score of each block
+    part_o: int
+    length: int
+
+
+@lru_cache(4096)  # a length each step
+def _split(rows: int, key_heads: int, keys: int, value_width: int, BN: int) -> Split:
+    """Cut the keys: a part is a few blocks, but there are enough programs to fill the device."""
+    count = blocks(keys, BN)
+    parts = max(1, min(count, 64, max(blocks(FEWEST, key_heads), min(blocks(count, 4), blocks(2048, key_heads)))))
+    part = blocks(blocks(keys, parts), BN) * BN
+    parts = blocks(keys, part)
+    per_part = blocks(rows * count, 16) * 16
+    part_o = per_part + blocks(rows * parts * 5, 16) * 16
+    return Split(part, parts, int(triton.next_power_of_2(parts)), per_part, part_o, part_o + rows * parts * value_width)
+
+
+@cache
+def _constants(shape: TileShape, groups: int, width: int, value_width: int, early: bool) -> tuple[Any, ...]:
+    rows = max(ROWS, int(triton.next_power_of_2(groups)))
+    BDV = padded_width(value_width)
+    return (groups, rows, width, shape.BD, shape.BN, early), (groups, rows, value_width, BDV, shape.BN), BDV
+
+
 def launch_decode(
-    query: Tensor, key: Tensor, value: Tensor, *, scale: float, kind: int, numbers: tuple[float, ...], store: bool,
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, kind: int, numbers: Tensor, store: bool,
     mask: Tensor | None = None, softcap: float | None = None, sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Attend with one query (B, H, 1, D) whom position hides no key; returns as `launch_fused`."""
     batch, heads, _, width = query.shape
-    key_heads, keys, value_width = value.shape[1:]
+    _, key_heads, keys, value_width = value.shape
     shape = tile_shape("decode", query, value)
-    BN = shape.BN
-    # Enough programs for every multiprocessor several times over, but parts of a few blocks at least.
-    parts = max(1, min(triton.cdiv(keys, 4 * BN), 64, triton.cdiv(2048, batch * key_heads)))
-    part = triton.cdiv(triton.cdiv(keys, parts), BN) * BN
-    parts = triton.cdiv(keys, part)
-
-    def new(*shape: int) -> Tensor:
-        return query.new_empty(shape, dtype=torch.float32)
-
-    out = query.new_empty((batch, heads, 1, value_width))
-    entropy, logsumexp, maximum, beta = (new(batch, heads, 1) if store else new(0) for _ in range(4))
-    kept = torch.float32 if query.dtype == torch.float32 else torch.float16
-    scores, highest = query.new_empty((batch, heads, keys), dtype=kept), new(batch, heads, triton.cdiv(keys, BN))
-    part_o = new(batch, heads, parts, value_width)
-    part_m, part_z, part_s, part_w = (new(batch, heads, parts) for _ in range(4))
-    groups, grid = heads // key_heads, (parts, batch * key_heads)
-    rows = max(ROWS, triton.next_power_of_2(groups))
-    BDV, PARTS = max(16, triton.next_power_of_2(value_width)), triton.next_power_of_2(parts)
+    split = _split(batch * heads, batch * key_heads, keys, value_width, shape.BN)
     # Each kernel is launched while the one before it ends, and waits for it on the device.
     early = not interpreted() and capability(query.device) >= (9, 0)
+    of_scores, of_weights, BDV = _constants(shape, heads // key_heads, width, value_width, early)
+    device = query.device
+    out = torch.empty((batch, heads, 1, value_width), dtype=query.dtype, device=device)
+    rows_out = torch.empty((4, batch, heads, 1), dtype=torch.float32, device=device) if store else None
+    kept = torch.float32 if query.dtype == torch.float32 else torch.float16
+    scores = torch.empty((batch * heads, keys), dtype=kept, device=device)
+    memory = torch.empty((split.length,), dtype=torch.float32, device=device)
+    sm_b, sm_h, _, sm_k = (0, 0, 0, 0) if mask is None else mask.stride()
+    grid = (split.parts, batch * key_heads, 1)
+    places = (split.per_part, split.part_o)
+    how = {"num_warps": shape.num_warps, "num_stages": shape.num_stages}
     late = {"launch_pdl": True} if early else {}
-    seen = None
-    if mask is not None:
-        sm_b, sm_h, _, sm_k = mask.stride()
-        seen = (mask.view(torch.uint8), sm_b, sm_h, sm_k)
-    scores_kernel[grid](
-        query, key, seen, scores, highest, part_m, part_z, part_s,
-        *scales(scale, softcap), *query.stride()[:2], *key.stride()[:3], heads, keys, part,
-        GROUPS=groups, ROWS=rows, D=width, BD=shape.BD, BN=BN, EARLY=early,
-        num_warps=shape.num_warps, num_stages=shape.num_stages,
+    launch(
+        scores_kernel, grid, (query, key, None if mask is None else mask.view(torch.uint8), scores, memory),
+        (*query.stride()[:2], *key.stride()[:3]),
+        (*scales(scale, softcap), sm_b, sm_h, sm_k, heads, keys, split.part, split.per_part),
+        of_scores, aligned=begins_aligned(query, key), **how,
     )  # fmt: skip
-    weigh_kernel[grid](
-        value, sinks, scores, highest, part_m, part_z, part_s, part_o, part_w, entropy, logsumexp, maximum, beta,
-        numbers, *value.stride()[:3], heads, keys, part,
-        GROUPS=groups, ROWS=rows, DV=value_width, BDV=BDV, BN=BN, PARTS=PARTS,
-        KIND=kind, COUNT=len(numbers), STORE=store, EARLY=early,
-        num_warps=shape.num_warps, num_stages=shape.num_stages, **late,
+    launch(
+        weigh_kernel, grid, (value, sinks, scores, memory, rows_out, numbers), value.stride()[:3],
+        (per_head(numbers), heads, keys, split.part, *places),
+        (*of_weights, split.PARTS, kind, numbers.shape[1], early),
+        aligned=begins_aligned(value, numbers), **how, **late,
     )  # fmt: skip
-    gather_kernel[(batch * heads,)](
-        part_o, part_w, out, parts, DV=value_width, BDV=BDV, PARTS=PARTS, EARLY=early, **late
-    )
-    return out, entropy, logsumexp, maximum, beta
+    launch(
+        gather_kernel, (batch * heads, 1, 1), (memory, out), (), (split.parts, *places),
+        (value_width, BDV, split.PARTS, early), aligned=True, num_warps=4, num_stages=2, **late,
+    )  # fmt: skip
+    return out, rows_out

@@ -15,14 +15,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sharpmax.torch.triton.launching import begins_aligned, launch
 from sharpmax.torch.triton.logits import load_sink, noted_bounds, of_head, raw_scores, scales, seen_by, with_sink
-from sharpmax.torch.triton.policy import beta_and_slope
-from sharpmax.torch.triton.statistics import masked_scores, scaled_statistics_step, statistics_step
+from sharpmax.torch.triton.policy import beta_and_slope, per_head
+from sharpmax.torch.triton.statistics import (
+    NOT_SPECIALISED,
+    count_by_position,
+    count_shown,
+    masked_scores,
+    scaled_statistics_step,
+    statistics_step,
+)
 from sharpmax.torch.triton.tiles import (
-    LENGTHS,
+    blocks,
     key_bounds,
     load_rows,
     load_tile,
+    padded_width,
     poisoned_maximum,
     tile_shape,
     tiles,
@@ -71,14 +80,14 @@ def online_block(
     return b_m_new, b_z, b_o
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["sinks"])
 def fused_kernel(
-    q, k, v, k_tiles, v_tiles, seen, sinks, out, entropy, logsumexp, maximum, beta, numbers, scale_log2, bend,
-    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, H, LQ, LK, left, right,
+    q, k, v, k_tiles, v_tiles, seen, sinks, out, rows_out, numbers,
+    sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l, scale_log2, bend, H, LQ, LK, left, right, s_numbers,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    KIND: tl.constexpr, COUNT: tl.constexpr, STORE: tl.constexpr, TILED: tl.constexpr,
-):  # fmt: skip  # fmt: skip
+    BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
+    KIND: tl.constexpr, COUNT: tl.constexpr,
+):  # fmt: skip
     """Both walks of one tile of queries of one head."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
@@ -100,6 +109,7 @@ def fused_kernel(
     else:
         seen = of_head(seen, i_b, i_h)
         low, full_low, full_high, high = noted_bounds(seen, i_m)
+    b_n = tl.zeros([BM], tl.float32) + (full_high - full_low)
     for start in tl.range(full_low, full_high, BN):
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
         b_x = raw_scores(b_q, b_k, bend)
@@ -110,12 +120,16 @@ def fused_kernel(
             b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
             b_x = raw_scores(b_q, b_k, bend) * scale_log2
             b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+            if KIND > 2 and seen is not None:
+                b_n += count_shown(b_x)
             b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
     for start in tl.range(full_high, high, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
         b_x = raw_scores(b_q, b_k, bend) * scale_log2
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+        if KIND > 2 and seen is not None:
+            b_n += count_shown(b_x)
         b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
 
     b_m = poisoned_maximum(b_m, b_z)
@@ -126,15 +140,19 @@ def fused_kernel(
     b_z = tl.where(m_empty, 1.0, b_z)
     b_h = 0.6931471805599453 * (tl.log2(b_z) - tl.where(m_empty, 0.0, b_s) / b_z)
     b_h = tl.where(b_h < 0, 0.0, b_h)
-    b_beta, _ = beta_and_slope(b_h, numbers, KIND, COUNT)
+    if seen is None:
+        b_n = count_by_position(o_i, LK, left, right, HAS_LEFT, HAS_RIGHT)
+    b_beta, _ = beta_and_slope(b_h, b_n, o_i.to(tl.float32), numbers + i_h * s_numbers, KIND, COUNT)
     b_beta = tl.where(m_empty, 1.0, b_beta)
     o_row = (i_b.to(tl.int64) * H + i_h) * LQ + o_m
-    if STORE:
-        tl.store(entropy + o_row, b_h, mask=m_m)
+    if rows_out is not None:  # entropy, logsumexp, maximum, beta
+        p_row = rows_out + o_row
+        rows = tl.num_programs(1).to(tl.int64) * LQ
+        tl.store(p_row, b_h, mask=m_m)
         b_lse = 0.6931471805599453 * (b_m + tl.log2(b_z))
-        tl.store(logsumexp + o_row, tl.where(m_empty, float("-inf"), b_lse), mask=m_m)
-        tl.store(maximum + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_m)
-        tl.store(beta + o_row, b_beta, mask=m_m)
+        tl.store(p_row + rows, tl.where(m_empty, float("-inf"), b_lse), mask=m_m)
+        tl.store(p_row + 2 * rows, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_m)
+        tl.store(p_row + 3 * rows, b_beta, mask=m_m)
 
     b_scale = scale_log2 * b_beta
     b_offset = b_m * b_beta
@@ -165,12 +183,11 @@ def fused_kernel(
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["sinks"])
 def weighted_kernel(
     q, k, v, k_tiles, v_tiles, seen, sinks, out, beta, log2_sum,
-    scale_log2, bend,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
-    H, LQ, LK, left, right,
+    scale_log2, bend, H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
@@ -228,17 +245,16 @@ def weighted_kernel(
 
 def launch_fused(
     query: Tensor, key: Tensor, value: Tensor, *, scale: float, left: int | None, right: int | None, kind: int,
-    numbers: tuple[float, ...], store: bool, mask: Tensor | None = None, softcap: float | None = None,
+    numbers: Tensor, store: bool, mask: Tensor | None = None, softcap: float | None = None,
     sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the output and entropy, logsumexp, maximum, beta (empty unless `store`)."""
-    rows = query.shape[:3] if store else (0,)
-    entropy, logsumexp, maximum, beta = (query.new_empty(rows, dtype=torch.float32) for _ in range(4))
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Return the output, and with `store` entropy, logsumexp, maximum, beta in one tensor (4, B, H, Lq)."""
+    rows = torch.empty((4, *query.shape[:3]), dtype=torch.float32, device=query.device) if store else None
     out = _launch(
-        fused_kernel, query, key, value, entropy, logsumexp, maximum, beta, numbers, scale=scale, left=left,
-        right=right, mask=mask, softcap=softcap, sinks=sinks, KIND=kind, COUNT=len(numbers), STORE=store,
+        fused_kernel, query, key, value, (rows, numbers), scale=scale, left=left, right=right, mask=mask,
+        softcap=softcap, sinks=sinks, of_policy=((per_head(numbers),), (kind, numbers.shape[1])),
     )  # fmt: skip
-    return out, entropy, logsumexp, maximum, beta
+    return out, rows
 
 
 def launch_weighted(
@@ -248,31 +264,37 @@ def launch_weighted(
     """Return softmax(beta·e)·v and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
     log2_sum = torch.empty_like(beta)
     out = _launch(
-        weighted_kernel, query, key, value, beta, log2_sum, scale=scale, left=left, right=right, mask=mask,
+        weighted_kernel, query, key, value, (beta, log2_sum), scale=scale, left=left, right=right, mask=mask,
         softcap=softcap, sinks=sinks,
     )  # fmt: skip
     return out, log2_sum
 
 
 def _launch(
-    kernel: Any, query: Tensor, key: Tensor, value: Tensor, *others: Any, scale: float, left: int | None,
-    right: int | None, mask: Tensor | None, softcap: float | None, sinks: Tensor | None, **kinds: Any,
+    kernel: Any, query: Tensor, key: Tensor, value: Tensor, others: tuple[Tensor | None, ...], *, scale: float,
+    left: int | None, right: int | None, mask: Tensor | None, softcap: float | None, sinks: Tensor | None,
+    of_policy: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
 ) -> Tensor:  # fmt: skip
     """Launch a kernel with the other tensors that it takes, and return the output."""
     batch, heads, length, width = query.shape
     keys, value_width = value.shape[2:]
     out = query.new_empty((batch, heads, length, value_width))
     shape = tile_shape("forward" if mask is None else "forward under a mask", query, value)
-    BDV = max(16, triton.next_power_of_2(value_width))
+    BDV = padded_width(value_width)
     k_tiles, v_tiles = tiles(key, shape.BN, shape.BD), tiles(value, shape.BN, BDV)
     tiled = k_tiles is not key and v_tiles is not value  # both are described to the copy engine, or neither
     seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
-    kernel[(triton.cdiv(length, shape.BM), batch * heads)](
-        query, key, value, k_tiles if tiled else key, v_tiles if tiled else value, seen, sinks, out, *others,
-        *scales(scale, softcap), *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        heads, length, keys, left or 0, right or 0,
-        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, DV=value_width, BDV=BDV, BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None, HAS_RIGHT=right is not None, TILED=tiled,
-        num_warps=shape.num_warps, num_stages=shape.num_stages, **kinds,
+    tensors = (
+        query, key, value, k_tiles if tiled else key, v_tiles if tiled else value, seen, sinks, out, *others
+    )  # fmt: skip
+    numbers, constants = of_policy
+    launch(
+        kernel, (blocks(length, shape.BM), batch * heads, 1), tensors,
+        (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3]),
+        (*scales(scale, softcap), heads, length, keys, left or 0, right or 0, *numbers),
+        (heads // key.shape[1], width, shape.BD, value_width, BDV, shape.BM, shape.BN, left is not None,
+         right is not None, tiled, *constants),
+        aligned=seen is None and begins_aligned(query, key, value),
+        num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
     return out

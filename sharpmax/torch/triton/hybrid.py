@@ -14,12 +14,13 @@ Packed documents are one row to both halves, whatever the policy: bounds to our 
 import torch
 from torch import Tensor
 
+from sharpmax.core.policies.base import LARGEST, SMALLEST, choose
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted_by_position
 from sharpmax.torch.plan import SHARPENED_QUERY, STOCK, Plan
-from sharpmax.torch.policy_kinds import most_beta
+from sharpmax.torch.policy_kinds import constant_beta, most_beta
 from sharpmax.torch.request import Request
-from sharpmax.torch.sdpa import plain_attention, plain_attention_within
+from sharpmax.torch.sdpa import masked_attention, plain_attention, plain_attention_within
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
 from sharpmax.torch.triton.rows import document_bounds, row_statistics
@@ -32,7 +33,7 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     query, key, value = request.packed()
     if plan.path == STOCK:
-        return _attended(request, query), RowStats()
+        return _with_one_beta(request)
     if plan.policy is None:
         return attend_in_three_steps(request, row_statistics, _weighted)
     kind, numbers, detached = plan.policy
@@ -49,6 +50,21 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     if not request.return_stats:
         return output, RowStats()
     return output, RowStats(entropy, logsumexp, maximum, counted_by_position(request), inverse_temperature=beta)
+
+
+def _with_one_beta(request: Request) -> tuple[Tensor, RowStats]:
+    query, key, value = request.packed()
+    beta = constant_beta(request.policy)
+    assert beta is not None  # else the plan is another
+    scale = request.scale * min(max(beta, SMALLEST), LARGEST)
+    if request.mask is None:
+        output = _attended(request, query, scale)
+    else:
+        output = masked_attention(query, key, value, request.mask, scale=scale)
+    if not request.return_stats:
+        return output, RowStats()
+    stats = statistics(request)
+    return output, stats.amended(inverse_temperature=choose(request.policy, stats))
 
 
 def statistics(request: Request) -> RowStats:

@@ -5,40 +5,40 @@ The operators call this, because only there are the tensors at hand under a trac
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sharpmax.torch import plan as paths
 from sharpmax.torch.dispatch import path_of_fused, path_of_sharpened
+from sharpmax.torch.policy_kinds import READS_ENTROPY
 from sharpmax.torch.sdpa import plain_attention
 from sharpmax.torch.triton.decode import launch_decode
 from sharpmax.torch.triton.forward import launch_fused
 from sharpmax.torch.triton.hopper.attention import attend_on_hopper
+from sharpmax.torch.triton.row_outputs import RowOutputs
+from sharpmax.torch.triton.scaled_query import launch_scaled_query
 from sharpmax.torch.triton.statistics import launch_statistics
 
 
 def attend_fused(
     query: Tensor, key: Tensor, value: Tensor, *, left: int | None, right: int | None, mask: Tensor | None,
-    softcap: float | None, sinks: Tensor | None, store: bool, **how: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the output (B, H, Lq, Dv) and entropy, logsumexp, maximum, beta, which are empty unless `store`."""
+    softcap: float | None, sinks: Tensor | None, store: bool, kind: int, **how: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Return the output (B, H, Lq, Dv), and with `store` entropy, logsumexp, maximum, beta as one tensor."""
     is_bare = mask is None and softcap is None and sinks is None
-    path = path_of_fused(query, key, value, left=left, right=right, is_bare=is_bare, store=store)
+    path = path_of_fused(query, key, value, left=left, right=right, is_bare=is_bare, store=store, kind=kind)
     logits: dict[str, Any] = {"mask": mask, "softcap": softcap, "sinks": sinks}
     if path == paths.DECODE:
-        return launch_decode(query, key, value, store=store, **logits, **how)
+        return launch_decode(query, key, value, store=store, kind=kind, **logits, **how)
     if path == paths.FUSED:
-        return launch_fused(query, key, value, left=left, right=right, store=store, **logits, **how)
-    none = query.new_empty(0, dtype=torch.float32)
-    output = attend_on_hopper(path, query, key, value, right=right, **how)
-    return output, none, none.clone(), none.clone(), none.clone()  # an operator's outputs share no memory
+        return launch_fused(query, key, value, left=left, right=right, store=store, kind=kind, **logits, **how)
+    return attend_on_hopper(path, query, key, value, right=right, kind=kind, **how), None
 
 
 def attend_sharpened(
     query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, **how: Any
 ) -> Tensor:
-    """Return softmax(beta(H)·e)·v (B, H, Lq, D); value is as wide as query, and causal queries are as many as keys."""
-    path = path_of_sharpened(query, key, value)
+    """Return softmax(beta·e)·v (B, H, Lq, D); value is as wide as query, and causal queries are as many as keys."""
+    path = path_of_sharpened(query, key, value, kind=how["kind"])
     if path == paths.SHARPENED_QUERY:
         return _by_stock_attention(query, key, value, query.new_empty(query.shape), scale=scale, right=right, **how)
     if path != paths.SHARPENED_QUERY_PER_HEAD:
@@ -59,8 +59,8 @@ def _by_stock_attention(
     query: Tensor, key: Tensor, value: Tensor, sharpened: Tensor, *, scale: float, right: int | None, **how: Any
 ) -> Tensor:
     """Write beta·q into `sharpened`, contiguous, and attend to it plainly."""
-    launch_statistics(
-        query, key, scale=scale, left=None, right=right, row_scale=None, variance=False, sharpened=True, into=sharpened,
-        **how,
-    )  # fmt: skip
+    if how["kind"] in READS_ENTROPY:
+        launch_statistics(query, key, RowOutputs(sharpened=sharpened), scale=scale, left=None, right=right, **how)
+    else:
+        launch_scaled_query(query, key, sharpened, right=right, **how)
     return plain_attention(sharpened, key, value, scale=scale, right=right)

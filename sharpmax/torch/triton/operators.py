@@ -5,7 +5,6 @@ Every launch stands behind a custom operator with a fake kernel, its backward to
 operator (`untraced`).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from sharpmax.torch.triton.forward import launch_weighted
 from sharpmax.torch.triton.gradients import launch_output_gradient, launch_statistics_gradient
 from sharpmax.torch.triton.inference import attend_fused, attend_sharpened
 from sharpmax.torch.triton.logits import statistics_gradient_of_sinks
+from sharpmax.torch.triton.row_outputs import RowOutputs, new_row_outputs
 from sharpmax.torch.triton.statistics import launch_statistics
 
 
@@ -31,11 +31,13 @@ def row_statistics(
     As in every operator below: `starts` and `ends` are of packed documents, both or neither; a mask's axes are each 1
     or the logits', and what is kept for the gradient is no larger.
     """
-    found = launch_statistics(
-        query, key, scale=scale, left=left, right=right, row_scale=row_scale, variance=variance, kind=0, numbers=(),
-        sharpened=False, starts=starts, mask=_expanded(mask, query, key), softcap=softcap, sinks=sinks,
+    names = ("entropy", "logsumexp", "log2_sum", "maximum", *(("variance",) if variance else ()))
+    rows = new_row_outputs(query, *names)
+    launch_statistics(
+        query, key, rows, scale=scale, left=left, right=right, row_scale=row_scale, starts=starts,
+        mask=_expanded(mask, query, key), softcap=softcap, sinks=sinks,
     )  # fmt: skip
-    return found[:5]
+    return _present(rows, "entropy", "logsumexp", "log2_sum", "maximum", "variance")
 
 
 @row_statistics.register_fake
@@ -137,17 +139,18 @@ row_statistics = untraced(row_statistics, keep=_keep_statistics, backward=_stati
 @torch.library.custom_op("sharpmax::sharpened_query", mutates_args=())
 def sharpened_query(
     query: Tensor, key: Tensor, starts: Tensor | None, ends: Tensor | None, scale: float, left: int | None,
-    right: int | None, kind: int, numbers: Sequence[float], detached: bool, store: bool,
+    right: int | None, kind: int, numbers: Tensor, detached: bool, store: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """beta·q for a second pass by another kernel, entropy, logsumexp, maximum, beta; log2 Σ 2^x and dbeta/dH.
 
     Without `store`, what the gradient does not need is empty.
     """
-    entropy, logsumexp, log2_sum, maximum, _, beta, slope, sharp = launch_statistics(
-        query, key, scale=scale, left=left, right=right, row_scale=None, variance=False, kind=kind,
-        numbers=tuple(numbers), sharpened=True, starts=starts, store=store, keep=store or not detached,
-    )  # fmt: skip
-    return sharp, entropy, logsumexp, maximum, beta, log2_sum, slope
+    for_gradient = ("entropy", "log2_sum", "slope") if store or not detached else ()
+    names = ("beta", *for_gradient, *(("logsumexp", "maximum") if store else ()))
+    sharp = query.new_empty(query.shape) if starts is None else torch.empty_like(query)
+    rows = new_row_outputs(query, *names, sharpened=sharp)
+    launch_statistics(query, key, rows, scale=scale, left=left, right=right, kind=kind, numbers=numbers, starts=starts)
+    return sharp, *_present(rows, "entropy", "logsumexp", "maximum", "beta", "log2_sum", "slope")
 
 
 @sharpened_query.register_fake
@@ -187,6 +190,13 @@ def _(query: Tensor, key: Tensor, entropy: Any, log2_sum: Any, beta: Any, slope:
 
 
 sharpened_query_gradient = untraced(sharpened_query_gradient)
+
+
+def _present(rows: RowOutputs, *names: str) -> Any:
+    """Return the named numbers of the rows, empty where they were not asked for: an operator returns tensors."""
+    found = [getattr(rows, name) for name in names]
+    device = next(x.device for x in rows if x is not None)
+    return tuple(torch.empty(0, dtype=torch.float32, device=device) if x is None else x for x in found)
 
 
 def _dense(rows: Tensor) -> Tensor:
@@ -269,11 +279,11 @@ sharpened_query = untraced(sharpened_query, keep=_keep_sharpened, backward=_shar
 
 @torch.library.custom_op("sharpmax::sharpened_attention", mutates_args=())
 def sharpened_attention(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, right: int | None, kind: int, numbers: Sequence[float]
+    query: Tensor, key: Tensor, value: Tensor, scale: float, right: int | None, kind: int, numbers: Tensor
 ) -> Tensor:
     """softmax(beta(H)·e)·v without a gradient, by the kernels that `dispatch` chooses."""
     # The output of PyTorch's FlashAttention has its heads inside its rows, which tracing could not know.
-    return attend_sharpened(query, key, value, scale=scale, right=right, kind=kind, numbers=tuple(numbers)).contiguous()
+    return attend_sharpened(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers).contiguous()
 
 
 @sharpened_attention.register_fake
@@ -341,21 +351,41 @@ weighted = untraced(weighted, keep=_keep_weighted, backward=_weighted_backward)
 @torch.library.custom_op("sharpmax::fused", mutates_args=())
 def fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None, scale: float,
-    left: int | None, right: int | None, softcap: float | None, kind: int, numbers: Sequence[float], store: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Both passes without a gradient: output, entropy, logsumexp, maximum, beta."""
+    left: int | None, right: int | None, softcap: float | None, kind: int, numbers: Tensor,
+) -> Tensor:  # fmt: skip
+    """Both passes without a gradient: the output."""
     return attend_fused(
         query, key, value, mask=_expanded(mask, query, key), sinks=sinks, scale=scale, left=left, right=right,
-        softcap=softcap, kind=kind, numbers=tuple(numbers), store=store,
-    )  # fmt: skip
+        softcap=softcap, kind=kind, numbers=numbers, store=False,
+    )[0]  # fmt: skip
 
 
 @fused.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, mask: Any, sinks: Any, scale: float, left: Any, right: Any,
-      softcap: Any, kind: int, numbers: Any, store: bool) -> Any:  # fmt: skip
-    rows = query.shape[:3] if store else (0,)
-    out = query.new_empty((*query.shape[:3], value.shape[3]))
-    return out, *(query.new_empty(rows, dtype=torch.float32) for _ in range(4))
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
+    return query.new_empty((*query.shape[:3], value.shape[3]))
 
 
 fused = untraced(fused)
+
+
+@torch.library.custom_op("sharpmax::fused_with_statistics", mutates_args=())
+def fused_with_statistics(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None, scale: float,
+    left: int | None, right: int | None, softcap: float | None, kind: int, numbers: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Both passes without a gradient: output, and entropy, logsumexp, maximum, beta as one tensor (4, B, H, Lq)."""
+    output, rows = attend_fused(
+        query, key, value, mask=_expanded(mask, query, key), sinks=sinks, scale=scale, left=left, right=right,
+        softcap=softcap, kind=kind, numbers=numbers, store=True,
+    )  # fmt: skip
+    assert rows is not None  # as asked
+    return output, rows
+
+
+@fused_with_statistics.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
+    out = query.new_empty((*query.shape[:3], value.shape[3]))
+    return out, query.new_empty((4, *query.shape[:3]), dtype=torch.float32)
+
+
+fused_with_statistics = untraced(fused_with_statistics)

@@ -1,10 +1,12 @@
-"""Policies that run inside a kernel, by their numbers: beta(H) and its slope, between the passes, without a launch.
+"""Policies that run inside a kernel, by their numbers: beta and its slope in H, between the passes, without a launch.
 
     polynomial   beta = max(c_0 x^k + … + c_k, 1) where H > threshold, else 1;   x = clip(H, low, high)
     table        beta = b_0 + Σ_i slope_i·clip(H - h_i, 0, h_{i+1} - h_i)
+    log-linear   log beta = clip(a + b·log(n/n0) + c·(H - 1), -limit, limit)
+    length       beta = max(offset + slope·log(x/reference), minimum), x the count, the length or the position
 
-KIND is of `policy_kinds`: 1 a polynomial, else a table. The numbers are run-time arguments: a model whose every layer
-has its own fitted policy compiles one kernel.
+KIND is of `policy_kinds`. The numbers are read from the device, at one address for all rows of a tile or at one per
+row: a model whose every head has its own fitted policy compiles one kernel, and the host sends it one pointer.
 """
 
 # A kernel is not Python that a type checker can read.
@@ -12,27 +14,56 @@ has its own fitted policy compiles one kernel.
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
 @triton.jit
-def beta_and_slope(b_h, numbers, KIND: tl.constexpr, COUNT: tl.constexpr):
-    """Return beta(H) and dbeta/dH of each row, float32."""
+def beta_and_slope(b_h, b_n, b_i, numbers, KIND: tl.constexpr, COUNT: tl.constexpr):
+    """Return beta and dbeta/dH of each row, float32, from its entropy H, count n and position i.
+
+    beta is at least 1e-12 and at most 1e18 (`SMALLEST`, `LARGEST`): what is masked stays masked, and nothing overflows.
+    """
+    b_slope = b_h * 0.0
     if KIND == 1:
-        b_x = tl.minimum(tl.maximum(b_h, numbers[1]), numbers[2])
-        b_beta = b_h * 0.0 + numbers[3]
-        b_slope = b_h * 0.0
+        low, high = (tl.load(numbers + 1), tl.load(numbers + 2))
+        b_x = tl.minimum(tl.maximum(b_h, low), high)
+        b_beta = b_h * 0.0 + tl.load(numbers + 3)
         for i in tl.static_range(4, COUNT):
             b_slope = b_slope * b_x + b_beta
-            b_beta = b_beta * b_x + numbers[i]
-        m_inside = (b_h >= numbers[1]) & (b_h <= numbers[2])
-        m_active = (b_h > numbers[0]) & (b_beta > 1.0)
-        b_slope = tl.where(m_active & m_inside, b_slope, 0.0)
-        b_beta = tl.where(b_h > numbers[0], tl.maximum(b_beta, 1.0), 1.0)
-    else:
-        b_beta = b_h * 0.0 + numbers[COUNT // 2]
-        b_slope = b_h * 0.0
+            b_beta = b_beta * b_x + tl.load(numbers + i)
+        m_above = b_h > tl.load(numbers)
+        m_inside = (b_h >= low) & (b_h <= high)
+        b_slope = tl.where(m_above & (b_beta > 1.0) & m_inside, b_slope, 0.0)
+        b_beta = tl.where(m_above, tl.maximum(b_beta, 1.0), 1.0)
+    elif KIND == 2:
+        b_beta = b_h * 0.0 + tl.load(numbers + COUNT // 2)
         for i in tl.static_range(0, COUNT // 2 - 1):
-            rise = (numbers[COUNT // 2 + i + 1] - numbers[COUNT // 2 + i]) / (numbers[i + 1] - numbers[i])
-            b_beta += rise * tl.minimum(tl.maximum(b_h - numbers[i], 0.0), numbers[i + 1] - numbers[i])
-            b_slope += tl.where((b_h >= numbers[i]) & (b_h <= numbers[i + 1]), rise, 0.0)
+            from_h, to_h = (tl.load(numbers + i), tl.load(numbers + i + 1))
+            rise = (tl.load(numbers + COUNT // 2 + i + 1) - tl.load(numbers + COUNT // 2 + i)) / (to_h - from_h)
+            b_beta += rise * tl.minimum(tl.maximum(b_h - from_h, 0.0), to_h - from_h)
+            b_slope += tl.where((b_h >= from_h) & (b_h <= to_h), rise, 0.0)
+    elif KIND == 3:
+        b_log_n = 0.6931471805599453 * tl.log2(tl.maximum(b_n, 1.0) / tl.load(numbers + 3))
+        limit = tl.load(numbers + 4)
+        rise = tl.load(numbers + 2)
+        b_y = tl.load(numbers) + tl.load(numbers + 1) * b_log_n + rise * (b_h - 1.0)
+        m_inside = (b_y >= -limit) & (b_y <= limit)
+        b_clipped = tl.minimum(tl.maximum(b_y, -limit), limit)
+        b_beta = tl.exp2(1.4426950408889634 * tl.where(b_y == b_y, b_clipped, b_y))  # a NaN stays
+        b_slope = tl.where(m_inside, rise * b_beta, 0.0)
+    else:
+        measure = tl.load(numbers + 4)
+        b_place = tl.maximum(b_i, 0.0)  # before the first key, where queries are more than keys
+        b_x = tl.where(measure == 0.0, b_n, b_place + tl.where(measure == 1.0, 1.0, 0.0))
+        b_scaled = b_x / tl.load(numbers + 2)
+        b_steps = tl.log2(1.0 + tl.floor(b_scaled))
+        b_grown = tl.where(tl.load(numbers + 5) != 0.0, b_steps, tl.log2(tl.where(b_x > 0.0, b_scaled, 1.0)))
+        b_beta = tl.load(numbers + 1) + tl.load(numbers) * 0.6931471805599453 * b_grown
+        b_beta = tl.maximum(b_beta, tl.load(numbers + 3))
+    b_beta = tl.where(b_beta == b_beta, tl.minimum(tl.maximum(b_beta, 1e-12), 1e18), b_beta)
     return b_beta, b_slope
+
+
+def per_head(numbers: Tensor) -> int:
+    """Return how far one head's numbers lie from the next's; 0 where all heads share them."""
+    return numbers.shape[1] if numbers.shape[0] > 1 else 0

@@ -12,13 +12,13 @@ With DOCUMENTS, a row is many documents end to end (`documents`): a window whose
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from sharpmax.torch.dispatch import statistics_on_hopper
 from sharpmax.torch.triton.hopper.statistics import launch_statistics_on_hopper
+from sharpmax.torch.triton.launching import begins_aligned, launch
 from sharpmax.torch.triton.logits import (
     load_sink,
     noted_bounds,
@@ -29,7 +29,8 @@ from sharpmax.torch.triton.logits import (
     shown,
     with_sink,
 )
-from sharpmax.torch.triton.policy import beta_and_slope
+from sharpmax.torch.triton.policy import beta_and_slope, per_head
+from sharpmax.torch.triton.row_outputs import RowOutputs
 from sharpmax.torch.triton.tiles import (
     LENGTHS,
     SHORT_ROWS,
@@ -41,6 +42,8 @@ from sharpmax.torch.triton.tiles import (
     tile_shape,
     tiles,
 )
+
+NOT_SPECIALISED = [*LENGTHS, "s_numbers", "H"]
 
 
 @triton.jit
@@ -91,16 +94,31 @@ def masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT: tl.constex
     return tl.where(m_visible, b_x, -1e18)
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit
+def count_by_position(o_i, LK, left, right, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr):
+    """Return how many keys the query at each position may see, float32."""
+    b_last = tl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
+    b_first = tl.maximum(o_i - left, 0) if HAS_LEFT else o_i * 0
+    return tl.maximum(b_last - b_first + 1, 0).to(tl.float32)
+
+
+@triton.jit
+def count_shown(b_x):
+    """Return how many scores of a block are not masked, float32."""
+    return tl.sum((b_x > -1e18).to(tl.float32), 1)
+
+
+@triton.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["sinks", "starts"])
 def statistics_kernel(
     q, k, k_tiles, starts, seen, sinks, row_scale, entropy, logsumexp, log2_sum, maximum, variance, beta, slope,
-    sharpened, numbers, scale_log2, bend, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, ss_b, ss_h, ss_l, H, LQ, LK, left, right,
+    sharpened, numbers, sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, ss_b, ss_h, ss_l,
+    scale_log2, bend, s_numbers, H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, ROW_SCALE: tl.constexpr,
-    VARIANCE: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, SHARPENED: tl.constexpr, STORE: tl.constexpr,
-    KEEP: tl.constexpr, TILED: tl.constexpr,
-):  # fmt: skip  # fmt: skip
-    """The statistics of one tile of queries of one head."""
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, TILED: tl.constexpr,
+):  # fmt: skip
+    """The statistics of one tile of queries of one head: those that there is memory for."""
+    DOCUMENTS: tl.constexpr = starts is not None
+    VARIANCE: tl.constexpr = variance is not None
     # The last queries see the most keys when causal: start them first.
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
@@ -112,7 +130,7 @@ def statistics_kernel(
     b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
     o_row = (i_b.to(tl.int64) * H + i_h) * LQ + o_m
     b_scale = tl.full([BM], 1.0, tl.float32) * scale_log2
-    if ROW_SCALE:
+    if row_scale is not None:
         b_scale = b_scale * tl.load(row_scale + o_row, mask=o_m < LQ, other=1.0)
 
     b_m = tl.full([BM], -1e18, tl.float32)
@@ -128,6 +146,7 @@ def statistics_kernel(
         low, full_low, full_high, high = noted_bounds(seen, i_m)
     if DOCUMENTS:
         left = o_i - tl.load(starts + o_m, mask=o_m < LQ, other=0)
+    b_n = tl.zeros([BM], tl.float32) + (full_high - full_low)
     for start in tl.range(full_low, full_high, BN):
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
         b_x = raw_scores(b_q, b_k, bend)
@@ -138,20 +157,25 @@ def statistics_kernel(
             b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
             b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
             b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+            if KIND > 2 and seen is not None:
+                b_n += count_shown(b_x)
             b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
     for start in tl.range(full_high, high, BN):
         o_j = start + tl.arange(0, BN)
         b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
         b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+        if KIND > 2 and seen is not None:
+            b_n += count_shown(b_x)
         b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
 
     b_m = poisoned_maximum(b_m, b_z)
     # A row that saw only masked scores still has m = -1e18, and exp2(0) a masked score in Z.
     m_empty = b_m <= -1e18
     if sinks is not None:
-        b_sink = load_sink(sinks, i_h)
-        b_sink = b_sink * tl.load(row_scale + o_row, mask=o_m < LQ, other=1.0) if ROW_SCALE else b_m * 0.0 + b_sink
+        b_sink = b_m * 0.0 + load_sink(sinks, i_h)
+        if row_scale is not None:
+            b_sink = b_sink * tl.load(row_scale + o_row, mask=o_m < LQ, other=1.0)
         b_m, b_z, b_s, b_t = with_sink(b_sink, b_m, b_z, b_s, b_t)
         b_m = poisoned_maximum(b_m, b_z)
     b_z = tl.where(m_empty, 1.0, b_z)
@@ -161,11 +185,13 @@ def statistics_kernel(
     b_h = tl.where(b_h < 0, 0.0, b_h)  # rounding; a NaN stays
     m_m = o_m < LQ
     b_lse = b_m + tl.log2(b_z)
-    if STORE:
+    if logsumexp is not None:
         tl.store(logsumexp + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_lse), mask=m_m)
+    if maximum is not None:
         tl.store(maximum + o_row, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_m)
-    if KEEP:
+    if entropy is not None:
         tl.store(entropy + o_row, b_h, mask=m_m)
+    if log2_sum is not None:
         # For the gradient, which subtracts it from scores in the same units: unrounded by a change of units, and +inf
         # for an empty row, because exp2(-inf) is the weight it needs.
         tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_lse), mask=m_m)
@@ -173,12 +199,16 @@ def statistics_kernel(
         b_var = 0.6931471805599453 * 0.6931471805599453 * (b_t / b_z - b_mean * b_mean)
         tl.store(variance + o_row, tl.where(m_empty | (b_var < 0), 0.0, b_var), mask=m_m)
     if KIND != 0:
-        b_beta, b_slope = beta_and_slope(b_h, numbers, KIND, COUNT)
+        if seen is None:
+            b_n = count_by_position(o_i, LK, left, right, HAS_LEFT, HAS_RIGHT)
+        b_place = (o_i if not DOCUMENTS else left).to(tl.float32)
+        b_beta, b_slope = beta_and_slope(b_h, b_n, b_place, numbers + i_h * s_numbers, KIND, COUNT)
         b_beta = tl.where(m_empty, 1.0, b_beta)
-        tl.store(beta + o_row, b_beta, mask=m_m)
-        if KEEP:
+        if beta is not None:
+            tl.store(beta + o_row, b_beta, mask=m_m)
+        if slope is not None:
             tl.store(slope + o_row, tl.where(m_empty, 0.0, b_slope), mask=m_m)
-        if SHARPENED:
+        if sharpened is not None:
             p_out = (
                 sharpened
                 + i_b.to(tl.int64) * ss_b
@@ -192,55 +222,32 @@ def statistics_kernel(
 
 
 def launch_statistics(
-    query: Tensor, key: Tensor, *, scale: float, left: int | None, right: int | None, row_scale: Tensor | None,
-    variance: bool, kind: int, numbers: tuple[float, ...], sharpened: bool, into: Tensor | None = None,
-    starts: Tensor | None = None, store: bool = True, keep: bool = True, mask: Tensor | None = None,
-    softcap: float | None = None, sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return entropy, logsumexp, log2 Σ 2^x, maximum, variance, beta, slope (B, H, Lq) and beta·q.
+    query: Tensor, key: Tensor, rows: RowOutputs, *, scale: float, left: int | None, right: int | None,
+    row_scale: Tensor | None = None, kind: int = 0, numbers: Tensor | None = None, starts: Tensor | None = None,
+    mask: Tensor | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Fill `rows`, all contiguous but beta·q, which may lie as q does.
 
-    What was not asked for is empty: `store` asks for logsumexp and maximum, `keep` for what a gradient needs (entropy,
-    log2 Σ 2^x, slope). `into` is where beta·q goes, contiguous, if not into memory of its own. `starts` are of packed
-    documents (`Documents`), causal and without a window; beta·q then lies as q does. `mask` is (B, H, Lq, Lk).
+    `starts` are of packed documents (`Documents`), causal and without a window. `mask` is (B, H, Lq, Lk).
     """
     batch, heads, length, width = query.shape
-    rows = (batch, heads, length)
-
-    def new(wanted: bool) -> Tensor:
-        return torch.empty(rows if wanted else (0,), dtype=torch.float32, device=query.device)  # faster than new_empty
-
-    entropy, logsumexp, log2_sum, maximum = new(keep), new(store), new(keep), new(store)
-    spread, beta, slope = new(variance), new(kind != 0), new(kind != 0 and keep)
-    if into is not None:
-        scaled = into
-    elif sharpened:
-        scaled = query.new_empty(query.shape) if starts is None else torch.empty_like(query)
-    else:
-        scaled = query.new_empty((0, 0, 0, 0))
     is_plain = left is None and starts is None and mask is None and softcap is None and sinks is None
-    if is_plain and row_scale is None and not variance and statistics_on_hopper(query, key):
-        kept, stored = (lambda x: x if keep else new(True)), (lambda x: x if store else new(True))
-        launch_statistics_on_hopper(  # which writes all rows or none
-            query, key, scale=scale, right=right, kind=kind, numbers=numbers,
-            rows=(kept(entropy), stored(logsumexp), kept(log2_sum), stored(maximum), beta, kept(slope)),
-            sharpened=scaled,
-        )  # fmt: skip
-        return entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled
+    if is_plain and row_scale is None and rows.variance is None and statistics_on_hopper(query, key):
+        launch_statistics_on_hopper(query, key, rows, scale=scale, right=right, kind=kind, numbers=numbers)
+        return
     # Documents mostly are, and a mask is loaded by the block.
     is_short = starts is not None or mask is not None or key.shape[2] <= SHORT_ROWS
     shape = tile_shape("statistics of short rows" if is_short else "statistics", query)
     k_tiles = tiles(key, shape.BN, shape.BD)
     seen = seen_by(mask, left=left, right=right, BM=shape.BM, BN=shape.BN, by_key=False)
-    statistics_kernel[(blocks(length, shape.BM), batch * heads)](
-        query, key, k_tiles, starts if starts is not None else entropy, seen, sinks,
-        row_scale if row_scale is not None else entropy, entropy, logsumexp, log2_sum, maximum, spread, beta, slope,
-        scaled, numbers or (0.0,), *scales(scale, softcap),
-        *query.stride()[:3], *key.stride()[:3], *scaled.stride()[:3],
-        heads, length, key.shape[2], left or 0, right or 0,
-        GROUPS=heads // key.shape[1], D=width, BD=shape.BD, BM=shape.BM, BN=shape.BN,
-        HAS_LEFT=left is not None or starts is not None, HAS_RIGHT=right is not None, DOCUMENTS=starts is not None,
-        ROW_SCALE=row_scale is not None, VARIANCE=variance, KIND=kind, COUNT=max(len(numbers), 1), SHARPENED=sharpened,
-        STORE=store, KEEP=keep, TILED=k_tiles is not key,
-        num_warps=shape.num_warps, num_stages=shape.num_stages,
+    strides = (0, 0, 0) if rows.sharpened is None else rows.sharpened.stride()[:3]
+    tensors = (query, key, k_tiles, starts, seen, sinks, row_scale, *rows, numbers)
+    launch(
+        statistics_kernel, (blocks(length, shape.BM), batch * heads, 1), tensors,
+        (*query.stride()[:3], *key.stride()[:3], *strides),
+        (*scales(scale, softcap), 0 if numbers is None else per_head(numbers), heads, length, key.shape[2], left or 0,
+         right or 0),
+        (heads // key.shape[1], width, shape.BD, shape.BM, shape.BN, left is not None or starts is not None,
+         right is not None, kind, 1 if numbers is None else numbers.shape[1], k_tiles is not key),
+        aligned=seen is None and begins_aligned(query, key), num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
-    return entropy, logsumexp, log2_sum, maximum, spread, beta, slope, scaled

@@ -61,7 +61,7 @@ def tile_shape(kernel: str, query: Tensor, value: Tensor | None = None) -> TileS
 
 @cache
 def _tile_shape(kernel: str, width: int, widest: int, dtype: torch.dtype, memory: int | None) -> TileShape:
-    BD = max(16, triton.next_power_of_2(width))
+    BD = padded_width(width)
     if memory is None:
         return TileShape(*INTERPRETED[:2], BD, *INTERPRETED[2:])
     if dtype == torch.float32:
@@ -82,6 +82,12 @@ def _shared_memory(device: torch.device) -> int:
 def blocks(length: int, size: int) -> int:
     """Return how many blocks of a size hold the length. Triton's own `cdiv` takes ten times as long on the host."""
     return -(-length // size)
+
+
+@cache
+def padded_width(width: int) -> int:
+    """Return the width of a head as a tile has it: a power of two, as much as a tensor core multiplies at least."""
+    return max(16, int(triton.next_power_of_2(width)))
 
 
 def log2_scale(scale: float) -> float:

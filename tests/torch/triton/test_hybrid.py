@@ -22,7 +22,7 @@ from sharpmax.torch.policy_kinds import kernel_policy
 from sharpmax.torch.triton import operators
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-NUMBERS = kernel_policy(PAPER)
+NUMBERS = kernel_policy(PAPER, torch.device(DEVICE))
 SIZES = {
     "one item": [1],
     "single items": [1, 1, 1],

@@ -176,12 +176,15 @@ def test_the_operators_hold_their_contract():
     (q, k, v, sinks), mask = changed(20)
     mask = mask.expand(2, 4, 20, 20)
     beta = torch.full((2, 4, 20), 1.5, device=DEVICE, requires_grad=True)
-    policy = kernel_policy(PAPER)
+    policy = kernel_policy(PAPER, torch.device(DEVICE))
     ops, checks = torch.ops.sharpmax, ("test_schema", "test_autograd_registration", "test_faketensor")
     for operator, arguments in (
         (ops.row_statistics, (q, k, None, None, None, mask, sinks, 0.25, None, 0, 4.0, True)),
         (ops.weighted, (q, k, v, beta, mask, sinks, 0.25, 9, 0, 4.0)),
-        (ops.fused, (*(x.detach() for x in (q, k, v)), mask, sinks.detach(), 0.25, None, 0, 4.0, *policy[:2], True)),
+        *(
+            (operator, (*(x.detach() for x in (q, k, v)), mask, sinks.detach(), 0.25, None, 0, 4.0, *policy[:2]))
+            for operator in (ops.fused, ops.fused_with_statistics)
+        ),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=checks)
 

@@ -24,6 +24,7 @@ from sharpmax.torch.triton.hopper.single_pass import Judged, launch_single_pass
 from sharpmax.torch.triton.hopper.speculation import SINGLE_PASS_TILE, Forecast, launch_list
 from sharpmax.torch.triton.hopper.statistics import CONSUMERS, ROWS, Settled, launch_statistics_on_hopper
 from sharpmax.torch.triton.hopper.work_queue import Share, count_tiles, heads_together, whole
+from sharpmax.torch.triton.row_outputs import RowOutputs
 
 SAMPLED = 128  # tiles in the sample, about one per multiprocessor, if that is no more than a quarter of all
 FEW = 1 / 6  # of the tiles: so many are few, and pay for a second pass of their own (half as many, for leaders)
@@ -31,25 +32,24 @@ FEW = 1 / 6  # of the tiles: so many are few, and pay for a second pass of their
 
 def attend_on_hopper(
     path: str, query: Tensor, key: Tensor, value: Tensor, *, scale: float, right: int | None, kind: int,
-    numbers: tuple[float, ...],
+    numbers: Tensor,
 ) -> Tensor:  # fmt: skip
     """Return softmax(beta(H)·e)·v (B, H, Lq, D) with a policy that is numbers, on one of the paths for Hopper."""
     rows = query.shape[:3]
     out, beta = query.new_empty(query.shape), query.new_empty(rows, dtype=torch.float32)
 
-    def statistics(**how: Any) -> None:
-        nothing = beta[:0]  # of the rows' statistics nothing but beta is kept
+    def statistics(**how: Any) -> None:  # of which nothing but beta is kept
         launch_statistics_on_hopper(
-            query, key, scale=scale, right=right, kind=kind, numbers=numbers,
-            rows=(nothing, nothing, nothing, nothing, beta, nothing), sharpened=out[:0], **how,
-        )  # fmt: skip
+            query, key, RowOutputs(beta=beta), scale=scale, right=right, kind=kind, numbers=numbers, **how
+        )
 
     def single_pass(**how: Any) -> None:
         launch_single_pass(query, key, value, out, beta, scale=scale, right=right, **how)
 
     if path == paths.TWO_PASSES:
-        statistics()
-        single_pass()
+        counters = torch.zeros((2, 4), dtype=torch.int32, device=query.device)
+        statistics(counter=counters[0])
+        single_pass(counter=counters[1])
         return out
     sample, others = _shares(query)
     # Zeros for all to count with and a mark for each tile, in one launch; each aligned as the kernels expect.

@@ -29,8 +29,10 @@ from sharpmax.torch.triton.hopper.speculation import SHARPENED, Forecast
 from sharpmax.torch.triton.hopper.statistics import (
     KEYS,
     MASKED,
+    NOT_SPECIALISED,
     ROWS,
     beta_and_slope,
+    count_causal,
     describe,
     mark_to_redo,
     multiply,
@@ -46,7 +48,9 @@ from sharpmax.torch.triton.hopper.work_queue import (
     tile_of,
     whole,
 )
-from sharpmax.torch.triton.tiles import LENGTHS, log2_scale
+from sharpmax.torch.triton.launching import launch
+from sharpmax.torch.triton.policy import per_head
+from sharpmax.torch.triton.tiles import log2_scale
 
 CONSUMERS = 3  # as many as the registers allow: 64 for scores and 64 for the output of a width of 128
 STAGES = {64: 5, 128: 2}  # blocks of keys and of values in flight, by width
@@ -136,7 +140,7 @@ def mask(b_x, j, first, LK, right, HAS_RIGHT: gl.constexpr):
 
 @gluon.jit
 def consume(
-    b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks, numbers, sizes, scale,
+    b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks, policy, sizes, scale,
     CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr, COUNT: gl.constexpr,
 ):  # fmt: skip
     """A consumer: the output of 64 queries of every tile, and what follows from its entropies."""
@@ -181,15 +185,17 @@ def consume(
         at += blocks
         mbarrier.arrive(q_empty.index(n % 2), count=1)
         m_empty = b_m <= b_scale * MASKED
-        write(m_empty, b_z, b_s, b_o, out, beta, marks, numbers, i_bh, row, LQ, KIND, COUNT)
+        write(m_empty, b_z, b_s, b_o, out, beta, marks, policy, i_bh, row, sizes, HAS_RIGHT, KIND, COUNT)
         n += 1
         mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
         i_bh, i_m, blocks = published(b_tile, n)
 
 
 @gluon.jit
-def write(m_empty, b_z, b_s, b_o, out, beta, marks, numbers, i_bh, row, LQ, KIND: gl.constexpr, COUNT: gl.constexpr):
+def write(m_empty, b_z, b_s, b_o, out, beta, marks, policy, i_bh, row, sizes, HAS_RIGHT: gl.constexpr,
+          KIND: gl.constexpr, COUNT: gl.constexpr):  # fmt: skip
     """Merge the threads' Z and S, write the output, and judge the rows by their entropies."""
+    _, LQ, LK, right = sizes
     D: gl.constexpr = b_o.shape[1]
     rows: gl.constexpr = gl.SliceLayout(1, b_o.type.layout)
     b_z = gl.convert_layout(gl.sum(b_z, 1), rows, assert_trivial=True)
@@ -204,16 +210,20 @@ def write(m_empty, b_z, b_s, b_o, out, beta, marks, numbers, i_bh, row, LQ, KIND
     if KIND != 0:
         b_s = gl.where(m_empty, 0.0, gl.convert_layout(gl.sum(b_s, 1), rows, assert_trivial=True))
         b_h = 0.6931471805599453 * (gl.log2(b_z) - b_s / b_z)
-        b_beta, _ = beta_and_slope(gl.where(b_h < 0, 0.0, b_h), numbers, KIND, COUNT)  # rounding; a NaN stays
+        b_h = gl.where(b_h < 0, 0.0, b_h)  # rounding; a NaN stays
+        numbers, s_numbers, H = policy
+        o_i = o_m + (LK - LQ)
+        b_n = count_causal(o_i, LK, right, HAS_RIGHT)
+        b_beta, _ = beta_and_slope(b_h, b_n, o_i.to(gl.float32), numbers + i_bh % H * s_numbers, KIND, COUNT)
         b_beta = gl.where(m_empty, 1.0, b_beta)
         gl.store(beta + i_row + o_m, b_beta, mask=m_m)
         gl.store(marks + i_bh * gl.cdiv(LQ, 64) + row // 64 + o_m * 0, SHARPENED, mask=m_m & (b_beta != 1))
 
 
-@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "few"])
+@gluon.jit(do_not_specialize=NOT_SPECIALISED)
 def single_pass_kernel(
-    q_tiles, k_tiles, v_tiles, out, beta, marks, numbers, counts, few, listed, counter,
-    scale_log2, H, heads, together, LQ, LK, right,
+    q_tiles, k_tiles, v_tiles, out, beta, marks, numbers, counts, listed, counter,
+    few, scale_log2, s_numbers, H, heads, together, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
     COUNT: gl.constexpr, PATHS: gl.constexpr,
 ):  # fmt: skip
@@ -237,6 +247,7 @@ def single_pass_kernel(
         mbarrier.init(v_ready.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=3)
     sizes = (heads, LQ, LK, right)
+    policy = (numbers, s_numbers, H)
     tiles = gl.cdiv(LQ, 192)
     total = heads * tiles
     is_listed = total < 0
@@ -252,11 +263,11 @@ def single_pass_kernel(
         (load, (q_tiles, k_tiles, v_tiles, b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue,
                 sizes, H, GROUPS, HAS_RIGHT)),
         (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks,
-                   numbers, sizes, scale_log2, 0, HAS_RIGHT, KIND, COUNT)),
+                   policy, sizes, scale_log2, 0, HAS_RIGHT, KIND, COUNT)),
         (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks,
-                   numbers, sizes, scale_log2, 1, HAS_RIGHT, KIND, COUNT)),
+                   policy, sizes, scale_log2, 1, HAS_RIGHT, KIND, COUNT)),
         (consume, (b_q, b_k, b_v, q_ready, q_empty, k_ready, k_empty, v_ready, v_empty, queue, out, beta, marks,
-                   numbers, sizes, scale_log2, 2, HAS_RIGHT, KIND, COUNT)),
+                   policy, sizes, scale_log2, 2, HAS_RIGHT, KIND, COUNT)),
     ], [4, 4, 4], [160, 160, 160])  # fmt: skip
 
 
@@ -264,7 +275,7 @@ class Judged(NamedTuple):
     """The policy by which a pass judges its rows, and a number for each tile of 64 queries: SHARPENED, where one is."""
 
     kind: int
-    numbers: tuple[float, ...]
+    numbers: Tensor
     marks: Tensor
 
 
@@ -281,12 +292,17 @@ def launch_single_pass(
     """
     batch, heads, length, width = query.shape
     counter = new_counter(query.device) if counter is None else counter
-    kind, numbers, marks = judged or (0, (0.0,), counter)
+    kind, numbers, marks = judged or (0, counter[None], counter)
     counts, few, _ = forecast or (counter, 0, False)
-    single_pass_kernel[(programs(query, whole(query, CONSUMERS * ROWS)),)](
-        describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, beta, marks, numbers,
-        counts, few, counter if listed is None else listed, counter,
-        log2_scale(scale), heads, batch * heads, heads_together(query, key, value), length, key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=len(numbers), PATHS=0 if forecast is None else forecast.paths, num_warps=4, maxnreg=128,
+    tensors = (
+        describe(query, ROWS), describe(key, KEYS), describe(value, KEYS), out, beta, marks, numbers, counts,
+        counter if listed is None else listed, counter,
+    )  # fmt: skip
+    launch(
+        single_pass_kernel, (programs(query, whole(query, CONSUMERS * ROWS)), 1, 1), tensors, (),
+        (few, log2_scale(scale), per_head(numbers), heads, batch * heads, heads_together(query, key, value), length,
+         key.shape[2], right or 0),
+        (heads // key.shape[1], width, STAGES[width], right is not None, kind, numbers.shape[1],
+         0 if forecast is None else forecast.paths),
+        aligned=True, num_warps=4, maxnreg=128,
     )  # fmt: skip

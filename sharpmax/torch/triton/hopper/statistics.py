@@ -43,9 +43,13 @@ from sharpmax.torch.triton.hopper.work_queue import (
     tile_of,
     whole,
 )
+from sharpmax.torch.triton.launching import launch
+from sharpmax.torch.triton.policy import per_head
+from sharpmax.torch.triton.row_outputs import RowOutputs
 from sharpmax.torch.triton.tiles import LENGTHS, log2_scale
 
 ROWS, KEYS, CONSUMERS = 64, 128, 4
+NOT_SPECIALISED = [*LENGTHS, "s_numbers", "H", "heads", "together", "tiles", "gap", "shift", "few"]
 STAGES = {64: 8, 128: 3}  # blocks of keys in flight, by width
 MASKED = gl.constexpr(-(2.0**60))
 """What is masked: minus a power of two, whose product with the scale is exact, so that x·scale - m is 0 there."""
@@ -146,9 +150,9 @@ def mask(b_x, j, first, LK, right, HAS_RIGHT: gl.constexpr):
 
 @gluon.jit
 def consume(
-    b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes, scale,
+    b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, policy, sizes, scale,
     CONSUMER: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr, COUNT: gl.constexpr,
-    STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr, SAMPLE: gl.constexpr,
+    WRITTEN: gl.constexpr, SETTLE: gl.constexpr, SAMPLE: gl.constexpr,
 ):  # fmt: skip
     """A consumer: the statistics of 64 queries of every tile."""
     _, LQ, LK, right = sizes
@@ -185,8 +189,8 @@ def consume(
             mbarrier.arrive(empty.index((at + j) % STAGES), count=1)
         at += blocks
         b_m = gl.where(b_m <= masked * scale, -1e18, b_m)  # nothing seen
-        write(b_qn, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m, LQ, KIND, COUNT, STORE, BETA,
-              SHARPENED, SETTLE, SAMPLE)  # fmt: skip
+        write(b_qn, b_m, b_j, b_z, b_s, outputs, settled, counts, policy, i_bh, i_m, sizes, HAS_RIGHT, KIND, COUNT,
+              WRITTEN, SETTLE, SAMPLE)  # fmt: skip
         mbarrier.arrive(q_empty.index(n % 2), count=1)
         n += 1
         mbarrier.wait(q_ready.index(n % 2), (n // 2) & 1)
@@ -194,10 +198,11 @@ def consume(
 
 
 @gluon.jit
-def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m, LQ, KIND: gl.constexpr,
-          COUNT: gl.constexpr, STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
+def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, policy, i_bh, i_m, sizes, HAS_RIGHT: gl.constexpr,
+          KIND: gl.constexpr, COUNT: gl.constexpr, WRITTEN: gl.constexpr, SETTLE: gl.constexpr,
           SAMPLE: gl.constexpr):  # fmt: skip
-    """Merge the threads' states, and write what follows from them."""
+    """Merge the threads' states, and write what follows from them: WRITTEN has a bit for each of the outputs."""
+    _, LQ, LK, right = sizes
     D: gl.constexpr = b_q.shape[1]
     b_top = gl.max(b_m, 1)
     b_d = b_m - b_top[:, None]
@@ -216,20 +221,26 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m,
     i_row = i_bh.to(gl.int64) * LQ
     o_row = i_row + o_m
     entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened = outputs
-    if STORE:
-        b_lse = b_top + b_log
+    b_lse = b_top + b_log
+    if WRITTEN & 1:
         gl.store(entropy + o_row, b_h, mask=m_m)
+    if WRITTEN & 2:
         gl.store(logsumexp + o_row, gl.where(m_empty, float("-inf"), 0.6931471805599453 * b_lse), mask=m_m)
+    if WRITTEN & 4:
         gl.store(log2_sum + o_row, gl.where(m_empty, float("inf"), b_lse), mask=m_m)
+    if WRITTEN & 8:
         gl.store(maximum + o_row, gl.where(m_empty, float("-inf"), 0.6931471805599453 * b_top), mask=m_m)
     if KIND != 0:
-        b_beta, b_slope = beta_and_slope(b_h, numbers, KIND, COUNT)
+        numbers, s_numbers, H = policy
+        o_i = o_m + (LK - LQ)
+        b_n = count_causal(o_i, LK, right, HAS_RIGHT)
+        b_beta, b_slope = beta_and_slope(b_h, b_n, o_i.to(gl.float32), numbers + i_bh % H * s_numbers, KIND, COUNT)
         b_beta = gl.where(m_empty, 1.0, b_beta)
-        if BETA:
+        if WRITTEN & 16:
             gl.store(beta + o_row, b_beta, mask=m_m)
-        if STORE:
+        if WRITTEN & 32:
             gl.store(slope + o_row, gl.where(m_empty, 0.0, b_slope), mask=m_m)
-        if SHARPENED:
+        if WRITTEN & 64:
             tile: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [4, 1], [1, 0])
             o_t = i_m * 64 + gl.arange(0, 64, gl.SliceLayout(1, tile))
             o_d = gl.arange(0, D, gl.SliceLayout(0, tile))
@@ -250,14 +261,19 @@ def write(b_q, b_m, b_j, b_z, b_s, outputs, settled, counts, numbers, i_bh, i_m,
                 gl.atomic_add(counts + 1, gl.max(m_loose.to(gl.int32), 0), sem="relaxed")
 
 
-@gluon.jit(do_not_specialize=[*LENGTHS, "H", "heads", "together", "tiles", "gap", "shift", "few"])
+@gluon.jit
+def count_causal(o_i, LK, right, HAS_RIGHT: gl.constexpr):
+    """Return how many keys the query at each position sees, float32."""
+    b_last = gl.minimum(o_i + right, LK - 1) if HAS_RIGHT else o_i * 0 + (LK - 1)
+    return gl.maximum(b_last + 1, 0).to(gl.float32)
+
+
+@gluon.jit(do_not_specialize=NOT_SPECIALISED)
 def statistics_kernel(
-    q_tiles, k_tiles, entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened, numbers,
-    leaders, marks, tail, counts, few, counter,
-    scale_log2, H, heads, together, tiles, gap, shift, LQ, LK, right,
+    q_tiles, k_tiles, entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened, numbers, leaders, marks, counts,
+    counter, tail, few, scale_log2, s_numbers, H, heads, together, tiles, gap, shift, LQ, LK, right,
     GROUPS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, HAS_RIGHT: gl.constexpr, KIND: gl.constexpr,
-    COUNT: gl.constexpr, STORE: gl.constexpr, BETA: gl.constexpr, SHARPENED: gl.constexpr, SETTLE: gl.constexpr,
-    SAMPLE: gl.constexpr, PATHS: gl.constexpr,
+    COUNT: gl.constexpr, WRITTEN: gl.constexpr, SETTLE: gl.constexpr, SAMPLE: gl.constexpr, PATHS: gl.constexpr,
 ):  # fmt: skip
     """The statistics of the tiles of 256 queries that this program takes."""
     b_q = gl.allocate_shared_memory(q_tiles.dtype, [8, 1, 1, 64, D], q_tiles.layout)
@@ -278,45 +294,54 @@ def statistics_kernel(
         total = gl.where(mark_to_redo(counts, few, PATHS) == (UNSETTLED if SETTLE else 0), total, 0)
     outputs = (entropy, logsumexp, log2_sum, maximum, beta, slope, sharpened)
     settled = (leaders, marks, tail)
+    policy = (numbers, s_numbers, H)
     sizes = (heads, LQ, LK, right)
     queue = (b_tile, counter, total, (together, tiles, gap, shift, 0))
     # ptxas grants registers to partitions other than the first, so the first is the producer.
     gl.warp_specialize([
         (load, (q_tiles, k_tiles, b_q, b_k, q_ready, q_empty, ready, empty, queue, sizes, H, GROUPS, HAS_RIGHT)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
-                   scale_log2, 0, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, SAMPLE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
-                   scale_log2, 1, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, SAMPLE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
-                   scale_log2, 2, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, SAMPLE)),
-        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, numbers, sizes,
-                   scale_log2, 3, HAS_RIGHT, KIND, COUNT, STORE, BETA, SHARPENED, SETTLE, SAMPLE)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, policy, sizes,
+                   scale_log2, 0, HAS_RIGHT, KIND, COUNT, WRITTEN, SETTLE, SAMPLE)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, policy, sizes,
+                   scale_log2, 1, HAS_RIGHT, KIND, COUNT, WRITTEN, SETTLE, SAMPLE)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, policy, sizes,
+                   scale_log2, 2, HAS_RIGHT, KIND, COUNT, WRITTEN, SETTLE, SAMPLE)),
+        (consume, (b_q, b_k, q_ready, q_empty, ready, empty, queue, outputs, settled, counts, policy, sizes,
+                   scale_log2, 3, HAS_RIGHT, KIND, COUNT, WRITTEN, SETTLE, SAMPLE)),
     ], [4, 4, 4, 4], [112, 112, 112, 112])  # fmt: skip
 
 
 def launch_statistics_on_hopper(
-    query: Tensor, key: Tensor, *, scale: float, right: int | None, kind: int, numbers: tuple[float, ...],
-    rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], sharpened: Tensor, settled: Settled | None = None,
-    share: Share | None = None, sample: Tensor | None = None, forecast: Forecast | None = None,
-    counter: Tensor | None = None,
+    query: Tensor, key: Tensor, rows: RowOutputs, *, scale: float, right: int | None, kind: int,
+    numbers: Tensor | None, settled: Settled | None = None, share: Share | None = None, sample: Tensor | None = None,
+    forecast: Forecast | None = None, counter: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Fill `rows` (entropy, logsumexp, log2 Σ 2^x, maximum, beta, slope), beta·q and what settles, of a share of tiles.
+    """Fill `rows`, all contiguous, and what settles, of a share of the tiles.
 
-    With an empty entropy no `rows` are filled, but beta if that is not empty too. What `Forecast` counts is added to
-    `sample`; with `forecast` nothing is filled where another launch serves. `counter` is a zero, of the work queue.
+    What `Forecast` counts is added to `sample`; with `forecast` nothing is filled where another launch serves.
+    `counter` is a zero, of the work queue.
     """
     batch, heads, length, width = query.shape
     counter = new_counter(query.device) if counter is None else counter
     share = share or whole(query, CONSUMERS * ROWS)
     counts, few, _ = forecast or (counter if sample is None else sample, 0, False)
-    statistics_kernel[(programs(query, share),)](
-        describe(query, ROWS), describe(key, KEYS), *rows, sharpened, numbers or (0.0,),
-        *(settled or (counter, counter)), TAIL[query.dtype], counts, few, counter,
-        log2_scale(scale), heads, batch * heads, heads_together(query, key), *share, length, key.shape[2], right or 0,
-        GROUPS=heads // key.shape[1], D=width, STAGES=STAGES[width], HAS_RIGHT=right is not None, KIND=kind,
-        COUNT=max(len(numbers), 1), STORE=rows[0].numel() > 0, BETA=rows[4].numel() > 0,
-        SHARPENED=sharpened.numel() > 0, SETTLE=settled is not None, SAMPLE=sample is not None,
-        PATHS=0 if forecast is None else forecast.paths, num_warps=4, maxnreg=96,
+    outputs = (
+        rows.entropy, rows.logsumexp, rows.log2_sum, rows.maximum, rows.beta, rows.slope, rows.sharpened
+    )  # fmt: skip
+    written = sum(1 << i for i, output in enumerate(outputs) if output is not None)
+    leaders, marks = settled or (counter, counter)
+    tensors = (
+        describe(query, ROWS), describe(key, KEYS), *(counter if output is None else output for output in outputs),
+        counter if numbers is None else numbers, leaders, marks, counts, counter,
+    )  # fmt: skip
+    launch(
+        statistics_kernel, (programs(query, share), 1, 1), tensors, (),
+        (TAIL[query.dtype], few, log2_scale(scale), 0 if numbers is None else per_head(numbers), heads, batch * heads,
+         heads_together(query, key), *share, length, key.shape[2], right or 0),
+        (heads // key.shape[1], width, STAGES[width], right is not None, kind,
+         1 if numbers is None else numbers.shape[1], written, settled is not None, sample is not None,
+         0 if forecast is None else forecast.paths),
+        aligned=True, num_warps=4, maxnreg=96,
     )  # fmt: skip
 
 

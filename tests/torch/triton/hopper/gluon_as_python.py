@@ -165,7 +165,7 @@ def _language(program, programs):
         sum=lambda x, axis: x.sum(axis), maximum=_either(torch.fmax), minimum=_either(torch.fmin),  # past a NaN
         where=lambda m, a, b: torch.where(block(m), a, b),
         load=lambda pointer, mask=None, other=None: pointer.load(mask, other),
-        exp2=torch.exp2, log2=torch.log2,
+        exp2=torch.exp2, log2=torch.log2, floor=torch.floor,
         store=lambda pointer, value, mask=None: pointer.store(value, mask), atomic_add=_atomic_add,
     )  # fmt: skip
 
@@ -185,12 +185,13 @@ class Launched:
         self.kernel = kernel
 
     def __getitem__(self, grid):
-        (programs,) = grid
+        programs, *_ = grid
 
-        def launch(*arguments, num_warps, maxnreg, **constants):
-            arguments = [_argument(a) for a in arguments]
+        def launch(*arguments, num_warps, maxnreg):
+            of = zip(arguments, self.kernel.params, strict=True)
+            arguments = [a if parameter.is_constexpr else _argument(a) for a, parameter in of]
             for program in range(programs):
-                as_python(self.kernel, program, programs)(*arguments, **constants)
+                as_python(self.kernel, program, programs)(*arguments)
 
         return launch
 

@@ -16,13 +16,13 @@ if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 from sharpmax.torch import dispatch
-from sharpmax.torch.policy_kinds import kernel_policy
+from sharpmax.torch.policy_kinds import READS_ENTROPY, kernel_kind, kernel_policy
 from sharpmax.torch.triton import inference
 from sharpmax.torch.triton.hopper import attention as hopper_attention
 from sharpmax.torch.triton.hopper import speculation, work_queue
 from tests.attention_cases import CASES
 from tests.torch.budgets import assert_within_budget, naive_attention
-from tests.torch.test_contract import judge_values, tensors
+from tests.torch.test_contract import DEVICE, judge_values, tensors
 from tests.torch.triton.hopper import gluon_as_python
 
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
@@ -158,7 +158,8 @@ def test_a_large_call_samples_its_rows_but_keeps_no_leaders(monkeypatch):
 ON_THE_PATHS = [
     replace(case, queries=7 * case.queries, keys=7 * case.keys, width=64, value_width=64)
     for case in CASES
-    if kernel_policy(case.policy) and not any((case.mask, case.bias, case.window, case.softcap, case.sinks))
+    if kernel_kind(case.policy) in READS_ENTROPY
+    and not any((case.mask, case.bias, case.window, case.softcap, case.sinks))
 ]
 GUESSES = {"leaders": (2, 0), "one pass": (1, math.inf), "two passes": (-1, 0)}  # FEW and WORTH_LEADERS
 
@@ -172,7 +173,8 @@ def test_contract_of_every_path(path, case, monkeypatch):
     few, worth_leaders = GUESSES[path]
     monkeypatch.setattr(hopper_attention, "FEW", few)
     monkeypatch.setattr(dispatch, "WORTH_LEADERS", worth_leaders)
-    policy, arrays = kernel_policy(case.policy), tensors(case, torch.float16)
+    monkeypatch.setattr(dispatch, "LOG_LINEAR", None)  # it too
+    policy, arrays = kernel_policy(case.policy, torch.device(DEVICE)), tensors(case, torch.float16)
     query, key, value = (arrays[name].detach() for name in ("query", "key", "value"))
     got = inference.attend_sharpened(
         query, key, value, scale=case.scale or 64**-0.5, right=0 if case.is_causal else None, kind=policy.kind,
@@ -187,10 +189,9 @@ def test_contract_of_every_path(path, case, monkeypatch):
 def test_more_keys_than_queries(queries, monkeypatch):
     """A stretch of a long prompt, which PyTorch's causal kernels would align with the first key."""
     taken = follow_everything(monkeypatch)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    q, k, v = (x.to(device, torch.float16) for x in matched(450, 64, matches=0))
+    q, k, v = (x.to(DEVICE, torch.float16) for x in matched(450, 64, matches=0))
     q, choice = q[:, :, -queries:], "hybrid" if queries == 450 else "triton"
-    if device == "cuda":
+    if DEVICE == "cuda":
         assert which_implementation(q, k, v, is_causal=True).implementation == choice
     got = attention(q, k, v, is_causal=True, implementation=choice)
     assert taken == ["two passes, 0 tiles again"]
@@ -201,15 +202,14 @@ def test_more_keys_than_queries(queries, monkeypatch):
 @pytest.mark.parametrize(("needy", "loose", "marks"), [(3, 3, set()), (0, 3, {2}), (3, 0, {1}), (0, 0, {1})])
 def test_marked_tiles_are_listed_once(needy, loose, marks, paths):
     """More than one program lists; which mark counts is the path's."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     heads, length, together = 5, 192 * 300 + 10, 2
     place_of = gluon_as_python.as_python(work_queue.place_of)
     generator = torch.Generator().manual_seed(0)
     marked = torch.randint(0, 30, (heads, -(-length // 64)), generator=generator)  # 0, 1 and 2 are met, most are not
-    query, listed = torch.empty(1, heads, length, 1, device=device), torch.full((heads * 301,), -1, device=device)
-    counts = torch.tensor([needy, loose, 0, 0], dtype=torch.int32, device=device)
+    query, listed = torch.empty(1, heads, length, 1, device=DEVICE), torch.full((heads * 301,), -1, device=DEVICE)
+    counts = torch.tensor([needy, loose, 0, 0], dtype=torch.int32, device=DEVICE)
     listed, forecast = listed.int(), speculation.Forecast(counts, 2, paths == 2)
-    speculation.launch_list(query, marked.int().to(device), listed, forecast, together=together)
+    speculation.launch_list(query, marked.int().to(DEVICE), listed, forecast, together=together)
     if paths == 1:
         marks = {2} if needy == 0 else set()
     wanted = []

@@ -18,10 +18,13 @@ from sharpmax.torch.triton.hopper import attention as hopper_attention
 from sharpmax.torch.triton.hopper import single_pass as once
 from sharpmax.torch.triton.hopper import statistics as hopper
 from sharpmax.torch.triton.hopper import work_queue
+from sharpmax.torch.triton.row_outputs import new_row_outputs
 from tests.torch.triton.hopper import gluon_as_python, machine_code
 from tests.torch.triton.without_interpreter import printed_by
 
-POLICY = kernel_policy(PAPER)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+POLICY = kernel_policy(PAPER, torch.device(DEVICE))
+ALL = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
 
 
@@ -57,7 +60,6 @@ def inputs(batch, heads, key_heads, length, keys, width, spread=3.0):
     return (spread * q).to(torch.bfloat16), k.to(torch.bfloat16)
 
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES = [
     ((1, 2, 1, 600, 600, 64), 0),  # two heads on one of keys
     ((2, 1, 1, 70, 600, 128), 0),
@@ -82,14 +84,14 @@ SHAPES = pytest.mark.parametrize(
 @pytest.mark.usefixtures("on_hopper")
 def test_statistics_equal_the_reference(shape, right):
     q, k = (x.to(DEVICE) for x in inputs(*shape))
-    rows = entropy, logsumexp, log2_sum, maximum, beta, _ = [
-        torch.full(q.shape[:3], torch.nan, device=DEVICE) for _ in range(6)
-    ]
-    sharpened = torch.full_like(q, torch.nan)
+    rows = new_row_outputs(q, *ALL, sharpened=torch.full_like(q, torch.nan))
+    for memory in rows:
+        if memory is not None:
+            memory.fill_(torch.nan)
     hopper.launch_statistics_on_hopper(
-        q, k, scale=q.shape[3] ** -0.5, right=right, kind=POLICY.kind, numbers=POLICY.numbers, rows=tuple(rows),
-        sharpened=sharpened,
-    )  # fmt: skip
+        q, k, rows, scale=q.shape[3] ** -0.5, right=right, kind=POLICY.kind, numbers=POLICY.numbers
+    )
+    entropy, logsumexp, log2_sum, maximum, _, beta, _, sharpened = rows
     wide = [x.double() for x in (q, k, k)]
     _, exact = reference_attention(*wide, policy=PAPER, is_causal=right == 0, return_stats=True)
     for name, got in (("entropy", entropy), ("logsumexp", logsumexp), ("maximum", maximum)):
@@ -113,11 +115,11 @@ def test_a_nan_poisons_its_own_row_alone():
     """Of either kernel; and the row is not settled, whatever key leads."""
     q, k = inputs(1, 1, 1, 256, 256, 64)
     q[0, 0, 70, 0] = torch.nan
-    rows = tuple(torch.zeros(q.shape[:3]) for _ in range(6))
+    rows = new_row_outputs(q, *ALL)
     leaders, marks = (torch.zeros(n, dtype=torch.int32) for n in (256, 4))
     hopper.launch_statistics_on_hopper(
-        50 * q, k, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers, rows=rows,
-        sharpened=torch.empty_like(q), settled=hopper.Settled(leaders, marks),
+        50 * q, k, rows, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers,
+        settled=hopper.Settled(leaders, marks),
     )  # fmt: skip
     out, beta, judged = judging(q)
     once.launch_single_pass(q, k, k, out, beta, scale=0.125, right=0, judged=judged)
