@@ -8,10 +8,11 @@ without repetition. (Zoology, Arora et al., arXiv 2312.04927, with longer keys.)
 """
 
 from sharpmax.extras import extra
-from sharpmax.tasks.sized import Batch, Task, check_sizes, draw_sizes, joined
+from sharpmax.tasks.sized import Batch, Task, check_sizes, distinct, draw_sizes, joined
 
 with extra("torch"):
     import torch
+    from torch import Tensor
 
 SYMBOLS, VALUES = 128, 128  # of a key's tokens, and of a value's
 MARK = SYMBOLS + VALUES
@@ -40,18 +41,18 @@ class Recall(Task):
         """Draw pairs without a repeated key, and ask for different ones."""
         check_sizes(sizes, self.questions, SYMBOLS**2, "pairs")
         device, most = generator.device, sizes[1]
-        # The largest of random numbers, one for each key that there is: no key twice.
-        order = torch.rand((batch, SYMBOLS**2), generator=generator, device=device).topk(most).indices
-        keys = torch.stack((order // SYMBOLS, order % SYMBOLS), dim=2)
+        number = distinct(batch, most, SYMBOLS**2, generator)
+        keys = torch.stack((number // SYMBOLS, number % SYMBOLS), dim=2)
         values = SYMBOLS + torch.randint(VALUES, (batch, most, 2), generator=generator, device=device)
         stored = torch.cat((keys, values), dim=2)
         size = draw_sizes(batch, sizes, generator)
-        lot = torch.rand((batch, most), generator=generator, device=device)
-        there = torch.arange(most, device=device) < size[:, None]
-        asked = lot.where(there, -1.0).topk(self.questions).indices
+        asked = distinct(batch, self.questions, most, generator, below=size)
         again = stored.gather(1, asked[:, :, None].expand(batch, self.questions, TOKENS))
         mark = torch.full((batch, 1), MARK, device=device)
         tokens = joined(stored.flatten(1), TOKENS * size, torch.cat((mark, again.flatten(1)), dim=1))
-        # The second token of a key predicts the first of its value, and that the second.
-        starts = TOKENS * (size[:, None] + torch.arange(self.questions, device=device)) + 1
-        return Batch(tokens, starts[:, :, None] + torch.tensor((1, 2), device=device))
+        return Batch(tokens, self.places(size))
+
+    def places(self, size: Tensor) -> Tensor:
+        """Return where the values are predicted: by the second token of a key, and by the first of its value."""
+        starts = TOKENS * (size[:, None] + torch.arange(self.questions, device=size.device)) + 1
+        return starts[:, :, None] + torch.tensor((1, 2), device=size.device)

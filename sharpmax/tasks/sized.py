@@ -71,6 +71,18 @@ def draw_sizes(batch: int, sizes: tuple[int, int], generator: "torch.Generator")
     return torch.randint(sizes[0], sizes[1] + 1, (batch,), generator=generator, device=generator.device)
 
 
+def distinct(batch: int, count: int, limit: int, generator: "torch.Generator", below: Tensor | None = None) -> Tensor:
+    """Return `count` different numbers for each sequence, (batch, count), in random order.
+
+    Below `limit`, or below each sequence's own bound (batch,); numbers beyond that bound come last.
+    """
+    # The largest of random keys, one for each number that there is: no number twice.
+    keys = torch.rand((batch, limit), generator=generator, device=generator.device)
+    if below is not None:
+        keys = keys.where(torch.arange(limit, device=keys.device) < below[:, None], -1.0)
+    return keys.topk(count).indices
+
+
 def check_sizes(sizes: tuple[int, int], least: int, most: int, items: str) -> None:
     """Raise ValueError unless the sizes are in order and can be drawn."""
     low, high = sizes
