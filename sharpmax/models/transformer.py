@@ -105,7 +105,7 @@ class Transformer:
         params |= {"norm": torch.ones(d), "unembedding": normal(d, self.vocabulary, std=d**-0.5)}
         # After all draws, so that every mechanism begins with the same weights.
         for layer in range(self.layers):
-            starts = self.mechanism.starts(self.heads, layer)
+            starts = self.mechanism.starts(self.heads, self.width // self.heads, layer)
             params |= {f"layers.{layer}.mechanism.{name}": start for name, start in starts.items()}
         return params
 
@@ -117,7 +117,9 @@ class Transformer:
     def slopes(self) -> Tensor:
         """ALiBi's slope of each head, on the CPU: 1/4, 1/16, … for four heads, 0 for heads without positions."""
         biased = {"half": self.heads // 2, "alibi": self.heads, "none": 0}[self.positions]
-        return torch.tensor([0.0] * (self.heads - biased) + [2.0 ** (-8 * (i + 1) / biased) for i in range(biased)])
+        # Whole powers of two, so that half precision holds a slope times a position exactly.
+        powers = [-round(8 * (i + 1) / biased) for i in range(biased)]
+        return torch.tensor([0.0] * (self.heads - biased) + [2.0**power for power in powers])
 
     def __call__(
         self,
@@ -145,7 +147,7 @@ class Transformer:
         ids = tokens + self.vocabulary * torch.arange(seeds, device=tokens.device)[:, None, None]
         x = functional.embedding(ids, params["embedding"].flatten(0, 1))
         # In the last layer only those places matter that are asked for; in streaming they stand at the end.
-        first = int(at.min()) if at is not None and streaming else 0
+        first = 0 if at is None or not streaming or self.mechanism.needs_every_query else int(at.min())
         for layer in range(self.layers):
             of = f"layers.{layer}."
             weights = {name.removeprefix(of): w for name, w in params.items() if name.startswith(of)}
@@ -186,7 +188,7 @@ class Transformer:
 
     def _entropy(self, q: Tensor, k: Tensor, slopes: Tensor, learned: Params) -> Tensor:
         """Return the entropy in nats of each row's weights, as shares of their sum."""
-        weights = self.mechanism.weigh(self.mechanism.logits(q, k, slopes), learned).clamp(min=0)
+        weights = self.mechanism.weights(q, k, slopes, learned).clamp(min=0)
         shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
         entropy: Tensor = torch.special.entr(shares).sum(-1)
         return entropy

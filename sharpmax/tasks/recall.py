@@ -7,6 +7,8 @@ A key and a value are two tokens each, so the answer needs two tokens of one key
 without repetition. (Zoology, Arora et al., arXiv 2312.04927, with longer keys.)
 """
 
+from typing import ClassVar
+
 from sharpmax.extras import extra
 from sharpmax.tasks.sized import Batch, Task, check_sizes, distinct, draw_sizes, joined
 
@@ -26,7 +28,7 @@ class Recall(Task):
     vocabulary = SYMBOLS + VALUES + 1
     questions = 4
     trained = (4, 14)
-    asked = (14, 64, 256, 1024, 2048, 4096)
+    asked: ClassVar[tuple[int, ...]] = (14, 64, 256, 1024, 2048, 4096)
     sharpness = "helps: of all pairs, one matters"
 
     def length_of(self, size: int) -> int:

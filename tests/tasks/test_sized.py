@@ -87,7 +87,7 @@ def test_answers_are_those_of_an_independent_solver(name, mixed):
     batch = drawn(task, sizes)
     assert batch.tokens.shape == (12, task.length_of(most))
     assert batch.at.shape[1] == task.questions
-    assert 0 <= batch.tokens.min()
+    assert batch.tokens.min() >= 0
     assert batch.tokens.max() < task.vocabulary
     seen = set()
     for tokens, at, answers in zip(batch.tokens.tolist(), batch.at.tolist(), batch.answers.tolist(), strict=True):
@@ -120,7 +120,7 @@ def test_a_seed_gives_the_same_sequences_and_another_one_others(name):
 @pytest.mark.parametrize("name", TASKS)
 def test_sizes_that_cannot_be_drawn_are_refused(name):
     task = TASKS[name]
-    with pytest.raises(ValueError, match="expected from .* got 1$"):
+    with pytest.raises(ValueError, match=r"expected from .* got 1$"):
         drawn(task, (1, 1))
     with pytest.raises(ValueError, match="got 20 to 10"):
         drawn(task, (20, 10))

@@ -3,9 +3,23 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
 from sharpmax.core.policies import PAPER, LengthScaled, LogLinear
 from sharpmax.experiments.compare.rules import NewtonTarget, line, rising
-from sharpmax.models.mechanisms import LearnedLogLinear, LearnedSSMax, Mechanism, Sharpened
+from sharpmax.models.mechanisms import (
+    AdaptiveEntmax,
+    Differential,
+    Entmax,
+    Hierarchical,
+    LearnedLogLinear,
+    LearnedSSMax,
+    Linear,
+    Mechanism,
+    Normalised,
+    Selective,
+    Sharpened,
+    TopK,
+)
 
 SOFTMAX = "softmax"
 
@@ -41,6 +55,18 @@ ARMS = {
     "ssmax": Arm("SSMax with an offset, learned", LearnedSSMax()),
     "log-linear": Arm("LogLinear, learned", LearnedLogLinear()),
     "log-linear-rising": Arm("LogLinear, learned, slopes held above 0", LearnedLogLinear(rising=True)),
+    "query-ssmax": Arm("softmax, a scale that reads query and length", AdaptiveEntmax(1.0)),
+    "entmax": Arm("entmax 1.5", Entmax(1.5)),
+    "asentmax": Arm("ASEntmax: entmax 1.5, a scale that reads query and length", AdaptiveEntmax(1.5)),
+    "sparsemax": Arm("sparsemax", Entmax(2.0)),
+    "sigmoid": Arm("sigmoid", Normalised(Sigmoid())),
+    "stick-breaking": Arm("stick-breaking", Normalised(StickBreaking())),
+    "off-by-one": Arm("softmax off by one", Normalised(OffByOne())),
+    "linear": Arm("linear attention", Linear()),
+    "differential": Arm("differential attention", Differential()),
+    "selective": Arm("selective attention", Selective()),
+    "top-k": Arm("the best 8 keys", TopK(8)),
+    "hierarchical": Arm("blocks of 16, then items", Hierarchical(16)),
 }
 """Every arm by name."""
 

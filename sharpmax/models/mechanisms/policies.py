@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sharpmax.core.policies import Constant, LengthScaled, LogLinear, Policy
 from sharpmax.core.softmax import sharpened_rows
 from sharpmax.extras import extra
-from sharpmax.models.mechanisms.base import Learned, Mechanism
+from sharpmax.models.mechanisms.base import Learned, Mechanism, widened
 from sharpmax.torch import attention
 
 with extra("torch"):
@@ -41,7 +41,7 @@ class Softmax(Mechanism):
         seeds, batch, heads, queries, width = q.shape
         # Sequences of all seeds form one batch, so what a seed has learned is repeated for each of its sequences.
         policy = self.policy_of({name: value.repeat_interleave(batch, dim=0) for name, value in learned.items()})
-        scaled = q.to(torch.promote_types(q.dtype, torch.float32)) * width**-0.5
+        scaled = widened(q) * width**-0.5
         parts = (part.flatten(0, 1).to(dtype) for part in _with_positions(scaled, k, v, slopes, dtype))
         out: Tensor = attention(*parts, policy=policy, is_causal=True, scale=1.0)[..., :width]
         return out.to(v.dtype).view(seeds, batch, heads, queries, width)
@@ -88,7 +88,7 @@ class Sharpened(Softmax):
 class LearnedSSMax(Softmax):
     """beta = s·log n + b, both learned per head; arXiv 2501.19399 with an offset. It begins at s = 0, b = 1."""
 
-    def starts(self, heads: int, layer: int) -> dict[str, Tensor]:
+    def starts(self, heads: int, width: int, layer: int) -> dict[str, Tensor]:
         """Return the numbers of plain softmax."""
         return {"s": torch.zeros(heads, 1), "b": torch.ones(heads, 1)}
 
@@ -104,7 +104,7 @@ class LearnedLogLinear(Softmax):
     rising: bool = False
     n0: float = 64.0
 
-    def starts(self, heads: int, layer: int) -> dict[str, Tensor]:
+    def starts(self, heads: int, width: int, layer: int) -> dict[str, Tensor]:
         """Return numbers at which beta is 1, or nearly so where slopes are held above 0: 0.05 per nat."""
         slope = -2.97 if self.rising else 0.0  # softplus(-2.97) = 0.05
         return {"a": torch.zeros(heads, 1), "b": torch.full((heads, 1), slope), "c": torch.full((heads, 1), slope)}

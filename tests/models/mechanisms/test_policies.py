@@ -17,7 +17,7 @@ def tensors(queries=9, keys=9, dtype=torch.float64):
 
 
 def learned_by(mechanism, dtype=torch.float64):
-    starts = mechanism.starts(4, 0)
+    starts = mechanism.starts(4, 8, 0)
     generator = torch.Generator().manual_seed(1)
     return {n: s + 0.1 * torch.rand(2, *s.shape, generator=generator, dtype=dtype) for n, s in starts.items()}
 
@@ -42,7 +42,7 @@ def test_half_precision_holds_positions_exactly():
 
 def test_distance_counts_as_alibi_has_it():
     q, k, _ = (t.zero_() for t in tensors(2, 4))
-    rows = base.Mechanism.logits(Sharpened(), q, k, SLOPES.double())
+    rows = Sharpened().logits(q, k, SLOPES.double(), {})
     assert rows[0, 0, 2].tolist() == [[-0.5, -0.25, 0.0, -torch.inf], [-0.75, -0.5, -0.25, 0.0]]
 
 
