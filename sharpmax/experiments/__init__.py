@@ -77,11 +77,22 @@ EXPERIMENTS = (
             "--arms": {
                 "nargs": "+",
                 "metavar": "ARM",
-                "help": "of softmax, paper, rising, paper-inference (default: all)",
+                "help": "of sharpmax.experiments.compare.arms (default: softmax, paper, rising, paper-inference)",
             },
+            "--full": {"action": "store_true", "help": "the whole run (default): five seeds, 5000 steps, a GPU"},
             "--seeds": {"type": int, "metavar": "N", "help": "models per arm (default: 5; quick: 2)"},
             "--steps": {"type": int, "metavar": "N", "help": "training steps (default: 5000; quick: 40)"},
             "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+            "--precision": {
+                "choices": ("float32", "tf32", "bf16"),
+                "help": "products in training (default: bf16 on a GPU, float32 on a CPU)",
+            },
+            "--compile": {
+                "dest": "compiled",
+                "action": "store_true",
+                "help": "compile a layer (default on a GPU)",
+            },
+            "--no-compile": {"dest": "compiled", "action": "store_false", "help": "do not compile"},
         },
         by_default=False,
     ),

@@ -1,56 +1,89 @@
-"""A small causal Transformer whose attention is any policy's, several seeds of it side by side in one program.
+"""A small causal Transformer with any mechanism in its attention, several seeds of it side by side in one program.
 
     x -> x + attention(norm(x)) -> x + mlp(norm(x))         pre-norm, GELU, four times as wide inside
 
 Half of the heads know no positions; the other half prefer near keys by ALiBi (Press et al., arXiv 2108.12409): a slope
-m per head, `logit - m·(i - j)`. Softmax does not see what is the same for a whole row, so `+ m·j` is as good, and that
-is one more feature of the key: no matrix of length × length is ever made, at any length.
+m per head, `logit - m·(i - j)`.
 
-Every weight has a leading axis of seeds. Seeds share nothing but the launches of the kernels.
+All parameters of a seed are one row of a matrix (seeds, parameters), of which every weight is a view. So an optimiser
+step is one elementwise pass. Seeds share nothing but the launches of the kernels.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import prod
+from typing import Any, NamedTuple
 
-from sharpmax.core.policies import Policy
 from sharpmax.extras import extra
-from sharpmax.torch import attention
+from sharpmax.models.mechanisms import Mechanism, Sharpened
 
 with extra("torch"):
     import torch
     from torch import Tensor
     from torch.nn import functional
 
-Params = dict[str, Tensor]
-POSITION_FEATURES = 8  # the feature of position, and zeros: fast kernels want widths that are multiples of 8
+Params = Mapping[str, Tensor]
+WATCHED = 16  # the last queries of a sequence, whose weights an observer is told of
+POSITIONS = ("half", "alibi", "none")
+
+
+class Precision(NamedTuple):
+    """What products are multiplied in. Weights, sums, norms and softmax are always float32."""
+
+    products: torch.dtype
+    """Of activations with weights."""
+    streamed: torch.dtype
+    """Of queries with keys, and of weights with values, in streaming attention; dense attention is float32."""
+    float32: str
+    """How float32 is multiplied: "highest", or "high" for TF32 where there is a GPU."""
+
+
+PRECISIONS = {
+    "float32": Precision(torch.float32, torch.float32, "highest"),
+    "tf32": Precision(torch.float32, torch.float16, "high"),  # both have 10 bits
+    "bf16": Precision(torch.bfloat16, torch.float16, "high"),
+}
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """The shape of the model. Parameters are a dictionary of tensors, made by `init` and given to every call."""
+    """The shape of the model and its mechanism. Parameters are made by `init` and given to every call.
+
+    Attributes:
+        positions: "half" of the heads with ALiBi, "alibi" in all, or "none".
+    """
 
     vocabulary: int
     layers: int = 4
     width: int = 256
     heads: int = 8
+    positions: str = "half"
+    mechanism: Mechanism = field(default_factory=Sharpened)
 
     def __post_init__(self) -> None:
         if self.width % self.heads or self.heads % 2:
             raise ValueError(f"expected an even number of heads that divides the width, got {self.heads}, {self.width}")
+        if self.positions not in POSITIONS:
+            raise ValueError(f"expected positions among {', '.join(POSITIONS)}, got {self.positions!r}")
 
     @property
     def parameters(self) -> int:
         """How many numbers one seed learns."""
-        return sum(tensor[0].numel() for tensor in self.init([0]).values())
+        return sum(prod(shape) for shape in self._shapes.values())
 
-    def init(self, seeds: list[int], device: Any = "cpu") -> Params:
-        """Return parameters (seeds, …): each seed's are its own draw, whichever others stand beside it."""
-        drawn = [self._one_seed(seed) for seed in seeds]
-        return {name: torch.stack([one[name] for one in drawn]).to(device) for name in drawn[0]}
+    def init(self, seeds: list[int], device: Any = "cpu") -> Tensor:
+        """Return parameters (seeds, parameters): each seed's are its own draw, whichever others stand beside it."""
+        rows = [torch.cat([tensor.flatten() for tensor in self._one_seed(seed).values()]) for seed in seeds]
+        return torch.stack(rows).to(device)
 
-    def _one_seed(self, seed: int) -> Params:
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return views (seeds, …) of the parameters by name."""
+        parts = torch.split(flat, [prod(shape) for shape in self._shapes.values()], dim=1)
+        return {name: part.view(-1, *shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+
+    def _one_seed(self, seed: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
         d = self.width
 
@@ -69,97 +102,121 @@ class Transformer:
                 f"{of}mlp.up": normal(d, 4 * d, std=d**-0.5),
                 f"{of}mlp.down": normal(4 * d, d, std=(2 * self.layers * 4 * d) ** -0.5),
             }
-        return params | {"norm": torch.ones(d), "unembedding": normal(d, self.vocabulary, std=d**-0.5)}
+        params |= {"norm": torch.ones(d), "unembedding": normal(d, self.vocabulary, std=d**-0.5)}
+        # After all draws, so that every mechanism begins with the same weights.
+        for layer in range(self.layers):
+            starts = self.mechanism.starts(self.heads, self.width // self.heads, layer)
+            params |= {f"layers.{layer}.mechanism.{name}": start for name, start in starts.items()}
+        return params
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self._one_seed(0).items()}
+
+    @cached_property
+    def slopes(self) -> Tensor:
+        """ALiBi's slope of each head, on the CPU: 1/4, 1/16, … for four heads, 0 for heads without positions."""
+        biased = {"half": self.heads // 2, "alibi": self.heads, "none": 0}[self.positions]
+        # Whole powers of two, so that half precision holds a slope times a position exactly.
+        powers = [-round(8 * (i + 1) / biased) for i in range(biased)]
+        return torch.tensor([0.0] * (self.heads - biased) + [2.0**power for power in powers])
 
     def __call__(
         self,
-        params: Mapping[str, Tensor],
+        params: Params,
         tokens: Tensor,
-        policy: Callable[[int], Policy],
         *,
         at: Tensor | None = None,
-        implementation: str | None = None,
-        observer: Callable[[int, Any], None] | None = None,
+        precision: Precision = PRECISIONS["float32"],
+        block: Callable[..., Tensor] | None = None,
+        streaming: bool = True,
+        observer: Callable[[int, Tensor], None] | None = None,
     ) -> Tensor:
         """Return logits (seeds, batch, length, vocabulary) of tokens (seeds, batch, length).
 
         Args:
-            policy: of a layer, by its index.
-            at: the places (n,) to return logits of; all unless given.
-            observer: gets a layer's index and its row statistics (seeds·batch, heads, length).
+            params: by name, as `named` returns them.
+            at: the places (seeds, batch, …) to return logits of, (seeds, batch, …, vocabulary); all unless given.
+            block: `self.block`, compiled; itself unless given.
+            streaming: whether attention goes in blocks, without a gradient, or by all weights at once.
+            observer: gets a layer's index and the entropy of its weights, (seeds, batch, heads, last queries).
         """
-        seeds, batch, length = tokens.shape
-        of_seed = torch.arange(seeds, device=tokens.device)[:, None]
-        x = params["embedding"][of_seed, tokens.flatten(1)]
+        block = block or self.block
+        slopes = self.slopes.to(tokens.device, non_blocking=True)
+        seeds, _, length = tokens.shape
+        ids = tokens + self.vocabulary * torch.arange(seeds, device=tokens.device)[:, None, None]
+        x = functional.embedding(ids, params["embedding"].flatten(0, 1))
+        # In the last layer only those places matter that are asked for; in streaming they stand at the end.
+        first = 0 if at is None or not streaming or self.mechanism.needs_every_query else int(at.min())
         for layer in range(self.layers):
             of = f"layers.{layer}."
             weights = {name.removeprefix(of): w for name, w in params.items() if name.startswith(of)}
-            x = x + self._attend(weights, x, (seeds, batch, length), layer, policy(layer), implementation, observer)
-            inner = functional.gelu(_norm(x, weights["mlp.norm"]) @ weights["mlp.up"])
-            x = x + inner @ weights["mlp.down"]
-        x = _norm(x, params["norm"]).view(seeds, batch, length, self.width)
+            watch = None if observer is None else partial(observer, layer)
+            queries = length - first if layer == self.layers - 1 else length
+            x = block(weights, x, slopes, queries, precision, streaming, watch)
         if at is not None:
-            x = x[:, :, at]
-        logits: Tensor = x.flatten(1, 2) @ params["unembedding"]
-        return logits.view(seeds, batch, -1, self.vocabulary)
+            x = x.take_along_dim(at.flatten(2)[..., None] - (length - x.shape[2]), dim=2)
+        logits = _linear(_norm(x, params["norm"]), params["unembedding"], precision)
+        return logits.float().view(*(tokens.shape if at is None else at.shape), self.vocabulary)
 
-    def _attend(
+    def block(
         self,
         weights: Params,
         x: Tensor,
-        shape: tuple[int, int, int],
-        layer: int,
-        policy: Policy,
-        implementation: str | None,
-        observer: Callable[[int, Any], None] | None,
+        slopes: Tensor,
+        queries: int,
+        precision: Precision,
+        streaming: bool,
+        watch: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
-        seeds, batch, length = shape
-        width = self.width // self.heads
-        qkv = _norm(x, weights["attention.norm"]) @ weights["attention.qkv"]
-        q, k, v = qkv.view(seeds * batch, length, 3, self.heads, width).permute(2, 0, 3, 1, 4)
-        scale = width**-0.5
-        q, k = self._with_positions(q, k, scale)
-        asked: dict[str, Any] = {"policy": policy, "is_causal": True, "scale": scale, "implementation": implementation}
-        if observer is None:
-            out = attention(q, k, v, **asked)
+        """Return x (seeds, batch, queries, width) after one layer, of the last `queries` places."""
+        seeds, batch, length, _width = x.shape
+        learned = {n.removeprefix("mechanism."): w for n, w in weights.items() if n.startswith("mechanism.")}
+        qkv = _linear(_norm(x, weights["attention.norm"]), weights["attention.qkv"], precision)
+        q, k, v = qkv.view(seeds, batch, length, 3, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
+        q = q[..., length - queries :, :]
+        if streaming:
+            out = self.mechanism.stream(q, k, v, slopes, learned, precision.streamed)
         else:
-            out, stats = attention(q, k, v, **asked, return_stats=True)
-            observer(layer, stats)
-        out = out.transpose(1, 2).reshape(seeds, batch * length, self.width)
-        product: Tensor = out @ weights["attention.out"]
-        return product
+            out = self.mechanism.attend(q, k, v, slopes, learned)
+        if watch is not None:
+            watch(self._entropy(q[..., -WATCHED:, :], k, slopes, learned))
+        x = x[:, :, length - queries :]
+        x = x + _linear(out.transpose(2, 3).flatten(3), weights["attention.out"], precision)
+        inner = functional.gelu(_linear(_norm(x, weights["mlp.norm"]), weights["mlp.up"], precision))
+        return x + _linear(inner, weights["mlp.down"], precision)
 
-    def _with_positions(self, q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """Return queries and keys with the feature of position: 1/scale in a query, m·j in a key."""
-        rows, heads, length, _ = q.shape
-        half = heads // 2
-        # Slopes 1/4, 1/16, … for four heads, as ALiBi has them; 0 for heads without positions.
-        slopes = torch.tensor([0.0] * (heads - half) + [2.0 ** (-8 * (i + 1) / half) for i in range(half)])
-        places = torch.arange(length, device=q.device, dtype=q.dtype)
-        bias = slopes.to(q)[:, None] * places
-        zeros = q.new_zeros((rows, heads, length, POSITION_FEATURES - 1))
-        of_query = q.new_full((rows, heads, length, 1), 1.0 / scale)
-        of_key = bias[None, :, :, None].expand(rows, heads, length, 1)
-        return torch.cat((q, of_query, zeros), dim=3), torch.cat((k, of_key, zeros), dim=3)
+    def _entropy(self, q: Tensor, k: Tensor, slopes: Tensor, learned: Params) -> Tensor:
+        """Return the entropy in nats of each row's weights, as shares of their sum."""
+        weights = self.mechanism.weights(q, k, slopes, learned).clamp(min=0)
+        shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        entropy: Tensor = torch.special.entr(shares).sum(-1)
+        return entropy
 
 
 def loss_of(logits: Tensor, answers: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats of each seed, (seeds,)."""
-    each = functional.cross_entropy(logits.flatten(0, 2), answers.flatten(), reduction="none")
-    return each.view(answers.shape).mean(dim=(1, 2))
+    """Return the mean cross-entropy in nats of each seed, (seeds,); answers are (seeds, …)."""
+    each = functional.cross_entropy(logits.flatten(0, -2), answers.flatten(), reduction="none")
+    return each.view(len(answers), -1).mean(1)
 
 
 @contextmanager
-def float32_products(precision: str) -> Iterator[None]:
-    """Inside this block PyTorch multiplies float32 matrices in that precision: "highest", or "high" for TF32."""
+def float32_products(how: str) -> Iterator[None]:
+    """Inside this block PyTorch multiplies float32 matrices that way: "highest", or "high" for TF32."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
+    torch.set_float32_matmul_precision(how)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
 
 
+def _linear(x: Tensor, weight: Tensor, precision: Precision) -> Tensor:
+    """Multiply x (seeds, batch, length, a) with each seed's own weight (seeds, a, b)."""
+    product = x.flatten(1, 2).to(precision.products) @ weight.to(precision.products)
+    return product.view(*x.shape[:-1], weight.shape[-1])
+
+
 def _norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Root mean square normalisation, each seed with its own gains."""
-    return functional.rms_norm(x, (x.shape[-1],)) * weight[:, None]
+    """Root mean square normalisation in float32, each seed with its own gains."""
+    return functional.rms_norm(x, (x.shape[-1],)) * weight[:, None, None]

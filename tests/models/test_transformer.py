@@ -1,20 +1,19 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional
 
 from sharpmax import PAPER, Constant
-from sharpmax.models.transformer import Transformer, float32_products, loss_of
+from sharpmax.models.mechanisms import LearnedSSMax, Sharpened
+from sharpmax.models.transformer import PRECISIONS, Transformer, float32_products, loss_of
 
 MODEL = Transformer(11, layers=2, width=32, heads=4)
 
 
-def plain(layer):
-    return Constant(1.0)
-
-
-def run(params, tokens, policy=plain, **options):
+def run(model, seeds, tokens, **options):
     with torch.no_grad():
-        return MODEL(params, tokens, policy, **options)
+        return model(model.named(model.init(seeds)), tokens, **options)
 
 
 def tokens(seeds=1, batch=2, length=12):
@@ -41,40 +40,94 @@ def as_written(params, ids):
     return norm(x, params["norm"][0]) @ params["unembedding"][0]
 
 
-def test_it_computes_what_its_docstring_says():
-    params, ids = MODEL.init([3]), tokens()
-    for sequence, found in zip(ids[0], run(params, ids)[0], strict=True):
-        torch.testing.assert_close(found, as_written(params, sequence), rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("streaming", [True, False])
+def test_it_computes_what_its_docstring_says(streaming):
+    ids = tokens()
+    for sequence, found in zip(ids[0], run(MODEL, [3], ids, streaming=streaming)[0], strict=True):
+        expected = as_written(MODEL.named(MODEL.init([3])), sequence)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_it_is_causal():
-    params, ids = MODEL.init([0]), tokens()
+@pytest.mark.parametrize("streaming", [True, False])
+def test_it_is_causal(streaming):
+    ids = tokens()
     changed = ids.clone()
     changed[..., -1] = (changed[..., -1] + 1) % 11
-    before, after = run(params, ids), run(params, changed)
+    before, after = (run(MODEL, [0], given, streaming=streaming) for given in (ids, changed))
     torch.testing.assert_close(before[:, :, :-1], after[:, :, :-1])
     assert not torch.allclose(before[:, :, -1], after[:, :, -1])
 
 
 def test_seeds_side_by_side_are_what_each_is_alone():
     ids = tokens(seeds=3)
-    together = run(MODEL.init([4, 7, 9]), ids)
+    together = run(MODEL, [4, 7, 9], ids)
     for index, seed in enumerate((4, 7, 9)):
-        torch.testing.assert_close(together[index], run(MODEL.init([seed]), ids[index : index + 1])[0])
+        torch.testing.assert_close(together[index], run(MODEL, [seed], ids[index : index + 1])[0])
     assert not torch.allclose(together[0], together[1])
 
 
-def test_places_asked_for_are_those_of_the_whole():
-    params, ids, at = MODEL.init([0]), tokens(), torch.tensor([3, 7])
-    torch.testing.assert_close(run(params, ids, at=at), run(params, ids)[:, :, at])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_places_asked_for_are_those_of_the_whole(streaming):
+    ids = tokens(batch=3)
+    at = torch.tensor([[[3, 7], [5, 6], [11, 4]]])
+    whole = run(MODEL, [0], ids, streaming=streaming)
+    found = run(MODEL, [0], ids, at=at, streaming=streaming)
+    torch.testing.assert_close(found, whole.take_along_dim(at[..., None], 2))
+    by_question = run(MODEL, [0], ids, at=at.unflatten(2, (1, 2)), streaming=streaming)
+    torch.testing.assert_close(by_question[:, :, 0], found)
 
 
-def test_a_policy_acts_in_its_layer_and_is_observed():
-    params, ids, seen = MODEL.init([0]), tokens(), {}
-    sharp = run(params, ids, lambda layer: Constant(3.0) if layer else Constant(1.0))
-    assert not torch.allclose(sharp, run(params, ids))
-    run(params, ids, lambda layer: PAPER, observer=lambda layer, stats: seen.update({layer: stats.entropy.shape}))
-    assert seen == {0: (2, 4, 12), 1: (2, 4, 12)}
+@pytest.mark.parametrize(
+    ("positions", "slopes"), [("none", [0.0] * 4), ("alibi", [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])]
+)
+def test_positions_are_as_named(positions, slopes):
+    model = replace(MODEL, positions=positions)
+    assert model.slopes.tolist() == slopes
+    ids = tokens()
+    turned = run(model, [0], torch.cat((ids[..., :-1].flip(-1), ids[..., -1:]), -1), at=torch.full((1, 2, 1), 11))
+    same = torch.allclose(turned, run(model, [0], ids, at=torch.full((1, 2, 1), 11)), atol=1e-4)
+    assert not same  # a causal mask alone orders the keys of the layers below
+
+
+def test_positions_that_do_not_exist_are_refused():
+    with pytest.raises(ValueError, match="expected positions among half, alibi, none, got 'sin'"):
+        replace(MODEL, positions="sin")
+
+
+def test_a_mechanism_acts_and_its_entropy_is_observed():
+    seen = {}
+    sharp = replace(MODEL, mechanism=Sharpened(Constant(3.0)))
+    assert not torch.allclose(run(sharp, [0], tokens()), run(MODEL, [0], tokens()))
+    run(sharp, [0], tokens(), observer=lambda layer, entropy: seen.update({layer: entropy}))
+    plain = {}
+    run(MODEL, [0], tokens(), observer=lambda layer, entropy: plain.update({layer: entropy}))
+    assert {layer: entropy.shape for layer, entropy in seen.items()} == {0: (1, 2, 4, 12), 1: (1, 2, 4, 12)}
+    assert (seen[0] <= plain[0] + 1e-6).all()
+
+
+def test_every_mechanism_begins_with_the_same_weights():
+    learned = replace(MODEL, mechanism=LearnedSSMax())
+    ours, theirs = MODEL.named(MODEL.init([5])), learned.named(learned.init([5]))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert theirs["layers.1.mechanism.b"].shape == (1, 4, 1)
+    torch.testing.assert_close(run(learned, [5], tokens()), run(MODEL, [5], tokens()))
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_bfloat16_rounds_and_no_more(streaming):
+    model = replace(MODEL, mechanism=Sharpened(PAPER))
+    exact = run(model, [0], tokens(), streaming=streaming)
+    rounded = run(model, [0], tokens(), precision=PRECISIONS["bf16"], streaming=streaming)
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).norm() / exact.norm() < 8 * 2.0**-8  # two layers of four products each
+
+
+@pytest.mark.slow
+def test_a_compiled_block_is_the_same():
+    model = replace(MODEL, mechanism=Sharpened(PAPER))
+    block = torch.compile(model.block, dynamic=False, fullgraph=True)
+    compiled = run(model, [0], tokens(), block=block, streaming=False)
+    torch.testing.assert_close(compiled, run(model, [0], tokens(), streaming=False), rtol=1e-5, atol=1e-5)
 
 
 def test_the_loss_of_each_seed_is_its_own():

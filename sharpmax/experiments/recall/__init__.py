@@ -5,28 +5,37 @@ on longer inputs than were trained on. Here four-layer Transformers learn to rec
 pairs, at most 73 tokens, and are asked among up to 4,096, which is 16,401 tokens. Seeds, data, first weights and
 questions are the same in every arm, so differences are paired over seeds.
 
-Cost: some three minutes per trained arm and five seeds on an H200. `quick` takes a minute on two CPU cores and shows
-only that it runs. Expected figure: `accuracy`, where the rules that were trained in stay above softmax.
+Cost: `quick` takes a minute on two CPU cores and shows only that it runs; the whole needs a GPU. Expected figure:
+`accuracy`, where the rules that were trained in stay above softmax.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from sharpmax.core.cards import policy_to_json
-from sharpmax.experiments.recall.arms import ARMS, arms_named
-from sharpmax.experiments.recall.exam import examine
-from sharpmax.experiments.recall.page import summarise, tell
-from sharpmax.experiments.recall.train import Recipe, train_seeds
+from sharpmax.experiments.compare.arms import ARMS, arms_named
+from sharpmax.experiments.compare.exam import examine
+from sharpmax.experiments.compare.train import Hardware, Recipe, train_seeds
+from sharpmax.experiments.recall.page import printed, summarise, tell
 from sharpmax.extras import extra
-from sharpmax.models.transformer import Params, Transformer
+from sharpmax.models.transformer import Transformer
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
-from sharpmax.tasks.recall import VOCABULARY
+from sharpmax.tasks.recall import Recall
 
 with extra("torch"):
-    import torch
+    from torch import Tensor
+
+TASK = Recall()
+DEFAULT_ARMS = ("softmax", "paper", "rising", "paper-inference")
+
+
+class _Short(Recall):
+    """Recall to train in seconds."""
+
+    trained = (4, 6)
 
 
 @dataclass(frozen=True)
@@ -34,16 +43,15 @@ class Scale:
     """How large a run is."""
 
     model: Transformer
+    task: Recall
     recipe: Recipe
     seeds: int
     sizes: tuple[int, ...]
     sequences: int
 
 
-FULL = Scale(
-    Transformer(VOCABULARY), Recipe(5000, 256, (4, 14)), seeds=5, sizes=(14, 64, 256, 1024, 2048, 4096), sequences=128
-)
-QUICK = Scale(Transformer(VOCABULARY, 2, 32, 4), Recipe(40, 16, (4, 6)), seeds=2, sizes=(6, 16, 64), sequences=8)
+FULL = Scale(Transformer(TASK.vocabulary), TASK, Recipe(), seeds=5, sizes=TASK.asked, sequences=128)
+QUICK = Scale(Transformer(TASK.vocabulary, 2, 32, 4), _Short(), Recipe(40, 16), seeds=2, sizes=(6, 16, 64), sequences=8)
 
 
 def run(
@@ -51,72 +59,97 @@ def run(
     *,
     seed: int = 0,
     quick: bool = False,
-    arms: tuple[str, ...] | list[str] = (),
+    full: bool = False,
+    arms: tuple[str, ...] | list[str] = DEFAULT_ARMS,
     seeds: int | None = None,
     steps: int | None = None,
     device: str | None = None,
+    precision: str | None = None,
+    compiled: bool | None = None,
 ) -> dict[str, Any]:
     """Train and ask the arms, draw, and write the page, in `out/recall/<name>/`; returns the metrics.
+
+    An arm that is finished is read back, so arms can be added one by one.
 
     Args:
         out: root of the run folders; a run found there is continued.
         seed: the first of the seeds.
-        arms: by name; none: all. Softmax, to which the others are compared, is always among them.
+        full: the whole run, which is the default: it says so for a reader.
+        arms: by name. Softmax, to which the others are compared, is always among them.
         seeds, steps: how many models per arm, and how long they train, instead of the scale's.
+        device, precision, compiled: of `Hardware.of`.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.
     """
+    if quick and full:
+        raise ValueError("expected quick or full, got both")
     scale = QUICK if quick else FULL
-    chosen = arms_named(tuple(arms))
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = arms_named(arms)
+    hardware = Hardware.of(device, precision, compiled)
     count = scale.seeds if seeds is None else seeds
-    recipe = scale.recipe if steps is None else Recipe(**{**asdict(scale.recipe), "steps": steps})
+    recipe = scale.recipe if steps is None else replace(scale.recipe, steps=steps)
     for name, number in (("seeds", count), ("steps", recipe.steps)):
         if number < 1:
             raise ValueError(f"expected {name} of at least 1, got {number}")
-    trained_seeds = [seed + i for i in range(count)]
+    scale = replace(scale, recipe=recipe, seeds=count)
     config = {
         "seed": seed,
-        "seeds": trained_seeds,
-        "model": asdict(scale.model),
+        "seeds": count,
+        "layers": scale.model.layers,
+        "width": scale.model.width,
+        "heads": scale.model.heads,
         "recipe": asdict(recipe),
+        "trained": scale.task.trained,
         "sizes": scale.sizes,
         "sequences": scale.sequences,
-        "policies": {name: policy_to_json(arm.policy) for name, arm in ARMS.items()},
+        "precision": [hardware.training, hardware.asking],
     }
-    name = f"{'quick' if quick else 'full'}-seed{seed}" + ("" if steps is None else f"-steps{steps}")
-    folder = RunFolder.open(out, "recall", name, config, grows="seeds")
-    found: dict[str, Any] = {}
-    for arm_name, arm in chosen.items():
-        asked = [pairs for pairs in scale.sizes if not folder.has(_step(arm_name, pairs))]
-        params = _trained(scale, recipe, arm.weights_of, trained_seeds, folder, device) if asked else {}
-        for pairs in asked:
-            ask = partial(examine, scale.model, params, arm.policy, pairs, scale.sequences, device=device)
-            folder.once(_step(arm_name, pairs), ask)
-        found[arm_name] = {str(pairs): folder.read(_step(arm_name, pairs)) for pairs in scale.sizes}
+    changed = [f"{name}{value}" for name, value in (("seeds", seeds), ("steps", steps)) if value is not None]
+    folder = RunFolder.open(out, "recall", "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *changed]), config)
+    found = {name: _answers(name, scale, seed, folder, hardware) for name in chosen}
     metrics = {
         "parameters": scale.model.parameters,
-        "trained_pairs": list(recipe.pairs),
+        "trained_pairs": list(scale.task.trained),
         "sizes": list(scale.sizes),
+        "arms": {name: {"label": arm.label, "mechanism": repr(arm.mechanism)} for name, arm in chosen.items()},
         "answers": found,
         "summary": summarise(found),
     }
     folder.finish(metrics)
     tell(metrics, folder)
+    print(printed(metrics))
     return metrics
 
 
-def _trained(scale: Scale, recipe: Recipe, arm: str, seeds: list[int], folder: RunFolder, device: str) -> Params:
-    report = report_as(f"recall, {arm}")
+def _answers(name: str, scale: Scale, seed: int, folder: RunFolder, hardware: Hardware) -> dict[str, Any]:
+    """Return what the arm answers at every size, computing what is not in the folder."""
+    arm = ARMS[name]
+    model = replace(scale.model, mechanism=arm.mechanism)
+    missing = [size for size in scale.sizes if not folder.has(_step(name, size))]
+    if missing:
+        report = report_as(f"recall, {name}")
+        params = _trained(arm.weights_of or name, scale, seed, folder, hardware)
+        for size in missing:
+            start = perf_counter()
+            ask = partial(examine, model, scale.task, params, size, scale.sequences, hardware=hardware)
+            folder.once(_step(name, size), ask)
+            report(f"asked at {size:,} pairs in {perf_counter() - start:.1f} s")
+    return {str(size): folder.read(_step(name, size)) for size in scale.sizes}
+
+
+def _trained(name: str, scale: Scale, seed: int, folder: RunFolder, hardware: Hardware) -> "Tensor":
+    report = report_as(f"recall, {name}")
     return train_seeds(
-        scale.model,
-        recipe,
-        ARMS[arm].policy,
-        seeds,
-        folder.path / "training" / arm,
-        device=device,
-        report=lambda step, loss: report(f"step {step:,} of {recipe.steps:,}, loss {loss:.4f}"),
+        replace(scale.model, mechanism=ARMS[name].mechanism),
+        scale.task,
+        scale.recipe,
+        list(range(seed, seed + scale.seeds)),
+        folder.path / "training" / name,
+        hardware=hardware,
+        report=lambda step, loss, ms: report(
+            f"step {step:,} of {scale.recipe.steps:,}, loss {loss:.4f}, {ms:.1f} ms per step"
+        ),
     )
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.stats import ttest_rel
 
-from sharpmax.experiments.recall.arms import ARMS, SOFTMAX
+from sharpmax.experiments.compare.arms import SOFTMAX
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
+from sharpmax.statistics import paired
 
 Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -33,8 +33,8 @@ def _difference(values: list[float], plain: list[float]) -> dict[str, Any]:
     apart = np.subtract(values, plain)
     found: dict[str, Any] = {"difference": float(apart.mean()), "interval": None, "p_value": None}
     if len(values) > 2 and apart.std() > 0:  # of two seeds nothing can be said
-        test = ttest_rel(values, plain)
-        found |= {"interval": [float(end) for end in test.confidence_interval()], "p_value": float(test.pvalue)}
+        test = paired(plain, values)
+        found |= {"interval": list(test.interval), "p_value": test.p_value}
     return found
 
 
@@ -84,9 +84,18 @@ def table(metrics: dict[str, Any]) -> Table:
             ends = found["interval"]
             apart = "" if ends is None else f" ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f})"
             cells.append(f"{100 * found['mean']:.1f}{apart}")
-        rows.append([ARMS[arm].label, *cells])
+        rows.append([metrics["arms"][arm]["label"], *cells])
     caption = "Accuracy in percent; in brackets the 95 % interval of the difference to softmax, paired over seeds."
     return Table(["", *(f"{int(size):,} pairs" for size in metrics["sizes"])], rows, caption)
+
+
+def printed(metrics: dict[str, Any]) -> str:
+    """Return the table as lines of text."""
+    shown = table(metrics)
+    rows = [list(shown.header), *([str(cell) for cell in row] for row in shown.rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(shown.header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, shown.caption])
 
 
 def display(metrics: dict[str, Any]) -> CurvesDisplay:
@@ -96,7 +105,7 @@ def display(metrics: dict[str, Any]) -> CurvesDisplay:
         values = [[100 * a for a in found["accuracy"]] for found in by_size.values()]
         curves.append(
             Curve(
-                ARMS[arm].label,
+                metrics["arms"][arm]["label"],
                 metrics["sizes"],
                 [float(np.mean(v)) for v in values],
                 [min(v) for v in values],

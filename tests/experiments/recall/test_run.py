@@ -3,18 +3,13 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-import sharpmax
-from sharpmax import PAPER
-from sharpmax.core.stats import RowStats
 from sharpmax.experiments import recall
-from sharpmax.experiments.recall import train as training
-from sharpmax.experiments.recall.arms import ARMS, PEAK, arms_named, rising
+from sharpmax.experiments.compare.arms import arms_named
+from sharpmax.experiments.compare.train import Recipe
 from sharpmax.experiments.recall.page import summarise, verdict
-from sharpmax.experiments.recall.train import Recipe
 from sharpmax.models.transformer import Transformer
 
 pytestmark = pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
@@ -22,41 +17,38 @@ pytestmark = pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 
 @pytest.fixture
 def small(monkeypatch):
-    scale = replace(
-        recall.QUICK,
-        model=Transformer(recall.VOCABULARY, 1, 16, 2),
-        recipe=Recipe(4, 4, (4, 5)),
-        sizes=(4, 8),
-        sequences=2,
-    )
+    model = Transformer(recall.TASK.vocabulary, 1, 16, 2)
+    scale = replace(recall.QUICK, model=model, recipe=Recipe(4, 4), sizes=(4, 8), sequences=2)
     monkeypatch.setattr(recall, "QUICK", scale)
-    monkeypatch.setattr(training, "SAVE_EVERY", 1)
 
 
-def test_a_killed_training_continues_to_the_same_numbers(small, tmp_path, monkeypatch):
-    whole = recall.run(tmp_path / "whole", quick=True, device="cpu")
-    step, made = training._step, []
+def test_arms_can_be_added_one_by_one(small, tmp_path, monkeypatch, capsys):
+    whole = recall.run(tmp_path / "whole", quick=True, device="cpu", arms=("softmax", "paper", "rising-0.5"))
+    table = capsys.readouterr().out
+    assert "4 pairs" in table
+    assert "the paper's rule" in table
+    train_seeds, trained = recall.train_seeds, []
 
-    def killed(*arguments):
-        made.append(1)
-        if len(made) == 3:
-            raise KeyboardInterrupt
-        return step(*arguments)
+    def counted(model, task, recipe, seeds, folder, **options):
+        trained.append(folder.name)
+        return train_seeds(model, task, recipe, seeds, folder, **options)
 
-    monkeypatch.setattr(training, "_step", killed)
-    with pytest.raises(KeyboardInterrupt):
-        recall.run(tmp_path / "killed", quick=True, device="cpu")
-    continued = recall.run(tmp_path / "killed", quick=True, device="cpu")
-    assert len(made) == 3 + 2 + 2 * 4  # two steps of softmax were kept; two other arms train
-    assert continued["answers"] == whole["answers"]
+    monkeypatch.setattr(recall, "train_seeds", counted)
+    recall.run(tmp_path / "parts", quick=True, device="cpu", arms=("paper",))
+    assert trained == ["softmax", "paper"]
+    added = recall.run(tmp_path / "parts", quick=True, device="cpu", arms=("paper", "rising-0.5"))
+    assert trained == ["softmax", "paper", "rising"]  # whose weights `rising-0.5` is asked with
+    assert added["answers"] == whole["answers"]
     page = json.loads((tmp_path / "whole" / "recall" / "quick-seed0" / "page.json").read_text())
     assert page["title"] == "Recall in a deep model"
 
 
-def test_an_arm_at_inference_trains_nothing_of_its_own(small, tmp_path):
-    recall.run(tmp_path, quick=True, device="cpu", arms=("paper-inference",))
-    trained = {file.parent.name for file in tmp_path.rglob("training.safetensors")}
-    assert trained == {"softmax"}
+def test_another_number_of_seeds_is_another_run(small, tmp_path):
+    for seeds in (None, 1):
+        recall.run(tmp_path, quick=True, device="cpu", arms=("softmax",), seeds=seeds)
+    assert {p.name for p in (tmp_path / "recall").iterdir()} == {"quick-seed0", "quick-seed0-seeds1"}
+    with pytest.raises(ValueError, match="expected seeds of at least 1, got 0"):
+        recall.run(tmp_path, quick=True, seeds=0)
 
 
 def test_differences_are_paired_over_seeds():
@@ -77,17 +69,7 @@ def test_two_seeds_give_no_interval():
     assert summarise(answers)["paper"]["8"]["interval"] is None
 
 
-def test_the_rising_rule_is_the_papers_up_to_its_peak_and_never_falls():
-    entropies = np.linspace(0.9, 12.0, 200)
-    ours, papers = (np.asarray(policy(RowStats(entropy=entropies))) for policy in (rising(), PAPER))
-    below = entropies <= PEAK
-    np.testing.assert_allclose(ours[below], papers[below], atol=0.01)
-    assert (np.diff(ours) >= 0).all()
-    assert ours[-1] == pytest.approx(ours[below][-1] + 0.15 * (12.0 - PEAK), abs=0.05)
-
-
 def test_an_unknown_arm_is_refused_and_softmax_is_always_there():
     with pytest.raises(ValueError, match="unknown arm entmax; there are: softmax"):
         arms_named(("entmax",))
     assert list(arms_named(("paper",))) == ["softmax", "paper"]
-    assert all(isinstance(arm.policy, sharpmax.Policy) for arm in ARMS.values())

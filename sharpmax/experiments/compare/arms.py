@@ -1,0 +1,83 @@
+"""The arms of the comparison: a mechanism each, trained in, or only asked with on the weights of another arm."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
+from sharpmax.core.policies import PAPER, LengthScaled, LogLinear
+from sharpmax.experiments.compare.rules import NewtonTarget, line, rising
+from sharpmax.models.mechanisms import (
+    AdaptiveEntmax,
+    Differential,
+    Entmax,
+    Hierarchical,
+    LearnedLogLinear,
+    LearnedSSMax,
+    Linear,
+    Mechanism,
+    Normalised,
+    Selective,
+    Sharpened,
+    TopK,
+)
+
+SOFTMAX = "softmax"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm: its name for readers, its mechanism, and the arm whose weights it is asked with, if not its own."""
+
+    label: str
+    mechanism: Mechanism
+    weights_of: str | None = None
+
+
+ARMS = {
+    SOFTMAX: Arm("softmax", Sharpened()),
+    "paper": Arm("the paper's rule", Sharpened(PAPER)),
+    "rising": Arm("the paper's rule, then rising by 0.15 per nat", Sharpened(rising(0.15))),
+    "paper-inference": Arm("the paper's rule, at inference only", Sharpened(PAPER), SOFTMAX),
+    # Short inputs cannot tell these from `rising`, so they share its weights.
+    "rising-0.3": Arm("rising by 0.3 per nat above the peak", Sharpened(rising(0.3)), "rising"),
+    "rising-0.5": Arm("rising by 0.5 per nat above the peak", Sharpened(rising(0.5)), "rising"),
+    "rising-1": Arm("rising by 1 per nat above the peak", Sharpened(rising(1.0)), "rising"),
+    "rising-free": Arm("rising by 0.5, in heads without positions", Sharpened(rising(0.5), heads="free")),
+    "line-0.3": Arm("beta = 1 + 0.3 per nat above 0.5", Sharpened(line(0.3))),
+    "line-0.5": Arm("beta = 1 + 0.5 per nat above 0.5", Sharpened(line(0.5))),
+    "line-free": Arm("beta = 1 + 0.5 per nat above 0.5, in heads without positions", Sharpened(line(0.5), "free")),
+    "exponential": Arm("log beta = 0.15 (H - 1)", Sharpened(LogLinear(c=0.15))),
+    "log-n": Arm("beta = 0.43 log n (SSMax, fixed)", Sharpened(LengthScaled.ssmax(0.43))),
+    "log-n-free": Arm(
+        "beta = 0.43 log n, in heads without positions", Sharpened(LengthScaled.ssmax(0.43), heads="free")
+    ),
+    "newton-target": Arm("one Newton step towards 1 nat", Sharpened(NewtonTarget(1.0))),
+    "ssmax": Arm("SSMax with an offset, learned", LearnedSSMax()),
+    "log-linear": Arm("LogLinear, learned", LearnedLogLinear()),
+    "log-linear-rising": Arm("LogLinear, learned, slopes held above 0", LearnedLogLinear(rising=True)),
+    "query-ssmax": Arm("softmax, a scale that reads query and length", AdaptiveEntmax(1.0)),
+    "entmax": Arm("entmax 1.5", Entmax(1.5)),
+    "asentmax": Arm("ASEntmax: entmax 1.5, a scale that reads query and length", AdaptiveEntmax(1.5)),
+    "sparsemax": Arm("sparsemax", Entmax(2.0)),
+    "sigmoid": Arm("sigmoid", Normalised(Sigmoid())),
+    "stick-breaking": Arm("stick-breaking", Normalised(StickBreaking())),
+    "off-by-one": Arm("softmax off by one", Normalised(OffByOne())),
+    "linear": Arm("linear attention", Linear()),
+    "differential": Arm("differential attention", Differential()),
+    "selective": Arm("selective attention", Selective()),
+    "top-k": Arm("the best 8 keys", TopK(8)),
+    "hierarchical": Arm("blocks of 16, then items", Hierarchical(16)),
+}
+"""Every arm by name."""
+
+
+def arms_named(names: Iterable[str]) -> dict[str, Arm]:
+    """Return the arms by name, all if none is named; softmax, to which they are compared, is always among them.
+
+    Raises:
+        ValueError: a name that is not among the arms.
+    """
+    wanted = set(names)
+    if unknown := sorted(wanted - set(ARMS)):
+        raise ValueError(f"unknown arm {', '.join(unknown)}; there are: {', '.join(ARMS)}")
+    return {name: arm for name, arm in ARMS.items() if not wanted or name in wanted or name == SOFTMAX}

@@ -1,0 +1,52 @@
+"""Ask trained models at one size: the same sequences for every mechanism, never a matrix of length × length."""
+
+from typing import Any
+
+from sharpmax.experiments.compare.train import Hardware
+from sharpmax.extras import extra
+from sharpmax.models.transformer import PRECISIONS, Transformer, float32_products
+from sharpmax.tasks.sized import Task
+
+with extra("torch"):
+    import torch
+    from torch import Tensor
+
+TOKENS_AT_ONCE = 2**18  # of all seeds together
+EXAM_SEED = 2**31  # far from every seed that is trained with
+
+
+@torch.no_grad()
+def examine(
+    model: Transformer, task: Task, params: Tensor, size: int, sequences: int, *, hardware: Hardware
+) -> dict[str, Any]:
+    """Return, per seed, how many of each sequence's questions are right, and the mean entropy of each layer's heads.
+
+    The entropy is of the weights of the last queries, after the mechanism.
+    """
+    seeds = len(params)
+    named = model.named(params)
+    precision = PRECISIONS[hardware.asking]
+    at_once = max(1, TOKENS_AT_ONCE // (seeds * task.length_of(size)))
+    generator = torch.Generator(device=params.device).manual_seed(EXAM_SEED + size)
+    right: list[Tensor] = []
+    entropies: dict[int, Tensor] = {}
+
+    def observe(layer: int, entropy: Tensor) -> None:
+        entropies[layer] = entropy.mean(dim=(1, 3))
+
+    with float32_products(precision.float32):
+        for start in range(0, sequences, at_once):
+            batch = task.draw(min(at_once, sequences - start), (size, size), generator=generator)
+            logits = model(
+                named,
+                batch.tokens.expand(seeds, *batch.tokens.shape),
+                at=batch.at.expand(seeds, *batch.at.shape),
+                precision=precision,
+                observer=observe if start == 0 else None,  # one batch is enough for the entropies
+            )
+            right.append(batch.right(logits.argmax(-1)))
+    return {
+        "right": torch.cat(right, dim=1).tolist(),
+        "questions": task.questions,
+        "entropy": [entropies[layer].tolist() for layer in sorted(entropies)],
+    }

@@ -1,0 +1,188 @@
+"""Train all seeds of one model in one program; a killed training continues from its last checkpoint, to the same end.
+
+Every step has the same shapes: sizes are mixed within a batch and padded at the end. So one compiled layer serves all
+layers and steps. Data, schedule and optimiser live on the device, and nothing waits for it between two reports.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import cos, pi
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+from sharpmax.extras import extra
+from sharpmax.files import atomic
+from sharpmax.models.transformer import PRECISIONS, Precision, Transformer, float32_products, loss_of
+from sharpmax.tasks.sized import Batch, Task
+
+with extra("torch"):
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save
+    from torch import Tensor
+    from torch.nn import functional
+
+WARM_UP = 0.05  # share of the steps in which the learning rate rises
+CLIP = 1.0  # largest norm of one seed's gradient
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of AdamW
+SAVE_EVERY = 2000  # steps
+REPORT_EVERY = 100  # steps
+DRAWN_AT_ONCE = 32  # steps whose data are drawn together
+MULTIPLE = 8  # of every length: fast kernels want it
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained."""
+
+    steps: int = 5000
+    batch: int = 256
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where and how it is computed: nothing here changes what is computed but by rounding."""
+
+    device: str = "cpu"
+    training: str = "float32"  # of PRECISIONS
+    asking: str = "float32"  # of PRECISIONS
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        for precision in (self.training, self.asking):
+            if precision not in PRECISIONS:
+                raise ValueError(f"expected a precision among {', '.join(PRECISIONS)}, got {precision!r}")
+
+    @classmethod
+    def of(cls, device: str | None = None, precision: str | None = None, compiled: bool | None = None) -> "Hardware":
+        """Return the choice for a device, a GPU if there is one: there bfloat16, asked in TF32, and compiled."""
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        on_gpu = device.startswith("cuda")
+        training = precision or ("bf16" if on_gpu else "float32")
+        asking = "tf32" if training == "bf16" else training
+        return cls(device, training, asking, on_gpu if compiled is None else compiled)
+
+
+class State(NamedTuple):
+    """All seeds' parameters and AdamW's two moments, each (seeds, parameters)."""
+
+    params: Tensor
+    mean: Tensor
+    square: Tensor
+
+
+Report = Callable[[int, float, float], None]
+"""Gets the step, the mean loss, and the milliseconds per step since the last report."""
+
+
+def train_seeds(
+    model: Transformer,
+    task: Task,
+    recipe: Recipe,
+    seeds: list[int],
+    folder: Path,
+    *,
+    hardware: Hardware,
+    rates: list[float] | None = None,
+    report: Report = lambda step, loss, milliseconds: None,
+) -> Tensor:
+    """Return the parameters (seeds, parameters) after all steps, read back if they were already trained.
+
+    `rates` are learning rates, one per seed, instead of the recipe's.
+    """
+    params = model.init(seeds, hardware.device)
+    state = State(params, torch.zeros_like(params), torch.zeros_like(params))
+    first = _restore(folder, state)
+    if first == recipe.steps:
+        return state.params
+    precision = PRECISIONS[hardware.training]
+    own = torch.tensor(rates or [recipe.learning_rate] * len(seeds), device=params.device)[:, None]
+    schedule = torch.tensor([_schedule(step, recipe.steps) for step in range(recipe.steps)], device=params.device)
+    block = model.block
+    if hardware.compiled:
+        torch.compiler.reset()  # each model counts as a variant of one function, and those are limited
+        block = torch.compile(model.block, dynamic=False, fullgraph=True)
+    with float32_products(precision.float32):
+        since = perf_counter()
+        for step, batch in _batches(task, recipe, seeds, params.device, first):
+            losses, gradient = _gradient(model, block, state.params, batch, precision)
+            _update(state, gradient, own * schedule[step, 0], recipe.weight_decay, *schedule[step, 1:].unbind())
+            done = step + 1
+            if done % REPORT_EVERY == 0 or done == recipe.steps:
+                mean = float(losses.mean())  # waits for the device
+                elapsed, since = perf_counter() - since, perf_counter()
+                report(done, mean, 1000 * elapsed / ((done - first) % REPORT_EVERY or REPORT_EVERY))
+            if done % SAVE_EVERY == 0 or done == recipe.steps:
+                _save(folder, done, state)
+    return state.params
+
+
+def _batches(
+    task: Task, recipe: Recipe, seeds: list[int], device: torch.device, first: int
+) -> Iterator[tuple[int, Batch]]:
+    """Yield every step from `first` on, and its batch: tokens (seeds, batch, length) of the seed and step alone."""
+    generator = torch.Generator(device=device)
+    padding = -task.length_of(task.trained[1]) % MULTIPLE
+    for start in range(first - first % DRAWN_AT_ONCE, recipe.steps, DRAWN_AT_ONCE):
+        drawn = []
+        for seed in seeds:
+            generator.manual_seed((seed << 32) + start)
+            drawn.append(task.draw(DRAWN_AT_ONCE * recipe.batch, task.trained, generator=generator))
+        tokens = torch.stack([functional.pad(one.tokens, (0, padding)) for one in drawn])
+        at = torch.stack([one.at for one in drawn])
+        for step in range(max(start, first), min(start + DRAWN_AT_ONCE, recipe.steps)):
+            begin = (step - start) * recipe.batch
+            yield step, Batch(tokens[:, begin : begin + recipe.batch], at[:, begin : begin + recipe.batch])
+
+
+def _gradient(
+    model: Transformer, block: Callable[..., Tensor], params: Tensor, batch: Batch, precision: Precision
+) -> tuple[Tensor, Tensor]:
+    """Return each seed's loss, and the gradient (seeds, parameters): each seed's is of its own loss alone."""
+    leaf = params.detach().requires_grad_()
+    # Sequences are short: all weights at once are cheaper than two passes over few keys.
+    logits = model(model.named(leaf), batch.tokens, at=batch.at, precision=precision, block=block, streaming=False)
+    losses = loss_of(logits, batch.answers)
+    (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+    return losses.detach(), gradient
+
+
+@torch.no_grad()
+def _update(
+    state: State, gradient: Tensor, rates: Tensor, weight_decay: float, correction1: Tensor, correction2: Tensor
+) -> None:
+    """Clip each seed's gradient to the norm `CLIP`, and make a step of AdamW in place."""
+    params, mean, square = state
+    norm = gradient.square().sum(1, keepdim=True).sqrt()
+    gradient = gradient * (CLIP / (norm + 1e-6)).clamp(max=1.0)
+    mean.lerp_(gradient, 1 - BETA1)
+    square.lerp_(gradient.square(), 1 - BETA2)
+    params.mul_(1 - rates * weight_decay)
+    params.sub_(rates * (mean / correction1) / ((square / correction2).sqrt() + EPSILON))
+
+
+def _schedule(step: int, steps: int) -> tuple[float, float, float]:
+    """Return the share of the learning rate (a rise, then half a cosine down to 0), and AdamW's corrections."""
+    rising = max(1, int(WARM_UP * steps))
+    falling = 0.5 * (1 + cos(pi * (step - rising) / max(1, steps - rising)))
+    share = (step + 1) / rising if step < rising else falling
+    return share, 1 - BETA1 ** (step + 1), 1 - BETA2 ** (step + 1)
+
+
+def _save(folder: Path, step: int, state: State) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_bytes(folder / "training.safetensors", save(state._asdict(), {"step": str(step)}))
+
+
+def _restore(folder: Path, state: State) -> int:
+    """Fill parameters and moments from the checkpoint and return the steps it has; 0 without one."""
+    file = folder / "training.safetensors"
+    if not file.exists():
+        return 0
+    with safe_open(file, framework="pt") as opened:
+        for name, tensor in state._asdict().items():
+            tensor.copy_(opened.get_tensor(name))
+        return int((opened.metadata() or {})["step"])

@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+import torch
+
+from sharpmax import PAPER
+from sharpmax.core.stats import RowStats, row_stats
+from sharpmax.experiments.compare.rules import PEAK, NewtonTarget, line, rising
+
+
+def test_the_rising_rule_is_the_papers_up_to_its_peak_and_never_falls():
+    entropies = np.linspace(0.9, 12.0, 200)
+    ours, papers = (np.asarray(policy(RowStats(entropy=entropies))) for policy in (rising(0.15), PAPER))
+    below = entropies <= PEAK
+    np.testing.assert_allclose(ours[below], papers[below], atol=0.01)
+    assert (np.diff(ours) >= 0).all()
+    assert ours[-1] == pytest.approx(ours[below][-1] + 0.15 * (12.0 - PEAK), abs=0.05)
+
+
+def test_short_inputs_cannot_tell_slopes_apart():
+    reachable = np.linspace(0, np.log(80), 50)
+    assert np.log(80) < PEAK
+    gentle, steep = (np.asarray(rising(slope)(RowStats(entropy=reachable))) for slope in (0.15, 1.0))
+    np.testing.assert_array_equal(gentle, steep)
+
+
+def test_a_line_rises_by_its_slope():
+    rows = RowStats(entropy=np.array([0.2, 0.5, 1.5, 10.5]))
+    np.testing.assert_allclose(line(0.3)(rows), [1.0, 1.0, 1.3, 4.0])
+
+
+def test_a_newton_step_lowers_the_entropy_towards_its_target():
+    rows = torch.randn(64, 40, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    stats = row_stats(rows, extra=("variance",))
+    beta = NewtonTarget(1.0)(stats)
+    beta.sum().backward()
+    assert rows.grad.isfinite().all()
+    after = row_stats(beta[:, None] * rows).entropy
+    assert (after < stats.entropy).all()
+    assert NewtonTarget(1.0)(row_stats(10 * rows.detach(), extra=("variance",))).min() == 1.0
