@@ -31,9 +31,10 @@ from sharpmax.torch.policy_kinds import (
     kernel_policy,
     least_beta,
     most_beta,
+    numbers_still_hold,
 )
 from sharpmax.torch.request import Request
-from sharpmax.torch.torch_internals import is_traced
+from sharpmax.torch.torch_internals import in_forward_mode, is_traced
 from sharpmax.torch.triton.availability import interpreted, why_absent
 
 HALF = (torch.float16, torch.bfloat16)
@@ -69,9 +70,44 @@ def plan_of(request: Request, implementation: str | None = None) -> Plan:
         ValueError: a name that is not on the ladder.
         NotImplementedError: the one named, or every one, refuses; the message says why.
     """
+    key = _key(request, implementation)
+    if key is None:
+        return _made(request, implementation)
+    policy, plan = _remembered.get(key, (None, None))
+    if plan is None or policy is not request.policy or not numbers_still_hold(policy):
+        plan = _made(request, implementation)
+        if len(_remembered) >= MOST_REMEMBERED:
+            _remembered.clear()
+        _remembered[key] = (request.policy, plan)
+    return plan
+
+
+_remembered: dict[tuple[object, ...], tuple[object, Plan]] = {}
+MOST_REMEMBERED = 4096
+
+
+def _made(request: Request, implementation: str | None) -> Plan:
     name, refused = choose_implementation(LADDER, request, implementation, lambda name: _unasked(name, request))
     path, policy = LADDER[name].path(request)
     return Plan(name, path, refused, policy)
+
+
+def _key(request: Request, implementation: str | None) -> tuple[object, ...] | None:
+    """Return all that the plan of a plain call on a GPU depends on, or None where it depends on more.
+
+    On a CPU it depends on values too. One query is served alike however many keys there are.
+    """
+    query, key = request.query, request.key
+    if query.device.type != "cuda" or request.documents is not None or request.is_empty or interpreted():
+        return None
+    if torch.compiler.is_compiling() or is_traced(query, key) or in_forward_mode():
+        return None
+    return (
+        implementation, id(request.policy), query.shape, key.shape[1], key.shape[2] if query.shape[2] > 1 else 0,
+        request.value.shape[3], query.dtype, query.device, request.left, request.right, request.scale,
+        request.softcap, request.mask is None, request.bias is None, request.sinks is None, request.dropout,
+        request.return_stats, request.asked, request.needs_gradient, torch.is_grad_enabled(),
+    )  # fmt: skip
 
 
 def resolved(plan: Plan, request: Request) -> Plan:

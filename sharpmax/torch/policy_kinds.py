@@ -113,24 +113,58 @@ def _is_one_per_head(value: Any) -> bool:
     return math.prod(shape) == 1 or (shape[-1] == 1 and math.prod(shape) == shape[-2])
 
 
+class _Remembered(NamedTuple):
+    """The numbers as they were made for a device, and of which tensors, as they were then."""
+
+    numbers: Tensor
+    tensors: list[Tensor]
+    versions: list[int]
+
+    def still_hold(self) -> bool:
+        """Tell whether no tensor has been written since, nor learns; a tracer does not see writes."""
+        if not self.tensors:
+            return True
+        if torch.compiler.is_compiling():
+            return False
+        learns = torch.is_grad_enabled() and any(t.requires_grad for t in self.tensors)
+        return not learns and [t._version for t in self.tensors] == self.versions
+
+
+def keep_numbers(policy: Any, device: torch.device) -> None:
+    """Make the numbers of a policy whose tensors nobody else holds, so that nothing needs to look at them again.
+
+    A compiled graph then takes the numbers as they are; of other tensors it makes them at each call.
+    """
+    made = kernel_policy(policy, device)
+    if made is not None and getattr(policy, "_on_device", None) is not None:
+        object.__setattr__(policy, "_on_device", _Remembered(made.numbers, [], []))
+
+
+def numbers_still_hold(policy: Any) -> bool:
+    """Tell whether the numbers of a policy that were made before are those of now."""
+    before: _Remembered | None = getattr(policy, "_on_device", None)
+    return before is None or before.still_hold()
+
+
 def _remembered(policy: Any, rows: tuple[Numbers, ...], device: torch.device) -> Tensor:
     """Return the numbers (1 or heads, count) on the device, float32, as they were made before if nothing changed."""
-    versions = [value._version for row in rows for value in row if isinstance(value, Tensor)]
-    before: tuple[list[int], Tensor] | None = getattr(policy, "_on_device", None)
-    if before is not None and before[1].device == device and before[0] == versions:
-        return before[1]
+    before: _Remembered | None = getattr(policy, "_on_device", None)
+    if before is not None and before.numbers.device == device and before.still_hold():
+        return before.numbers
     is_in_graph = torch.compiler.is_compiling() or is_traced()
     if is_in_graph or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return _made_on_device(rows, device)  # a graph would hold memory that is not its own
+    tensors = [value for row in rows for value in row if isinstance(value, Tensor)]
     with torch.inference_mode(False), torch.no_grad():
-        if versions:
+        if tensors:
             made = _made_on_device(rows, device)
         else:
             columns = [np.concatenate([np.ravel(v) for v in column]) for column in zip(*rows, strict=True)]
             widest = max(len(column) for column in columns)
             table = np.stack([np.broadcast_to(column, widest) for column in columns], 1)
             made = torch.tensor(table, dtype=torch.float32, device=device)
-    object.__setattr__(policy, "_on_device", (versions, made))
+    kept = _Remembered(made, tensors, [t._version for t in tensors])
+    object.__setattr__(policy, "_on_device", kept)
     return made
 
 

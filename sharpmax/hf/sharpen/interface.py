@@ -19,8 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from sharpmax.core.policies import Constant
-from sharpmax.hf.sharpen.site import Run, Site, attend_at
+from sharpmax.extras import extra
+from sharpmax.hf.sharpen.site import Run, Site, attend_at, recomputing
 from sharpmax.torch.documents import Documents
+
+with extra("hf"):
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 NAME, EAGER_NAME = "sharpmax", "sharpmax_eager"
 """Our names in both interfaces. transformers treats names with `flash`, `sdpa`, `flex_attention` or `/` specially."""
@@ -74,6 +78,15 @@ def interface_attention(
     `indices` (B, Lq, k) are the only keys that each query sees, as DeepSeek's sparse attention chooses them.
     """
     _refuse_unknown(module, cache, kwargs)
+    site: Site = getattr(module, "sharpmax_site", PLAIN)
+    changes = (softcap, s_aux, position_bias, indices, documents)
+    if site.is_plain and query.dtype == key.dtype == value.dtype and all(change is None for change in changes):
+        if not torch.compiler.is_compiling():
+            site.run.note_call(again=recomputing())
+        dropout = dropout if module.training else 0.0
+        options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return output, None
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = causal and attention_mask is None and query.shape[2] > 1
     if causal and key.shape[2] > query.shape[2]:  # prefill of a static cache: the rest of it is still empty
@@ -94,7 +107,7 @@ def interface_attention(
             f"{type(module).__name__} asked for a window of {sliding_window} without a mask that says so"
         )
     output = attend_at(
-        getattr(module, "sharpmax_site", PLAIN),
+        site,
         query,
         key.to(query.dtype),
         value.to(query.dtype),

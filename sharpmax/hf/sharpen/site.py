@@ -15,6 +15,7 @@ from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.documents import Documents
+from sharpmax.torch.policy_kinds import constant_beta, keep_numbers
 from sharpmax.torch.request import Request
 from sharpmax.torch.varlen import attend_packed, packed_request, packed_statistics
 
@@ -85,6 +86,10 @@ class Site:
 
     def __post_init__(self) -> None:
         self.policies = tuple(with_tensors(policy, self.place) for policy in self.given)
+        run = self.run
+        is_alone = run.observer is None and run.probe is None and run.implementation is None
+        self.is_plain = is_alone and all(constant_beta(policy) == 1 for policy in self.policies)
+        """Whether the module attends as if it were not sharpened, and nobody looks on."""
 
     def next_layer(self, device: torch.device) -> tuple[int, Policy]:
         """Return the index and policy of the layer that attends now, with arrays on the device."""
@@ -116,7 +121,10 @@ def with_tensors(policy: Policy, device: torch.device) -> Policy:
         for name in policy.learnable
         if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
     }
-    return dataclasses.replace(policy, **columns) if columns else policy  # type: ignore[type-var]
+    if columns:
+        policy = dataclasses.replace(policy, **columns)  # type: ignore[type-var]
+        keep_numbers(policy, device)
+    return policy
 
 
 def attend_at(

@@ -29,14 +29,16 @@ def launch(
     Options are Triton's: num_warps, num_stages and the like.
     """
     arguments = (*tensors, *strides, *numbers, *constants)
-    all_strides = 0
+    together = 0
     for stride in strides:
-        all_strides |= stride
-    if not aligned or all_strides % 16 or all_strides >= 2**31 or interpreted():
+        together |= stride
+    largest = max([together, *(number for number in numbers if number is not None)])
+    if not aligned or together % 16 or largest >= 2**31 or interpreted():
         kernel[grid](*arguments, **options)
         return
     dtypes = tuple([getattr(x, "dtype", None) for x in tensors])  # of a description of tiles, its tensor's beside it
-    key = (kernel, torch.cuda.current_device(), dtypes, constants, *options.values())
+    kinds = tuple(map(type, numbers))
+    key = (kernel, torch.cuda.current_device(), dtypes, kinds, constants, *options.values())
     variant = _variants.get(key)
     if variant is None:
         _variants[key] = kernel[grid](*arguments, **options)

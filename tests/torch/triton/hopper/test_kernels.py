@@ -33,7 +33,7 @@ def judging(query):
     out, beta = torch.full_like(query, torch.nan), torch.full(query.shape[:3], torch.nan, device=query.device)
     batch, heads, length, _ = query.shape
     marks = torch.zeros((batch, heads, -(-length // 64)), dtype=torch.int32, device=query.device)
-    return out, beta, once.Judged(POLICY.kind, POLICY.numbers, marks)
+    return out, beta, once.Judged(POLICY.kind, POLICY.numbers.to(query.device), marks)
 
 
 def check_one_pass(query, key, value, *, right):
@@ -118,7 +118,7 @@ def test_a_nan_poisons_its_own_row_alone():
     rows = new_row_outputs(q, *ALL)
     leaders, marks = (torch.zeros(n, dtype=torch.int32) for n in (256, 4))
     hopper.launch_statistics_on_hopper(
-        50 * q, k, rows, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers,
+        50 * q, k, rows, scale=0.125, right=0, kind=POLICY.kind, numbers=POLICY.numbers.cpu(),
         settled=hopper.Settled(leaders, marks),
     )  # fmt: skip
     out, beta, judged = judging(q)
