@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sharpmax.core.masks import Window
-from sharpmax.core.policies import PAPER, Constant
+from sharpmax.core.policies import PAPER, Constant, Policy
 from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats, checked_extra
 from sharpmax.torch import eager, stock
@@ -78,8 +78,16 @@ def attention(
     output, stats = execute(plan_of(request, implementation), request)
     if not return_stats:
         return output
-    say_if_silent(policy, stats)
+    if query.device.type == "cpu" or not getattr(policy, "_looked_at", False):
+        say_if_silent(policy, stats)
+        _note_looked_at(policy)
     return output, stats
+
+
+def _note_looked_at(policy: Any) -> None:
+    """Note that the rows of a policy were looked at: on a GPU once, because to look waits for the device."""
+    if isinstance(policy, Policy) and not torch.compiler.is_compiling():
+        object.__setattr__(policy, "_looked_at", True)
 
 
 def row_stats(

@@ -31,7 +31,7 @@ from sharpmax.torch.policy_kinds import (
     kernel_policy,
     least_beta,
     most_beta,
-    numbers_still_hold,
+    numbers_of_now,
 )
 from sharpmax.torch.request import Request
 from sharpmax.torch.torch_internals import in_forward_mode, is_traced
@@ -74,7 +74,7 @@ def plan_of(request: Request, implementation: str | None = None) -> Plan:
     if key is None:
         return _made(request, implementation)
     policy, plan = _remembered.get(key, (None, None))
-    if plan is None or policy is not request.policy or not numbers_still_hold(policy):
+    if plan is None or policy is not request.policy or not _still_holds(plan, policy):
         plan = _made(request, implementation)
         if len(_remembered) >= MOST_REMEMBERED:
             _remembered.clear()
@@ -84,6 +84,10 @@ def plan_of(request: Request, implementation: str | None = None) -> Plan:
 
 _remembered: dict[tuple[object, ...], tuple[object, Plan]] = {}
 MOST_REMEMBERED = 4096
+
+
+def _still_holds(plan: Plan, policy: object) -> bool:
+    return plan.policy is None or plan.policy.numbers is numbers_of_now(policy)
 
 
 def _made(request: Request, implementation: str | None) -> Plan:

@@ -110,7 +110,7 @@ def _is_one_per_head(value: Any) -> bool:
     if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
         return False
     shape = tuple(value.shape) if is_array(value) else np.shape(value)
-    return math.prod(shape) == 1 or (shape[-1] == 1 and math.prod(shape) == shape[-2])
+    return bool(math.prod(shape) == 1 or (shape[-1] == 1 and math.prod(shape) == shape[-2]))
 
 
 class _Remembered(NamedTuple):
@@ -140,10 +140,10 @@ def keep_numbers(policy: Any, device: torch.device) -> None:
         object.__setattr__(policy, "_on_device", _Remembered(made.numbers, [], []))
 
 
-def numbers_still_hold(policy: Any) -> bool:
-    """Tell whether the numbers of a policy that were made before are those of now."""
+def numbers_of_now(policy: Any) -> Tensor | None:
+    """Return the numbers that were made of a policy before, if they are those of now."""
     before: _Remembered | None = getattr(policy, "_on_device", None)
-    return before is None or before.still_hold()
+    return before.numbers if before is not None and before.still_hold() else None
 
 
 def _remembered(policy: Any, rows: tuple[Numbers, ...], device: torch.device) -> Tensor:

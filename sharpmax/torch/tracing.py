@@ -19,13 +19,17 @@ Keep = Callable[[Any, tuple[Any, ...], Any], None]
 """(ctx, inputs, output): keeps what the gradient needs, as `register_autograd`'s `setup_context`."""
 
 
-def untraced(operator: Any, *, keep: Keep | None = None, backward: Callable[..., Any] | None = None) -> Any:
+def untraced(
+    operator: Any, *, keep: Keep | None = None, backward: Callable[..., Any] | None = None,
+    alone: Callable[..., Any] | None = None,
+) -> Any:  # fmt: skip
     """Return a function that calls the operator under a tracer, and what the operator stands for otherwise.
 
+    That is the function it was made of, or `alone`, which need not lay out its result as tracing expects it.
     `keep` and `backward` are registered as its gradient. Without them a gradient that is due is left to the operator,
     which refuses when it comes to it: a second derivative, of an operator that is itself a gradient.
     """
-    compute = function_of(operator)
+    compute = alone or function_of(operator)
     differentiable = _function(compute, keep, backward) if keep and backward else None
     if differentiable is not None:
         operator.register_autograd(backward, setup_context=keep)

@@ -61,8 +61,8 @@ class Policy(ABC):
                 object.__setattr__(self, name, owned)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields: what a device remembers of a policy stays behind when it is copied or sent away."""
-        return {name: value for name, value in self.__dict__.items() if name != "_on_device"}
+        """Return the fields: what is remembered of a policy stays behind when it is copied or sent away."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_on_device", "_looked_at")}
 
     def __eq__(self, other: object) -> bool:
         """Tell whether they are of one kind and hold the same numbers, in the same shapes, whatever holds those."""

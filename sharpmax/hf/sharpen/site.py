@@ -15,7 +15,8 @@ from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.documents import Documents
-from sharpmax.torch.policy_kinds import constant_beta, keep_numbers
+from sharpmax.torch.policy_kinds import constant_beta, keep_numbers, numbers_of_now
+from sharpmax.torch.prepared import Prepared, key_of, prepare
 from sharpmax.torch.request import Request
 from sharpmax.torch.varlen import attend_packed, packed_request, packed_statistics
 
@@ -87,9 +88,11 @@ class Site:
     def __post_init__(self) -> None:
         self.policies = tuple(with_tensors(policy, self.place) for policy in self.given)
         run = self.run
-        is_alone = run.observer is None and run.probe is None and run.implementation is None
-        self.is_plain = is_alone and all(constant_beta(policy) == 1 for policy in self.policies)
-        """Whether the module attends as if it were not sharpened, and nobody looks on."""
+        self.is_alone = run.observer is None and run.probe is None and run.implementation is None
+        """Whether nobody looks on, nor asks for an implementation."""
+        self.is_plain = self.is_alone and all(constant_beta(policy) == 1 for policy in self.policies)
+        """Whether the module then attends as if it were not sharpened."""
+        self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared]] = {}
 
     def next_layer(self, device: torch.device) -> tuple[int, Policy]:
         """Return the index and policy of the layer that attends now, with arrays on the device."""
@@ -146,6 +149,10 @@ def attend_at(
             _watch(site, query, key, documents, options)
     if run.probe is not None and not again:
         run.probe(layer, query, key, options)
+    if site.is_alone and documents is None:
+        prepared = _prepared(site, layer, policy, query, key, value, options)
+        if prepared is not None:
+            return prepared(query, key, value, options.get("mask"))
     asked = {**options, "policy": policy, "implementation": run.implementation}
     if run.observer is None:
         output: Tensor = _attention(query, key, value, documents, **asked)
@@ -156,6 +163,31 @@ def attend_at(
     if not again:
         run.observer(layer, stats)
     return output
+
+
+def _prepared(
+    site: Site, layer: int, policy: Policy, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
+) -> Prepared | None:
+    """Return what executes a call like one before, if it is one; the first of its kind is prepared here."""
+    if options.get("bias") is not None or options.get("sinks") is not None or options.get("dropout"):
+        return None
+    mask = options.get("mask")
+    how = {"is_causal": options["is_causal"], "scale": options.get("scale"), "softcap": options.get("softcap")}
+    of = key_of(query, key, value, mask, layer=layer, **how)
+    if of is None:
+        return None
+    numbers, call = site.prepared.get(of, (None, None))
+    if call is None or numbers is not numbers_of_now(policy):
+        call = prepare(query, key, value, mask, policy=policy, **how)
+        if call is not None:
+            if len(site.prepared) >= MOST_PREPARED:
+                site.prepared.clear()
+            site.prepared[of] = (numbers_of_now(policy), call)
+    return call
+
+
+MOST_PREPARED = 64
+"""Kinds of call that a site remembers: lengths of prompts, for the most part."""
 
 
 def recomputing() -> bool:

@@ -4,8 +4,8 @@ beta needs the whole row before the first value can be weighed, and reading K tw
 row of scores is small, 2 bytes a key and query head beside 2·D·2 bytes a key for K and V shared by a group of heads:
 
     scores    each program: one part of the keys, all query heads of a key head. Scores out; (m, Z, S) of the part
-    weigh     merge the parts' (m, Z, S) -> H, beta, m; then Σ 2^(beta(x - m))·v of the part
-    gather    sum the parts: they share one m, so there is nothing to rescale
+    weigh     merge the parts' (m, Z, S) -> H, beta, m; then Σ 2^(beta(x - m))·v of the part. The last program of a
+              group of heads sums the parts: they share one m, so there is nothing to rescale
 
 A score is kept as its distance from the maximum so far, d: in float16 the weight 2^(-beta·d) errs by beta·d·2^-12 of
 itself, so what weighs much errs little, and all together by less than the weights' own rounding to half precision.
@@ -42,13 +42,13 @@ from sharpmax.torch.triton.tiles import (
 
 ROWS = 16  # the least a tensor core multiplies; query heads of a group are padded to it
 FEWEST = 264  # programs at least, where keys allow: two for every multiprocessor
-NOT_SPECIALISED = ["sm_b", "sm_h", "sm_k", "s_numbers", "H", "LK", "part", "parts", "per_part", "part_o"]
+NOT_SPECIALISED = ["sm_b", "sm_h", "sm_k", "s_numbers", "H", "LK", "part", "per_part", "part_o", "done"]
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["mask"])
 def scores_kernel(
     q, k, mask, scores, memory, sq_b, sq_h, sk_b, sk_h, sk_l,
-    scale_log2, bend, sm_b, sm_h, sm_k, H, LK, part, per_part,
+    scale_log2, bend, sm_b, sm_h, sm_k, H, LK, part, per_part, done,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -91,6 +91,7 @@ def scores_kernel(
         tl.store(memory + (row + o_r) * tl.cdiv(LK, BN) + start // BN, b_m, mask=o_r < GROUPS)
     p_part = memory + per_part + ((row + o_r) * tl.num_programs(0) + i_p) * 5
     m_r = o_r < GROUPS
+    tl.store(memory + done + i_bh, 0.0)
     tl.store(p_part, b_m, mask=m_r)
     tl.store(p_part + 1, b_z, mask=m_r)
     tl.store(p_part + 2, b_s, mask=m_r)
@@ -99,8 +100,8 @@ def scores_kernel(
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["sinks"])
 def weigh_kernel(
-    v, sinks, scores, memory, rows_out, numbers, sv_b, sv_h, sv_l,
-    s_numbers, H, LK, part, per_part, part_o,
+    v, sinks, scores, memory, out, rows_out, numbers, sv_b, sv_h, sv_l,
+    s_numbers, H, LK, part, per_part, part_o, done,
     GROUPS: tl.constexpr, ROWS: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr,
     PARTS: tl.constexpr, KIND: tl.constexpr, COUNT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -114,7 +115,6 @@ def weigh_kernel(
     m_r = o_r < GROUPS
     row = i_b.to(tl.int64) * H + i_hk * GROUPS
     if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     # Every program merges all the parts of its rows: a few hundred bytes, and no launch in between.
     o_p = tl.arange(0, PARTS)
@@ -171,25 +171,22 @@ def weigh_kernel(
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision="ieee")
     o_out = (row + o_r) * parts + i_p
     tl.store(memory + per_part + o_out * 5 + 4, b_w, mask=m_r)
-    p_o = memory + tl.multiple_of(part_o, 16) + o_out[:, None] * DV + o_dv[None, :]
-    tl.store(p_o, b_o, mask=m_r[:, None] & (o_dv < DV)[None, :])
-
-
-@triton.jit(do_not_specialize=NOT_SPECIALISED)
-def gather_kernel(memory, out, parts, per_part, part_o, DV: tl.constexpr, BDV: tl.constexpr, PARTS: tl.constexpr,
-                  EARLY: tl.constexpr):  # fmt: skip
-    """Sum the parts of one row."""
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-    row = tl.program_id(0).to(tl.int64)
-    o_p = tl.arange(0, PARTS)
-    o_dv = tl.arange(0, BDV)
-    m_p = o_p < parts
-    total = tl.sum(tl.load(memory + per_part + (row * parts + o_p) * 5 + 4, mask=m_p, other=0.0))
-    total = tl.where(total == 0, 1.0, total)  # a row that sees no key
-    p_o = memory + tl.multiple_of(part_o, 16) + (row * parts + o_p)[:, None] * DV + o_dv[None, :]
-    b_o = tl.sum(tl.load(p_o, mask=m_p[:, None] & (o_dv < DV)[None, :], other=0.0), 0) / total
-    tl.store(out + row * DV + o_dv, b_o.to(out.dtype.element_ty), mask=o_dv < DV)
+    memory_o = memory + tl.multiple_of(part_o, 16)
+    m_o = m_r[:, None] & (o_dv < DV)[None, :]
+    tl.store(memory_o + o_out[:, None] * DV + o_dv[None, :], b_o, mask=m_o)
+    # All of this program's numbers are written before it counts itself done, and none is read before the last is.
+    tl.debug_barrier()
+    if tl.atomic_add(memory + done + i_bh, 1.0, sem="acq_rel") == parts - 1:
+        b_total = tl.zeros([ROWS], tl.float32)
+        b_o = tl.zeros([ROWS, BDV], tl.float32)
+        for i in tl.range(0, parts):  # in one order, whichever program is last
+            o_in = (row + o_r) * parts + i
+            b_total += tl.load(memory + per_part + o_in * 5 + 4, mask=m_r, other=0.0, cache_modifier=".cg")
+            p_in = memory_o + o_in[:, None] * DV + o_dv[None, :]
+            b_o += tl.load(p_in, mask=m_o, other=0.0, cache_modifier=".cg")
+        b_o = b_o / tl.where(b_total == 0, 1.0, b_total)[:, None]  # 0: a row that sees no key
+        p_out = out + (row + o_r)[:, None] * DV + o_dv[None, :]
+        tl.store(p_out, b_o.to(out.dtype.element_ty), mask=m_o)
 
 
 class Split(NamedTuple):
@@ -200,6 +197,7 @@ class Split(NamedTuple):
     PARTS: int
     per_part: int  # after the highest score of each block
     part_o: int
+    done: int
     length: int
 
 
@@ -212,14 +210,16 @@ def _split(rows: int, key_heads: int, keys: int, value_width: int, BN: int) -> S
     parts = blocks(keys, part)
     per_part = blocks(rows * count, 16) * 16
     part_o = per_part + blocks(rows * parts * 5, 16) * 16
-    return Split(part, parts, int(triton.next_power_of_2(parts)), per_part, part_o, part_o + rows * parts * value_width)
+    done = part_o + blocks(rows * parts * value_width, 16) * 16
+    PARTS = int(triton.next_power_of_2(parts))
+    return Split(part, parts, PARTS, per_part, part_o, done, done + key_heads)
 
 
 @cache
 def _constants(shape: TileShape, groups: int, width: int, value_width: int, early: bool) -> tuple[Any, ...]:
     rows = max(ROWS, int(triton.next_power_of_2(groups)))
     BDV = padded_width(value_width)
-    return (groups, rows, width, shape.BD, shape.BN, early), (groups, rows, value_width, BDV, shape.BN), BDV
+    return (groups, rows, width, shape.BD, shape.BN, early), (groups, rows, value_width, BDV, shape.BN)
 
 
 def launch_decode(
@@ -233,7 +233,7 @@ def launch_decode(
     split = _split(batch * heads, batch * key_heads, keys, value_width, shape.BN)
     # Each kernel is launched while the one before it ends, and waits for it on the device.
     early = not interpreted() and capability(query.device) >= (9, 0)
-    of_scores, of_weights, BDV = _constants(shape, heads // key_heads, width, value_width, early)
+    of_scores, of_weights = _constants(shape, heads // key_heads, width, value_width, early)
     device = query.device
     out = torch.empty((batch, heads, 1, value_width), dtype=query.dtype, device=device)
     rows_out = torch.empty((4, batch, heads, 1), dtype=torch.float32, device=device) if store else None
@@ -242,23 +242,18 @@ def launch_decode(
     memory = torch.empty((split.length,), dtype=torch.float32, device=device)
     sm_b, sm_h, _, sm_k = (0, 0, 0, 0) if mask is None else mask.stride()
     grid = (split.parts, batch * key_heads, 1)
-    places = (split.per_part, split.part_o)
     how = {"num_warps": shape.num_warps, "num_stages": shape.num_stages}
     late = {"launch_pdl": True} if early else {}
     launch(
         scores_kernel, grid, (query, key, None if mask is None else mask.view(torch.uint8), scores, memory),
         (*query.stride()[:2], *key.stride()[:3]),
-        (*scales(scale, softcap), sm_b, sm_h, sm_k, heads, keys, split.part, split.per_part),
+        (*scales(scale, softcap), sm_b, sm_h, sm_k, heads, keys, split.part, split.per_part, split.done),
         of_scores, aligned=begins_aligned(query, key), **how,
     )  # fmt: skip
     launch(
-        weigh_kernel, grid, (value, sinks, scores, memory, rows_out, numbers), value.stride()[:3],
-        (per_head(numbers), heads, keys, split.part, *places),
+        weigh_kernel, grid, (value, sinks, scores, memory, out, rows_out, numbers), value.stride()[:3],
+        (per_head(numbers), heads, keys, split.part, split.per_part, split.part_o, split.done),
         (*of_weights, split.PARTS, kind, numbers.shape[1], early),
         aligned=begins_aligned(value, numbers), **how, **late,
-    )  # fmt: skip
-    launch(
-        gather_kernel, (batch * heads, 1, 1), (memory, out), (), (split.parts, *places),
-        (value_width, BDV, split.PARTS, early), aligned=True, num_warps=4, num_stages=2, **late,
     )  # fmt: skip
     return out, rows_out

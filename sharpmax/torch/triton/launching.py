@@ -21,7 +21,7 @@ _variants: dict[tuple[Any, ...], Any] = {}
 
 
 def launch(
-    kernel: Any, grid: tuple[int, int, int], tensors: tuple[Tensor | None, ...], strides: tuple[int, ...],
+    kernel: Any, grid: tuple[int, int, int], tensors: tuple[Any, ...], strides: tuple[int, ...],
     numbers: tuple[Any, ...], constants: tuple[Any, ...], *, aligned: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Launch a kernel on a grid; `aligned` tells whether every tensor begins at a multiple of 16 bytes.

@@ -37,7 +37,10 @@ def row_statistics(
         query, key, rows, scale=scale, left=left, right=right, row_scale=row_scale, starts=starts,
         mask=_expanded(mask, query, key), softcap=softcap, sinks=sinks,
     )  # fmt: skip
-    return _present(rows, "entropy", "logsumexp", "log2_sum", "maximum", "variance")
+    entropy, logsumexp, log2_sum, maximum, spread = _present(
+        rows, "entropy", "logsumexp", "log2_sum", "maximum", "variance"
+    )
+    return entropy, logsumexp, log2_sum, maximum, spread
 
 
 @row_statistics.register_fake
@@ -277,13 +280,19 @@ def _sharpened_backward(
 sharpened_query = untraced(sharpened_query, keep=_keep_sharpened, backward=_sharpened_backward)
 
 
+def _sharpened_attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, right: int | None, kind: int, numbers: Tensor
+) -> Tensor:
+    return attend_sharpened(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers)
+
+
 @torch.library.custom_op("sharpmax::sharpened_attention", mutates_args=())
 def sharpened_attention(
     query: Tensor, key: Tensor, value: Tensor, scale: float, right: int | None, kind: int, numbers: Tensor
 ) -> Tensor:
     """softmax(beta(H)·e)·v without a gradient, by the kernels that `dispatch` chooses."""
     # The output of PyTorch's FlashAttention has its heads inside its rows, which tracing could not know.
-    return attend_sharpened(query, key, value, scale=scale, right=right, kind=kind, numbers=numbers).contiguous()
+    return _sharpened_attention(query, key, value, scale, right, kind, numbers).contiguous()
 
 
 @sharpened_attention.register_fake
@@ -291,7 +300,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
     return query.new_empty(query.shape)
 
 
-sharpened_attention = untraced(sharpened_attention)
+sharpened_attention = untraced(sharpened_attention, alone=_sharpened_attention)
 
 
 @torch.library.custom_op("sharpmax::weighted", mutates_args=())
