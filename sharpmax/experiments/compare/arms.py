@@ -1,7 +1,10 @@
 """The arms of the comparison: a mechanism each, trained in, or only asked with on the weights of another arm."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 
 from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
 from sharpmax.core.policies import PAPER, LengthScaled, LogLinear
@@ -69,6 +72,31 @@ ARMS = {
     "hierarchical": Arm("blocks of 16, then items", Hierarchical(16)),
 }
 """Every arm by name."""
+
+
+def arm_named(name: str) -> Arm:
+    """Return the arm of that name, or of `module:attribute`: a `Mechanism` from outside, its class, or an `Arm`.
+
+    Raises:
+        ValueError: a name that is not among the arms, or does not lead to a mechanism.
+    """
+    if name in ARMS:
+        return ARMS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ValueError(f"unknown arm {name}; there are: {', '.join(ARMS)}, or MODULE:ATTRIBUTE of your own")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # a module beside the command
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"expected a mechanism at {name}, got {error}") from error
+    made = found() if isinstance(found, type) else found
+    if isinstance(made, Arm):
+        return made
+    if not isinstance(made, Mechanism):
+        raise ValueError(f"expected a Mechanism at {name}, got {type(made).__name__}")
+    return Arm(attribute, made)
 
 
 def arms_named(names: Iterable[str]) -> dict[str, Arm]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from sharpmax.experiments.compare.train import Hardware
 from sharpmax.extras import extra
-from sharpmax.models.transformer import PRECISIONS, Transformer, float32_products
+from sharpmax.models.transformer import PRECISIONS, Transformer, float32_products, loss_of
 from sharpmax.tasks.sized import Task
 
 with extra("torch"):
@@ -50,3 +50,18 @@ def examine(
         "questions": task.questions,
         "entropy": [entropies[layer].tolist() for layer in sorted(entropies)],
     }
+
+
+@torch.no_grad()
+def held_out_loss(
+    model: Transformer, task: Task, params: Tensor, *, hardware: Hardware, batch: int = 256
+) -> list[float]:
+    """Return each seed's mean loss in nats on sequences of trained sizes that none was trained on."""
+    precision = PRECISIONS[hardware.asking]
+    generator = torch.Generator(device=params.device).manual_seed(EXAM_SEED)
+    drawn = task.draw(batch, task.trained, generator=generator)
+    tokens, at, answers = (t.expand(len(params), *t.shape) for t in (drawn.tokens, drawn.at, drawn.answers))
+    with float32_products(precision.float32):
+        logits = model(model.named(params), tokens, at=at, precision=precision, streaming=False)
+    losses: list[float] = loss_of(logits, answers).tolist()
+    return losses

@@ -1,0 +1,192 @@
+"""The comparison runs in small, keeps what is finished, takes mechanisms from outside, and runs on Ray alike."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from sharpmax.experiments import compare as package
+from sharpmax.experiments.compare import cell as cells
+from sharpmax.experiments.compare import compare, engines, plan
+from sharpmax.experiments.compare.arms import ARMS, Arm, arm_named
+from sharpmax.experiments.compare.page import printed
+from sharpmax.experiments.compare.plan import MODELS, Cell, Study, cells_of
+from sharpmax.experiments.compare.train import Recipe
+from sharpmax.models.transformer import Transformer
+
+pytestmark = pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
+
+PLUGIN = """
+from dataclasses import dataclass
+
+import torch
+from sharpmax.models.mechanisms import Mechanism
+
+
+@dataclass(frozen=True)
+class Clipped(Mechanism):
+    share: float = 0.01
+
+    def weigh(self, rows, learned):
+        weights = torch.softmax(rows, dim=-1)
+        return torch.relu(weights - self.share)
+"""
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A study of seconds."""
+    study = replace(plan.QUICK, seeds=2, recipe=Recipe(steps=3, batch=2), tuning_steps=2, sequences=2, longest=200)
+    monkeypatch.setattr(plan, "QUICK", study)
+
+
+def answers(folder):
+    """What each cell answered, without the time it took."""
+    found = {}
+    for file in folder.rglob("steps/*.json"):
+        record = json.loads(file.read_text())["value"]
+        found[file.stem] = {**record, "milliseconds": None}
+    return found
+
+
+def test_cells_can_be_added_and_none_is_computed_twice(small, tmp_path, monkeypatch):
+    whole = compare(tmp_path / "whole", quick=True, device="cpu", arms=("paper", "top-k"))
+    computed, compute = [], engines.compute
+
+    def counted(cell, *arguments):
+        computed.append(cell.name)
+        return compute(cell, *arguments)
+
+    monkeypatch.setattr(engines, "compute", counted)
+    compare(tmp_path / "parts", quick=True, device="cpu", arms=("paper",), tasks=("share",))
+    assert computed == ["share_softmax_tiny", "share_paper_tiny"]
+    compare(tmp_path / "parts", quick=True, device="cpu", arms=("paper", "top-k"))
+    assert len(computed) == len(set(computed)) == 6
+    assert answers(tmp_path / "parts") == answers(tmp_path / "whole")
+    assert set(whole["summary"]["tasks"]) == {"recall", "share"}
+    assert "share, tiny: sharper attention hurts" in printed(whole)
+
+
+def test_a_killed_run_continues_to_the_same_numbers(small, tmp_path, monkeypatch):
+    compare(tmp_path / "whole", quick=True, device="cpu", tasks=("share",), arms=("paper",))
+    examine = cells.examine
+    monkeypatch.setattr(cells, "examine", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        compare(tmp_path / "killed", quick=True, device="cpu", tasks=("share",), arms=("paper",))
+    assert answers(tmp_path / "killed") == {}
+    monkeypatch.setattr(cells, "examine", examine)
+    compare(tmp_path / "killed", quick=True, device="cpu", tasks=("share",), arms=("paper",))
+    assert answers(tmp_path / "killed") == answers(tmp_path / "whole")
+
+
+def test_the_rate_with_the_lowest_held_out_loss_is_taken(monkeypatch, tmp_path):
+    study = Study(rates=(1e-3, 1e-2, 1e-1), recipe=Recipe(steps=2, batch=2), tuning_steps=1)
+    monkeypatch.setattr(cells, "held_out_loss", lambda *a, **k: [2.0, 1.0, float("nan")])
+    rate, losses = cells._tuned(Cell("share", "softmax", "tiny"), study, tmp_path)
+    assert rate == 1e-2
+    assert losses == {"0.001": 2.0, "0.01": 1.0, "0.1": None}
+    assert cells._tuned(Cell("share", "softmax", "tiny"), replace(study, rates=(0.5,)), tmp_path) == (0.5, {})
+
+
+def test_a_mechanism_from_outside_takes_part(small, tmp_path, monkeypatch):
+    (tmp_path / "my_mechanism.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    found = compare(tmp_path / "runs", quick=True, device="cpu", tasks=("share",), arms=("my_mechanism:Clipped",))
+    assert found["labels"] == {"my_mechanism:Clipped": "Clipped", "softmax": "softmax"}
+    page = (tmp_path / "runs" / "compare").rglob("leaderboard.html")
+    assert "Clipped(share=0.01)" in next(page).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "unknown arm nothing; there are: softmax"),
+        ("math:pi", "expected a Mechanism at math:pi, got float"),
+        ("no.where:X", "expected a mechanism at no.where:X, got No module"),
+    ],
+)
+def test_an_arm_that_is_none_is_refused(name, said):
+    with pytest.raises(ValueError, match=said):
+        arm_named(name)
+
+
+def test_an_arm_may_come_ready_made(monkeypatch):
+    monkeypatch.setattr(package, "READY", Arm("mine", ARMS["entmax"].mechanism), raising=False)
+    assert arm_named("sharpmax.experiments.compare:READY").label == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tasks": ("chess",)}, "unknown task chess; there are: recall"),
+        ({"models": ("9T",)}, "unknown model 9T"),
+        ({"engine": "slurm"}, "expected an engine among local, ray"),
+        ({"address": "auto"}, "needs engine='ray'"),
+        ({"rates": (0.0,)}, "expected learning rates above 0"),
+        ({"seeds": 0}, "expected seeds of at least 1"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, options, said):
+    with pytest.raises(ValueError, match=said):
+        compare(tmp_path, quick=True, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_have_the_parameters_they_are_named_after():
+    for name, shape in MODELS.items():
+        if name != "tiny":
+            said = float(name.removesuffix("M"))
+            assert said / 1.35 < Transformer(257, **shape).parameters / 1e6 < said * 1.35
+            assert shape["width"] == 32 * shape["heads"]
+
+
+def test_softmax_is_always_a_cell_and_tasks_of_a_mechanism_are_neighbours():
+    found = [cell.name for cell in cells_of(("share", "copy"), ("paper",), ("tiny",))]
+    assert found == ["share_softmax_tiny", "copy_softmax_tiny", "share_paper_tiny", "copy_paper_tiny"]
+
+
+def test_long_sequences_are_fewer():
+    study = Study()
+    assert study.sequences_of(64) == 128
+    assert study.sequences_of(16401) == 31
+    assert study.sequences_of(10**6) == 8
+    assert Cell("recall", "softmax", "tiny").sizes(300) == (14, 64)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("ray") is None, reason="Ray is not installed")
+def test_ray_gives_the_same_numbers_although_a_node_is_killed(small, tmp_path):
+    """Two nodes on loopback; one is killed while it computes, and its cell is computed again."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    options = {"quick": True, "device": "cpu", "tasks": ("share", "copy"), "arms": ("paper", "top-k")}
+    compare(tmp_path / "local", **options)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        doomed = cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1)
+        runtime = {"env_vars": {"PYTHONPATH": str(plan.__file__).removesuffix("/sharpmax/experiments/compare/plan.py")}}
+        ray.init(address=cluster.address, runtime_env=runtime, log_to_driver=False)
+        study = replace(plan.QUICK, hardware=plan.Hardware.of("cpu"))
+        missing = list(cells_of(options["tasks"], options["arms"], ("tiny",)))
+        found = {}
+        for cell, record in engines.on_ray(missing, study, lambda cell: tmp_path / "scratch" / cell.name):
+            if not found:
+                cluster.remove_node(doomed, allow_graceful=False)
+            found[cell.name] = {**record, "milliseconds": None}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert json.loads(json.dumps(found)) == answers(tmp_path / "local")
+
+
+@pytest.mark.slow
+def test_the_quick_comparison_takes_less_than_three_minutes(tmp_path):
+    command = [sys.executable, "-m", "sharpmax", "compare", "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+    assert "leaderboard: " in done.stdout
