@@ -39,7 +39,8 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
 
 def verdict(metrics: dict[str, Any], by_arm: dict[str, Any]) -> str:
     """Say which arms are surely ahead of softmax at the largest size, and which behind."""
-    ahead, behind = [], []
+    ahead: list[str] = []
+    behind: list[str] = []
     for arm, found in by_arm.items():
         one = list(found["sizes"].values())[-1]
         if arm != SOFTMAX and one["p_value"] is not None and one["p_value"] < SURE:

@@ -10,14 +10,14 @@ from sharpmax.models.transformer import Transformer
 from sharpmax.tasks.catalogue import TASKS
 
 MODELS = {
-    "0.3M": {"layers": 4, "width": 64, "heads": 2},
-    "1M": {"layers": 4, "width": 128, "heads": 4},
-    "3M": {"layers": 4, "width": 256, "heads": 8},
-    "10M": {"layers": 6, "width": 384, "heads": 12},
-    "30M": {"layers": 9, "width": 512, "heads": 16},
-    "tiny": {"layers": 1, "width": 16, "heads": 2},
+    "0.3M": Transformer(257, layers=4, width=64, heads=2),
+    "1M": Transformer(257, layers=4, width=128, heads=4),
+    "3M": Transformer(257, layers=4, width=256, heads=8),
+    "10M": Transformer(257, layers=6, width=384, heads=12),
+    "30M": Transformer(257, layers=9, width=512, heads=16),
+    "tiny": Transformer(257, layers=1, width=16, heads=2),
 }
-"""Shapes by name: heads are 32 wide, and the name is the number of parameters; `tiny` is for trials."""
+"""Models by name: heads are 32 wide, the name is the number of parameters of recall; `tiny` is for trials."""
 
 ARMS_BY_DEFAULT = (
     SOFTMAX,
@@ -88,7 +88,8 @@ class Cell:
     @property
     def transformer(self) -> Transformer:
         """The model to train."""
-        return Transformer(TASKS[self.task].vocabulary, **MODELS[self.model], mechanism=arm_named(self.arm).mechanism)
+        shape, mechanism = MODELS[self.model], arm_named(self.arm).mechanism
+        return replace(shape, vocabulary=TASKS[self.task].vocabulary, mechanism=mechanism)
 
     def sizes(self, longest: int) -> tuple[int, ...]:
         """Return the sizes to ask at: the task's, as far as its sequences are not too long."""
