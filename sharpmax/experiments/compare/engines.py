@@ -43,8 +43,12 @@ def on_ray(
     paths = os.pathsep.join(dict.fromkeys(str(Path(path or ".").resolve()) for path in sys.path))
     ours = not ray.is_initialized()
     if ours:
-        alone = {} if address else {"include_dashboard": False}  # what a cluster has, it has already
-        ray.init(address=address, runtime_env={"env_vars": {"PYTHONPATH": paths}}, log_to_driver=False, **alone)
+        ray.init(
+            address=address,
+            runtime_env={"env_vars": {"PYTHONPATH": paths}},
+            log_to_driver=False,
+            include_dashboard=None if address else False,  # a cluster has its own, or none
+        )
     try:
         gpus = 1 if study.hardware.device.startswith("cuda") else 0
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(compute)

@@ -37,9 +37,11 @@ def examine(
     with float32_products(precision.float32):
         for start in range(0, sequences, at_once):
             batch = task.draw(min(at_once, sequences - start), (size, size), generator=generator)
+            tokens = batch.tokens.expand(seeds, *batch.tokens.shape)
             logits = model(
                 named,
-                batch.tokens.expand(seeds, *batch.tokens.shape),
+                tokens,
+                places=model.places(tokens, EXAM_SEED + start),
                 at=batch.at.expand(seeds, *batch.at.shape),
                 precision=precision,
                 observer=observe if start == 0 else None,  # one batch is enough for the entropies
@@ -62,6 +64,7 @@ def held_out_loss(
     drawn = task.draw(batch, task.trained, generator=generator)
     tokens, at, answers = (t.expand(len(params), *t.shape) for t in (drawn.tokens, drawn.at, drawn.answers))
     with float32_products(precision.float32):
-        logits = model(model.named(params), tokens, at=at, precision=precision, streaming=False)
+        places = model.places(tokens, EXAM_SEED)
+        logits = model(model.named(params), tokens, at=at, places=places, precision=precision, streaming=False)
     losses: list[float] = loss_of(logits, answers).tolist()
     return losses

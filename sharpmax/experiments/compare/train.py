@@ -106,7 +106,7 @@ def train_seeds(
     with float32_products(precision.float32):
         since = perf_counter()
         for step, batch in _batches(task, recipe, seeds, params.device, first):
-            losses, gradient = _gradient(model, block, state.params, batch, precision)
+            losses, gradient = _gradient(model, block, state.params, batch, precision, step)
             _update(state, gradient, own * schedule[step, 0], recipe.weight_decay, *schedule[step, 1:].unbind())
             done = step + 1
             if done % REPORT_EVERY == 0 or done == recipe.steps:
@@ -145,12 +145,25 @@ def _batches(
 
 
 def _gradient(
-    model: Transformer, block: Callable[..., Tensor], params: Tensor, batch: Batch, precision: Precision
+    model: Transformer,
+    block: Callable[..., Tensor],
+    params: Tensor,
+    batch: Batch,
+    precision: Precision,
+    step: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Return each seed's loss, and the gradient (seeds, parameters): each seed's is of its own loss alone."""
     leaf = params.detach().requires_grad_()
     # Sequences are short: all weights at once are cheaper than two passes over few keys.
-    logits = model(model.named(leaf), batch.tokens, at=batch.at, precision=precision, block=block, streaming=False)
+    logits = model(
+        model.named(leaf),
+        batch.tokens,
+        at=batch.at,
+        places=model.places(batch.tokens, step),
+        precision=precision,
+        block=block,
+        streaming=False,
+    )
     losses = loss_of(logits, batch.answers)
     (gradient,) = torch.autograd.grad(losses.sum(), leaf)
     return losses.detach(), gradient
