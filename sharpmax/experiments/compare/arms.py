@@ -4,11 +4,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from math import log
 from pathlib import Path
 
 from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
 from sharpmax.core.policies import PAPER, LengthScaled, LogLinear
-from sharpmax.experiments.compare.rules import NewtonTarget, line, rising
+from sharpmax.experiments.compare.rules import Beyond, Gated, NewtonTarget, line, rising
 from sharpmax.models.mechanisms import (
     AdaptiveEntmax,
     Differential,
@@ -55,6 +56,23 @@ ARMS = {
         "beta = 0.43 log n, in heads without positions", Sharpened(LengthScaled.ssmax(0.43), heads="free")
     ),
     "newton-target": Arm("one Newton step towards 1 nat", Sharpened(NewtonTarget(1.0))),
+    "gated-0.5": Arm("beta = 1 + 0.5 H (1 - H/log n)", Sharpened(Gated(0.5))),
+    "gated-1": Arm("beta = 1 + H (1 - H/log n)", Sharpened(Gated(1.0))),
+    # At trained lengths these are plain softmax, so they share its weights. The first is log n / log 80.
+    "beyond-log-n": Arm("log n / log 80, at inference", Sharpened(Beyond(1 / log(80), power=0)), SOFTMAX),
+    "beyond-log-n-free": Arm(
+        "log n / log 80, in heads without positions, at inference",
+        Sharpened(Beyond(1 / log(80), power=0), heads="free"),
+        SOFTMAX,
+    ),
+    "beyond-0.2": Arm("1 + 0.2 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.2)), SOFTMAX),
+    "beyond-0.5": Arm("1 + 0.5 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.5)), SOFTMAX),
+    "beyond-1": Arm("1 + log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(1.0)), SOFTMAX),
+    "beyond-0.5-free": Arm(
+        "1 + 0.5 log(n/80) (1 - H/log n), in heads without positions, at inference",
+        Sharpened(Beyond(0.5), heads="free"),
+        SOFTMAX,
+    ),
     "ssmax": Arm("SSMax with an offset, learned", LearnedSSMax()),
     "log-linear": Arm("LogLinear, learned", LearnedLogLinear()),
     "log-linear-rising": Arm("LogLinear, learned, slopes held above 0", LearnedLogLinear(rising=True)),
