@@ -209,6 +209,8 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     number("--steps", "training steps (default: 3000; quick: 20)")
     rates_help = "learning rates to choose from, on a spare seed (default: 0.001 0.003)"
     number("--rates", rates_help, (), type=float, nargs="+", metavar="RATE")
+    positions_help = "what heads know of places: ALiBi in half of them, in all, none, or RoPE (default: half)"
+    add("--positions", choices=("half", "alibi", "none", "rope"), default="half", help=positions_help)
     add("--engine", choices=("local", "ray"), default="local", help="where cells are computed (default: local)")
     add("--address", help="of a Ray cluster (default: one that is started here)")
     precision_help = "products in training (default: bf16 on a GPU, float32 on a CPU)"

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sharpmax.experiments.compare.arms import arm_named
 from sharpmax.experiments.compare.engines import ENGINES, on_ray, on_this_machine
 from sharpmax.experiments.compare.page import tell
 from sharpmax.experiments.compare.plan import ARMS_BY_DEFAULT, Cell, cells_of, study_of
@@ -33,6 +32,7 @@ def compare(
     seeds: int | None = None,
     steps: int | None = None,
     rates: Iterable[float] = (),
+    positions: str = "half",
     device: str | None = None,
     precision: str | None = None,
     compiled: bool | None = None,
@@ -47,6 +47,7 @@ def compare(
             be `MODULE:ATTRIBUTE`, a mechanism of your own. Softmax, to which others are compared, is always there.
         quick: two tasks, four arms and a tiny model: shows that it runs, and nothing else.
         seeds, steps, rates: models per cell, training steps, and learning rates to choose from.
+        positions: of `Transformer`.
         device, precision, compiled: of `Hardware.of`.
         engine: "local", or "ray" for a cluster at `address`, or on this machine without one.
 
@@ -58,7 +59,9 @@ def compare(
     if address is not None and engine != "ray":
         raise ValueError("an address is of a Ray cluster: it needs engine='ray'")
     hardware = Hardware.of(device, precision, compiled)
-    study = study_of(quick=quick, seed=seed, seeds=seeds, steps=steps, rates=rates, hardware=hardware)
+    study = study_of(
+        quick=quick, seed=seed, seeds=seeds, steps=steps, rates=rates, positions=positions, hardware=hardware
+    )
     wanted = list(
         cells_of(
             tuple(tasks) or (("recall", "share") if quick else tuple(TASKS)),
@@ -68,7 +71,8 @@ def compare(
     )
     # Where it is computed does not change what is computed, but by rounding: precision counts, the device does not.
     config = {**asdict(study), "hardware": [hardware.training, hardware.asking]}
-    name = f"{'quick' if quick else 'full'}-seed{seed}-seeds{study.seeds}-steps{study.recipe.steps}"
+    scale = "quick" if quick else "full"
+    name = f"{scale}-{positions}-seed{seed}-seeds{study.seeds}-steps{study.recipe.steps}"
     folder = RunFolder.open(out, "compare", name, config)
 
     def scratch(cell: Cell) -> Path:
@@ -84,7 +88,7 @@ def compare(
         folder.once(cell.name, partial(dict, record))
     records = [folder.read(file.stem) for file in sorted((folder.path / "steps").glob("*.json"))]
     metrics = {
-        "labels": {record["arm"]: arm_named(record["arm"]).label for record in records},
+        "labels": {record["arm"]: record["label"] for record in records},
         "summary": summarise(records),
     }
     folder.finish(metrics)

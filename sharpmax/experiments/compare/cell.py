@@ -6,6 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from sharpmax.experiments.compare.arms import arm_named
 from sharpmax.experiments.compare.exam import examine, held_out_loss
 from sharpmax.experiments.compare.plan import Cell, Study
 from sharpmax.experiments.compare.train import train_seeds
@@ -21,7 +22,7 @@ def compute(
 
     Checkpoints go to `scratch`, from which a killed computation continues.
     """
-    model, task = cell.transformer, TASKS[cell.task]
+    model, task = cell.transformer(study.positions), TASKS[cell.task]
     rate, losses = _tuned(cell, study, scratch)
     times: list[float] = []
 
@@ -42,6 +43,7 @@ def compute(
         "task": cell.task,
         "arm": cell.arm,
         "model": cell.model,
+        "label": arm_named(cell.arm).label,
         "mechanism": repr(model.mechanism),
         "command": cell.command(study),
         "parameters": model.parameters,
@@ -56,7 +58,7 @@ def _tuned(cell: Cell, study: Study, scratch: Path) -> tuple[float, dict[str, fl
     """Return the rate with the lowest held-out loss at trained sizes, and the loss of each; None is not a number."""
     if len(study.rates) == 1:
         return study.rates[0], {}
-    model, task = cell.transformer, TASKS[cell.task]
+    model, task = cell.transformer(study.positions), TASKS[cell.task]
     spare = [study.seed + SPARE] * len(study.rates)
     recipe = replace(study.recipe, steps=study.tuning_steps)
     folder = scratch / "rates"

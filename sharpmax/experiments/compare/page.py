@@ -59,13 +59,16 @@ def printed(metrics: dict[str, Any]) -> str:
     """Return the tables as lines of text."""
     lines = []
     for task, model, by_arm in _groups(metrics):
-        table = _table(metrics, task, by_arm)
-        rows = [[str(cell) for cell in row] for row in (table.header, *table.rows)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines += [f"{task}, {model}: sharper attention {TASKS[task].sharpness}"]
-        lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        lines += [verdict(metrics, by_arm), ""]
+        lines += [*lines_of(_table(metrics, task, by_arm)), verdict(metrics, by_arm), ""]
     return "\n".join([*lines, *_growth(metrics)])
+
+
+def lines_of(table: Table) -> list[str]:
+    """Return the header and rows of a table as aligned lines of text."""
+    rows = [[str(cell) for cell in row] for row in (table.header, *table.rows)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _groups(metrics: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

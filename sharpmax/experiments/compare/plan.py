@@ -6,7 +6,7 @@ from itertools import product
 
 from sharpmax.experiments.compare.arms import SOFTMAX, arm_named
 from sharpmax.experiments.compare.train import Hardware, Recipe
-from sharpmax.models.transformer import Transformer
+from sharpmax.models.transformer import POSITIONS, Transformer
 from sharpmax.tasks.catalogue import TASKS
 
 MODELS = {
@@ -54,6 +54,7 @@ class Study:
     tokens: int = 2**19
     longest: int = 2**15
     """Tokens of the longest sequence to ask."""
+    positions: str = "half"
     hardware: Hardware = field(default_factory=Hardware)
 
     def sequences_of(self, length: int) -> int:
@@ -85,11 +86,10 @@ class Cell:
         """A plain file name."""
         return "_".join(part.replace(":", ".").replace("/", ".") for part in (self.task, self.arm, self.model))
 
-    @property
-    def transformer(self) -> Transformer:
-        """The model to train."""
-        shape, mechanism = MODELS[self.model], arm_named(self.arm).mechanism
-        return replace(shape, vocabulary=TASKS[self.task].vocabulary, mechanism=mechanism)
+    def transformer(self, positions: str) -> Transformer:
+        """Return the model to train."""
+        vocabulary, mechanism = TASKS[self.task].vocabulary, arm_named(self.arm).mechanism
+        return replace(MODELS[self.model], vocabulary=vocabulary, positions=positions, mechanism=mechanism)
 
     def sizes(self, longest: int) -> tuple[int, ...]:
         """Return the sizes to ask at: the task's, as far as its sequences are not too long."""
@@ -102,7 +102,7 @@ class Cell:
         rates = " ".join(f"{rate:g}" for rate in study.rates)
         return (
             f"sharpmax compare --tasks {self.task} --arms {arms} --models {self.model} --seed {study.seed} "
-            f"--seeds {study.seeds} --steps {study.recipe.steps} --rates {rates}"
+            f"--seeds {study.seeds} --steps {study.recipe.steps} --rates {rates} --positions {study.positions}"
         )
 
 
@@ -123,7 +123,14 @@ def cells_of(tasks: Iterable[str], arms: Iterable[str], models: Iterable[str]) -
 
 
 def study_of(
-    *, quick: bool, seed: int, seeds: int | None, steps: int | None, rates: Iterable[float], hardware: Hardware
+    *,
+    quick: bool,
+    seed: int,
+    seeds: int | None,
+    steps: int | None,
+    rates: Iterable[float],
+    positions: str,
+    hardware: Hardware,
 ) -> Study:
     """Return the settings, with what was asked for instead of the scale's own.
 
@@ -136,9 +143,12 @@ def study_of(
     for name, number in (("seeds", seeds), ("steps", steps)):
         if number < 1:
             raise ValueError(f"expected {name} of at least 1, got {number}")
+    if positions not in POSITIONS:
+        raise ValueError(f"expected positions among {', '.join(POSITIONS)}, got {positions!r}")
     rates = tuple(rates) or study.rates
     if min(rates) <= 0:
         raise ValueError(f"expected learning rates above 0, got {min(rates)}")
     recipe = replace(study.recipe, steps=steps)
     tuning = min(study.tuning_steps, max(1, steps // 2))
-    return replace(study, seed=seed, seeds=seeds, recipe=recipe, rates=rates, tuning_steps=tuning, hardware=hardware)
+    study = replace(study, seed=seed, seeds=seeds, positions=positions, hardware=hardware)
+    return replace(study, recipe=recipe, rates=rates, tuning_steps=tuning)

@@ -117,6 +117,7 @@ def test_an_arm_may_come_ready_made(monkeypatch):
         ({"address": "auto"}, "needs engine='ray'"),
         ({"rates": (0.0,)}, "expected learning rates above 0"),
         ({"seeds": 0}, "expected seeds of at least 1"),
+        ({"positions": "sin"}, "expected positions among half"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(tmp_path, options, said):
