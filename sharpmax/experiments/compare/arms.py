@@ -68,6 +68,14 @@ ARMS = {
     "beyond-0.2": Arm("1 + 0.2 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.2)), SOFTMAX),
     "beyond-0.5": Arm("1 + 0.5 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.5)), SOFTMAX),
     "beyond-1": Arm("1 + log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(1.0)), SOFTMAX),
+    "beyond-1-start": Arm(
+        "1 + log(n/80) (1 - H/log n) (1 - 2/H), at inference", Sharpened(Beyond(1.0, start=2.0)), SOFTMAX
+    ),
+    "beyond-1-free": Arm(
+        "1 + log(n/80) (1 - H/log n), in heads without positions, at inference",
+        Sharpened(Beyond(1.0), heads="free"),
+        SOFTMAX,
+    ),
     "beyond-0.5-free": Arm(
         "1 + 0.5 log(n/80) (1 - H/log n), in heads without positions, at inference",
         Sharpened(Beyond(0.5), heads="free"),

@@ -21,7 +21,8 @@ def examine(
 ) -> dict[str, Any]:
     """Return, per seed, how many of each sequence's questions are right, and the mean entropy of each layer's heads.
 
-    The entropy is of the weights of the last queries, after the mechanism.
+    The entropy is of the weights of the last queries, after the mechanism. There is none where weights depend on
+    earlier queries.
     """
     seeds = len(params)
     named = model.named(params)
@@ -44,7 +45,8 @@ def examine(
                 places=model.places(tokens, EXAM_SEED + start),
                 at=batch.at.expand(seeds, *batch.at.shape),
                 precision=precision,
-                observer=observe if start == 0 else None,  # one batch is enough for the entropies
+                # One batch is enough for the entropies; the last queries alone must tell them.
+                observer=observe if start == 0 and not model.mechanism.needs_every_query else None,
             )
             right.append(batch.right(logits.argmax(-1)))
     return {

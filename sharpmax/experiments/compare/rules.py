@@ -4,7 +4,7 @@
     line      beta = 1 + slope·max(H - from, 0)
     target    one Newton step from 1 towards a target entropy: log beta = max(H - target, 0) / Var, bounded
     gated     beta = 1 + slope·H·(1 - H/log n)
-    beyond    beta = 1 + slope·max(log(n/trained), 0)·(1 - H/log n)^power
+    beyond    beta = 1 + slope·max(log(n/trained), 0)·(1 - H/log n)^power, on request only of rows above some nats
 
 A head that averages has H near log n, and is right to: sharpening it changes what it says. A head that has chosen has a
 small share H/log n, and noise that grows with n. The last two rules tell them apart by that share. `beyond` is 1 at
@@ -79,28 +79,31 @@ class Gated(Policy):
 
 @dataclass(frozen=True, eq=False)
 class Beyond(Policy):
-    """beta = 1 + slope·max(log(n/trained), 0)·(1 - H/log n)^power: nothing changes up to the trained length.
+    """beta = 1 + slope·max(log(n/trained), 0)·(1 - H/log n)^power·max(1 - start/H, 0): plain at trained lengths.
 
-    With power 0 and slope 1/log(trained) it is log n / log(trained), as `LengthScaled.log_n`.
+    With power 0 and slope 1/log(trained) it is log n / log(trained), as `LengthScaled.log_n`. A `start` in nats leaves
+    rows of few keys alone: heads that look at their neighbours, whose entropy does not grow with n.
     """
 
     slope: float = 0.5
     power: int = 1
+    start: float = 0.0
     trained: float = TRAINED
 
     @property
     def needs(self) -> frozenset[str]:
         """Entropy and count; count alone where the entropy has no part."""
-        return frozenset({"entropy", "count"} if self.power else {"count"})
+        return frozenset({"entropy", "count"} if self.power or self.start else {"count"})
 
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
         """Return beta."""
         xp = namespace(stats.count)
-        grown = xp.log(clamp(stats.count / self.trained, 1.0))
-        beta = 1.0 + self.slope * grown
+        rise = self.slope * xp.log(clamp(stats.count / self.trained, 1.0))
         for _ in range(self.power):
-            beta = 1.0 + (beta - 1.0) * _chosen(stats)
-        return beta
+            rise = rise * _chosen(stats)
+        if self.start:
+            rise = rise * clamp(1.0 - self.start / clamp(stats.entropy, self.start), 0.0)
+        return 1.0 + rise
 
 
 def _chosen(stats: RowStats) -> Array:

@@ -32,6 +32,8 @@ def test_rows_that_average_are_left_alone_and_rows_that_have_chosen_are_sharpene
     grown = np.log(16401 / 80)
     np.testing.assert_allclose(Beyond(0.5)(stats), [1 + 0.5 * grown, 1 + 0.5 * grown * (1 - share), 1.0])
     np.testing.assert_allclose(Beyond(0.5, power=2)(stats)[1], 1 + 0.5 * grown * (1 - share) ** 2)
+    late = Beyond(0.5, start=2.0)(stats)
+    np.testing.assert_allclose(late, [1.0, 1 + 0.5 * grown * (1 - share) * (1 - 2 / 4), 1.0])
 
 
 def test_beyond_is_plain_softmax_up_to_the_trained_length_and_log_n_without_a_gate():
