@@ -207,6 +207,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     add("--models", nargs="+", default=(), metavar="MODEL", help="of 0.3M, 1M, 3M, 10M, 30M (default: 1M)")
     number("--seeds", "models per cell (default: 5; quick: 3)")
     number("--steps", "training steps (default: 3000; quick: 20)")
+    number("--batch", "sequences per step and model (default: 256; quick: 8)")
     rates_help = "learning rates to choose from, on a spare seed (default: 0.001 0.003)"
     number("--rates", rates_help, (), type=float, nargs="+", metavar="RATE")
     positions_help = "what heads know of places: ALiBi in half of them, in all, none, or RoPE (default: half)"

@@ -31,6 +31,7 @@ def compare(
     quick: bool = False,
     seeds: int | None = None,
     steps: int | None = None,
+    batch: int | None = None,
     rates: Iterable[float] = (),
     positions: str = "half",
     device: str | None = None,
@@ -46,13 +47,15 @@ def compare(
         tasks, arms, models: by name; none: all tasks, the mechanisms of `ARMS_BY_DEFAULT`, the model "1M". An arm may
             be `MODULE:ATTRIBUTE`, a mechanism of your own. Softmax, to which others are compared, is always there.
         quick: two tasks, four arms and a tiny model: shows that it runs, and nothing else.
-        seeds, steps, rates: models per cell, training steps, and learning rates to choose from.
+        seeds, steps, batch, rates: models per cell, training steps, sequences per step, and learning rates to choose
+            from.
         positions: of `Transformer`.
         device, precision, compiled: of `Hardware.of`.
         engine: "local", or "ray" for a cluster at `address`, or on this machine without one.
 
     Raises:
         ValueError: names or numbers that do not exist or fit, or a run folder that holds another config.
+        RuntimeError: cells that failed, after all others were computed and told.
     """
     if engine not in ENGINES:
         raise ValueError(f"expected an engine among {', '.join(ENGINES)}, got {engine!r}")
@@ -60,7 +63,14 @@ def compare(
         raise ValueError("an address is of a Ray cluster: it needs engine='ray'")
     hardware = Hardware.of(device, precision, compiled)
     study = study_of(
-        quick=quick, seed=seed, seeds=seeds, steps=steps, rates=rates, positions=positions, hardware=hardware
+        quick=quick,
+        seed=seed,
+        seeds=seeds,
+        steps=steps,
+        batch=batch,
+        rates=rates,
+        positions=positions,
+        hardware=hardware,
     )
     wanted = list(
         cells_of(
@@ -84,8 +94,12 @@ def compare(
         if engine == "ray"
         else on_this_machine(missing, study, scratch)
     )
+    failed = {}
     for cell, record in found:
-        folder.once(cell.name, partial(dict, record))
+        if isinstance(record, Exception):
+            failed[cell.name] = record
+        else:
+            folder.once(cell.name, partial(dict, record))
     records = [folder.read(file.stem) for file in sorted((folder.path / "steps").glob("*.json"))]
     metrics = {
         "labels": {record["arm"]: record["label"] for record in records},
@@ -93,4 +107,7 @@ def compare(
     }
     folder.finish(metrics)
     tell(metrics, folder)
+    if failed:
+        said = "; ".join(f"{name}: {type(error).__name__}: {error}" for name, error in failed.items())
+        raise RuntimeError(f"{len(failed)} of {len(wanted)} cells failed, the others are kept: {said}")
     return {**metrics, "folder": str(folder.path)}

@@ -1,7 +1,8 @@
 """Where cells are computed: here one after the other, or on a Ray cluster. The numbers are the same.
 
 A cell depends on its own seeds alone, so it does not matter where or beside what it is computed. On Ray, a cell whose
-node was lost is computed again elsewhere. Records come back to this process, which alone writes the run folder.
+node was lost is computed again elsewhere. Records come back to this process, which alone writes the run folder. A cell
+that raises gives its error instead of a record, and the others go on.
 """
 
 import os
@@ -18,13 +19,18 @@ from sharpmax.runs.progress import report_as
 ENGINES = ("local", "ray")
 RETRIES = 5  # of a cell whose worker or node was lost
 
-Found = Iterator[tuple[Cell, dict[str, Any]]]
+Found = Iterator[tuple[Cell, dict[str, Any] | Exception]]
 
 
 def on_this_machine(cells: Sequence[Cell], study: Study, scratch: Callable[[Cell], Path]) -> Found:
     """Yield each cell and its record, in order."""
     for cell in cells:
-        yield cell, compute(cell, study, scratch(cell), report_as(f"compare, {cell.name}"))
+        report = report_as(f"compare, {cell.name}")
+        try:
+            yield cell, compute(cell, study, scratch(cell), report)
+        except Exception as error:
+            report(f"failed: {error}")
+            yield cell, error
 
 
 def on_ray(
@@ -57,9 +63,12 @@ def on_ray(
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
             cell = waiting.pop(done)
-            record = ray.get(done)
-            report(f"{cell.name} done, {len(waiting)} to come")
-            yield cell, record
+            try:
+                found = ray.get(done)
+            except ray.exceptions.RayError as error:
+                found = error
+            report(f"{cell.name} {'failed' if isinstance(found, Exception) else 'done'}, {len(waiting)} to come")
+            yield cell, found
     finally:
         if ours:
             ray.shutdown()

@@ -51,15 +51,15 @@ class Study:
     """Steps of each rate, on a spare seed."""
     sequences: int = 128
     """Most sequences per size; long ones are fewer, so that all together have at most `tokens`."""
-    tokens: int = 2**19
+    tokens: int = 2**18
     longest: int = 2**15
     """Tokens of the longest sequence to ask."""
     positions: str = "half"
     hardware: Hardware = field(default_factory=Hardware)
 
     def sequences_of(self, length: int) -> int:
-        """Return how many sequences of this length are asked; at least 8."""
-        return max(8, min(self.sequences, self.tokens // length))
+        """Return how many sequences of this length are asked; at least 16, or all where there are fewer."""
+        return min(self.sequences, max(16, self.tokens // length))
 
 
 QUICK = Study(
@@ -102,7 +102,8 @@ class Cell:
         rates = " ".join(f"{rate:g}" for rate in study.rates)
         return (
             f"sharpmax compare --tasks {self.task} --arms {arms} --models {self.model} --seed {study.seed} "
-            f"--seeds {study.seeds} --steps {study.recipe.steps} --rates {rates} --positions {study.positions}"
+            f"--seeds {study.seeds} --steps {study.recipe.steps} --batch {study.recipe.batch} --rates {rates} "
+            f"--positions {study.positions}"
         )
 
 
@@ -128,6 +129,7 @@ def study_of(
     seed: int,
     seeds: int | None,
     steps: int | None,
+    batch: int | None,
     rates: Iterable[float],
     positions: str,
     hardware: Hardware,
@@ -140,7 +142,8 @@ def study_of(
     study = QUICK if quick else Study()
     steps = study.recipe.steps if steps is None else steps
     seeds = study.seeds if seeds is None else seeds
-    for name, number in (("seeds", seeds), ("steps", steps)):
+    batch = study.recipe.batch if batch is None else batch
+    for name, number in (("seeds", seeds), ("steps", steps), ("batch", batch)):
         if number < 1:
             raise ValueError(f"expected {name} of at least 1, got {number}")
     if positions not in POSITIONS:
@@ -148,7 +151,7 @@ def study_of(
     rates = tuple(rates) or study.rates
     if min(rates) <= 0:
         raise ValueError(f"expected learning rates above 0, got {min(rates)}")
-    recipe = replace(study.recipe, steps=steps)
+    recipe = replace(study.recipe, steps=steps, batch=batch)
     tuning = min(study.tuning_steps, max(1, steps // 2))
     study = replace(study, seed=seed, seeds=seeds, positions=positions, hardware=hardware)
     return replace(study, recipe=recipe, rates=rates, tuning_steps=tuning)

@@ -71,13 +71,11 @@ def _alone(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _compare(by_arm: dict[str, Any]) -> None:
     """Add differences to softmax, their intervals, and p-values corrected over all arms and sizes."""
-    if SOFTMAX not in by_arm:
-        return
-    plain = by_arm[SOFTMAX]["sizes"]
     p_values: dict[str, float | None] = {}
     for arm, found in by_arm.items():
-        if arm == SOFTMAX:
+        if arm == SOFTMAX or SOFTMAX not in by_arm:
             continue
+        plain = by_arm[SOFTMAX]["sizes"]
         for size, one in found["sizes"].items():
             test = paired(plain[size]["accuracy"], one["accuracy"])
             enough = test.items > 2  # of two seeds nothing can be said
