@@ -86,7 +86,7 @@ def compare(
     folder = RunFolder.open(out, "compare", name, config)
 
     def scratch(cell: Cell) -> Path:
-        return folder.path / "training" / cell.name
+        return folder.path / "training" / cell.trained.name
 
     missing = [cell for cell in wanted if not folder.has(cell.name)]
     found = (

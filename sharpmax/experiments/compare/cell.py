@@ -10,7 +10,9 @@ from sharpmax.experiments.compare.arms import arm_named
 from sharpmax.experiments.compare.exam import examine, held_out_loss
 from sharpmax.experiments.compare.plan import Cell, Study
 from sharpmax.experiments.compare.train import train_seeds
+from sharpmax.models.transformer import Transformer
 from sharpmax.tasks.catalogue import TASKS
+from sharpmax.tasks.sized import Task
 
 SPARE = 2**20  # added to the run's seed: a seed that no model of the run has
 
@@ -20,10 +22,12 @@ def compute(
 ) -> dict[str, Any]:
     """Return the cell's record, in JSON's types: rate, cost, and right answers and entropies of every size.
 
-    Checkpoints go to `scratch`, from which a killed computation continues.
+    Checkpoints go to `scratch`, from which a killed computation continues, and which arms that are asked with the same
+    weights share.
     """
     model, task = cell.transformer(study.positions), TASKS[cell.task]
-    rate, losses = _tuned(cell, study, scratch)
+    trained = cell.trained.transformer(study.positions)
+    rate, losses = _tuned(trained, task, study, scratch)
     times: list[float] = []
 
     def told(step: int, loss: float, milliseconds: float) -> None:
@@ -33,7 +37,7 @@ def compute(
 
     seeds = list(range(study.seed, study.seed + study.seeds))
     recipe = replace(study.recipe, learning_rate=rate)
-    params = train_seeds(model, task, recipe, seeds, scratch / "seeds", hardware=study.hardware, report=told)
+    params = train_seeds(trained, task, recipe, seeds, scratch / "seeds", hardware=study.hardware, report=told)
     asked = {}
     for size in cell.sizes(study.longest):
         sequences = study.sequences_of(task.length_of(size))
@@ -54,11 +58,10 @@ def compute(
     }
 
 
-def _tuned(cell: Cell, study: Study, scratch: Path) -> tuple[float, dict[str, float | None]]:
+def _tuned(model: Transformer, task: Task, study: Study, scratch: Path) -> tuple[float, dict[str, float | None]]:
     """Return the rate with the lowest held-out loss at trained sizes, and the loss of each; None is not a number."""
     if len(study.rates) == 1:
         return study.rates[0], {}
-    model, task = cell.transformer(study.positions), TASKS[cell.task]
     spare = [study.seed + SPARE] * len(study.rates)
     recipe = replace(study.recipe, steps=study.tuning_steps)
     folder = scratch / "rates"

@@ -86,8 +86,13 @@ class Cell:
         """A plain file name."""
         return "_".join(part.replace(":", ".").replace("/", ".") for part in (self.task, self.arm, self.model))
 
+    @property
+    def trained(self) -> "Cell":
+        """The cell whose weights are asked: itself, unless its arm is one that is only asked with."""
+        return replace(self, arm=arm_named(self.arm).weights_of or self.arm)
+
     def transformer(self, positions: str) -> Transformer:
-        """Return the model to train."""
+        """Return the model with the arm's mechanism."""
         vocabulary, mechanism = TASKS[self.task].vocabulary, arm_named(self.arm).mechanism
         return replace(MODELS[self.model], vocabulary=vocabulary, positions=positions, mechanism=mechanism)
 

@@ -16,6 +16,7 @@ from sharpmax.experiments.compare.arms import ARMS, Arm, arm_named
 from sharpmax.experiments.compare.page import printed
 from sharpmax.experiments.compare.plan import MODELS, Cell, Study, cells_of
 from sharpmax.experiments.compare.train import Recipe
+from sharpmax.tasks.catalogue import TASKS
 
 pytestmark = pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 
@@ -88,10 +89,20 @@ def test_a_cell_that_fails_costs_no_other(small, tmp_path, monkeypatch):
 def test_the_rate_with_the_lowest_held_out_loss_is_taken(monkeypatch, tmp_path):
     study = Study(rates=(1e-3, 1e-2, 1e-1), recipe=Recipe(steps=2, batch=2), tuning_steps=1)
     monkeypatch.setattr(cells, "held_out_loss", lambda *a, **k: [2.0, 1.0, float("nan")])
-    rate, losses = cells._tuned(Cell("share", "softmax", "tiny"), study, tmp_path)
+    model, task = Cell("share", "softmax", "tiny").transformer("half"), TASKS["share"]
+    rate, losses = cells._tuned(model, task, study, tmp_path)
     assert rate == 1e-2
     assert losses == {"0.001": 2.0, "0.01": 1.0, "0.1": None}
-    assert cells._tuned(Cell("share", "softmax", "tiny"), replace(study, rates=(0.5,)), tmp_path) == (0.5, {})
+    assert cells._tuned(model, task, replace(study, rates=(0.5,)), tmp_path) == (0.5, {})
+
+
+def test_an_arm_at_inference_is_asked_with_the_weights_of_another(small, tmp_path):
+    compare(tmp_path, quick=True, device="cpu", tasks=("share",), arms=("paper-inference",))
+    trained = {file.parent.parent.name for file in tmp_path.rglob("seeds/training.safetensors")}
+    assert trained == {"share_softmax_tiny"}
+    found = answers(tmp_path)
+    assert found["share_paper-inference_tiny"]["held_out_losses"] == found["share_softmax_tiny"]["held_out_losses"]
+    assert found["share_paper-inference_tiny"]["asked"] != found["share_softmax_tiny"]["asked"]
 
 
 def test_a_mechanism_from_outside_takes_part(small, tmp_path, monkeypatch):
