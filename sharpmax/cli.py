@@ -19,7 +19,7 @@ USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtra
 EXIT_WRONG, EXIT_NO_GAIN, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 3, 4, 130
 EXIT_OUTPUT_CLOSED = 141  # as of a program that SIGPIPE has ended
 EXIT_BY_VERDICT = {"gains": 0, "no gain": EXIT_NO_GAIN, "undecided": EXIT_UNDECIDED}
-CONTINUING = frozenset({"reproduce", "calibrate", "finetune"})
+CONTINUING = frozenset({"reproduce", "compare", "calibrate", "finetune"})
 """The commands that keep their steps; the others start afresh."""
 
 
@@ -84,6 +84,12 @@ def _reproduce(experiment: str | None, **options: Any) -> None:
     print(f"report: {report}")
 
 
+def _compare(**options: Any) -> None:
+    from sharpmax.commands.compare import compare_and_print
+
+    compare_and_print(**options)
+
+
 def _bench(benchmark: str, **options: Any) -> int:
     try:
         bench(benchmark, **options)
@@ -136,6 +142,7 @@ def _finetune(**options: Any) -> None:
 
 VERBS: dict[str, Callable[..., int | None]] = {
     "reproduce": _reproduce,
+    "compare": _compare,
     "bench": _bench,
     "models": _models,
     "diagnose": _diagnose,

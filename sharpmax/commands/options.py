@@ -194,6 +194,33 @@ def _finetune(parser: argparse.ArgumentParser) -> None:
     _device(parser, "a GPU if there is one")
 
 
+def _compare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Train small Transformers with other mechanisms in softmax's place, ask them on longer inputs, and write "
+        "OUT/compare/…/leaderboard.html. A run that is there is continued, and cells can be added."
+    )
+    _run_options(parser, out=Path(defaults.OUT), seed=defaults.SEED, quick=False, debug=False)
+    add, number = parser.add_argument, _number(parser)
+    add("--tasks", nargs="+", default=(), metavar="TASK", help="tasks with a size dial (default: all)")
+    arms_help = "mechanisms by name, or MODULE:ATTRIBUTE of your own (default: fifteen)"
+    add("--arms", nargs="+", default=(), metavar="ARM", help=arms_help)
+    add("--models", nargs="+", default=(), metavar="MODEL", help="of 0.3M, 1M, 3M, 10M, 30M (default: 1M)")
+    number("--seeds", "models per cell (default: 5; quick: 3)")
+    number("--steps", "training steps (default: 3000; quick: 20)")
+    number("--batch", "sequences per step and model (default: 256; quick: 8)")
+    rates_help = "learning rates to choose from, on a spare seed (default: 0.001 0.003)"
+    number("--rates", rates_help, (), type=float, nargs="+", metavar="RATE")
+    positions_help = "what heads know of places: ALiBi in half of them, in all, none, or RoPE (default: half)"
+    add("--positions", choices=("half", "alibi", "none", "rope"), default="half", help=positions_help)
+    add("--engine", choices=("local", "ray"), default="local", help="where cells are computed (default: local)")
+    add("--address", help="of a Ray cluster (default: one that is started here)")
+    precision_help = "products in training (default: bf16 on a GPU, float32 on a CPU)"
+    add("--precision", choices=("float32", "tf32", "bf16"), help=precision_help)
+    compile_help = "compile a layer, or not (default: on a GPU)"
+    add("--compile", dest="compiled", action=argparse.BooleanOptionalAction, help=compile_help)
+    _device(parser, "a GPU if there is one")
+
+
 def _number(parser: argparse.ArgumentParser) -> Callable[..., None]:
     """Return what adds an option that takes one or several numbers, N unless named otherwise."""
 
@@ -220,6 +247,7 @@ def _debug(parser: argparse.ArgumentParser, default: object = False) -> None:
 
 VERBS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "reproduce": (_reproduce, "run the experiments and write report.html"),
+    "compare": (_compare, "train other mechanisms in softmax's place, and ask them on longer inputs"),
     "bench": (_bench, "measure what sharpmax costs on this machine"),
     "models": (_models, "list the pretrained models that can be fetched by name"),
     "diagnose": (_diagnose, "see which heads of a model disperse as its input grows"),

@@ -3,7 +3,8 @@
     x -> x + attention(norm(x)) -> x + mlp(norm(x))         pre-norm, GELU, four times as wide inside
 
 Half of the heads know no positions; the other half prefer near keys by ALiBi (Press et al., arXiv 2108.12409): a slope
-m per head, `logit - m·(i - j)`.
+m per head, `logit - m·(i - j)`. Or all heads turn queries and keys by their positions (RoPE, arXiv 2104.09864), which
+are random and increasing, so that a short sequence has seen positions of long ones (Ruoss et al., arXiv 2305.16843).
 
 All parameters of a seed are one row of a matrix (seeds, parameters), of which every weight is a view. So an optimiser
 step is one elementwise pass. Seeds share nothing but the launches of the kernels.
@@ -26,7 +27,9 @@ with extra("torch"):
 
 Params = Mapping[str, Tensor]
 WATCHED = 16  # the last queries of a sequence, whose weights an observer is told of
-POSITIONS = ("half", "alibi", "none")
+POSITIONS = ("half", "alibi", "none", "rope")
+FARTHEST = 2.0**15  # random positions lie below this
+BASE = 10_000.0  # of RoPE's wavelengths
 
 
 class Precision(NamedTuple):
@@ -52,7 +55,7 @@ class Transformer:
     """The shape of the model and its mechanism. Parameters are made by `init` and given to every call.
 
     Attributes:
-        positions: "half" of the heads with ALiBi, "alibi" in all, or "none".
+        positions: "half" of the heads with ALiBi, "alibi" in all, "none", or "rope" at random positions.
     """
 
     vocabulary: int
@@ -116,10 +119,20 @@ class Transformer:
     @cached_property
     def slopes(self) -> Tensor:
         """ALiBi's slope of each head, on the CPU: 1/4, 1/16, … for four heads, 0 for heads without positions."""
-        biased = {"half": self.heads // 2, "alibi": self.heads, "none": 0}[self.positions]
+        biased = {"half": self.heads // 2, "alibi": self.heads}.get(self.positions, 0)
         # Whole powers of two, so that half precision holds a slope times a position exactly.
         powers = [-round(8 * (i + 1) / biased) for i in range(biased)]
         return torch.tensor([0.0] * (self.heads - biased) + [2.0**power for power in powers])
+
+    def places(self, tokens: Tensor, seed: int) -> Tensor | None:
+        """Draw increasing positions for tokens (seeds, batch, length), the same for all seeds; None but for "rope"."""
+        if self.positions != "rope":
+            return None
+        generator = torch.Generator(device=tokens.device).manual_seed(seed)
+        _, batch, length = tokens.shape
+        gaps = torch.rand((1, batch, length + 1), generator=generator, device=tokens.device, dtype=torch.float64)
+        reached = gaps.cumsum(-1)
+        return (FARTHEST * reached[..., :-1] / reached[..., -1:]).float().expand(tokens.shape)
 
     def __call__(
         self,
@@ -127,6 +140,7 @@ class Transformer:
         tokens: Tensor,
         *,
         at: Tensor | None = None,
+        places: Tensor | None = None,
         precision: Precision = PRECISIONS["float32"],
         block: Callable[..., Tensor] | None = None,
         streaming: bool = True,
@@ -137,11 +151,15 @@ class Transformer:
         Args:
             params: by name, as `named` returns them.
             at: the places (seeds, batch, …) to return logits of, (seeds, batch, …, vocabulary); all unless given.
+            places: positions (seeds, batch, length) for "rope", as `self.places` draws them.
             block: `self.block`, compiled; itself unless given.
             streaming: whether attention goes in blocks, without a gradient, or by all weights at once.
             observer: gets a layer's index and the entropy of its weights, (seeds, batch, heads, last queries).
         """
+        if (self.positions == "rope") != (places is not None):
+            raise ValueError(f"positions={self.positions!r} and places do not fit: 'rope' needs them, others have none")
         block = block or self.block
+        turn = None if places is None else self._turn(places)
         slopes = self.slopes.to(tokens.device, non_blocking=True)
         seeds, _, length = tokens.shape
         ids = tokens + self.vocabulary * torch.arange(seeds, device=tokens.device)[:, None, None]
@@ -153,7 +171,7 @@ class Transformer:
             weights = {name.removeprefix(of): w for name, w in params.items() if name.startswith(of)}
             watch = None if observer is None else partial(observer, layer)
             queries = length - first if layer == self.layers - 1 else length
-            x = block(weights, x, slopes, queries, precision, streaming, watch)
+            x = block(weights, x, slopes, turn, queries, precision, streaming, watch)
         if at is not None:
             x = x.take_along_dim(at.flatten(2)[..., None] - (length - x.shape[2]), dim=2)
         logits = _linear(_norm(x, params["norm"]), params["unembedding"], precision)
@@ -164,6 +182,7 @@ class Transformer:
         weights: Params,
         x: Tensor,
         slopes: Tensor,
+        turn: Tensor | None,
         queries: int,
         precision: Precision,
         streaming: bool,
@@ -174,6 +193,8 @@ class Transformer:
         learned = {n.removeprefix("mechanism."): w for n, w in weights.items() if n.startswith("mechanism.")}
         qkv = _linear(_norm(x, weights["attention.norm"]), weights["attention.qkv"], precision)
         q, k, v = qkv.view(seeds, batch, length, 3, self.heads, -1).permute(3, 0, 1, 4, 2, 5)
+        if turn is not None:
+            q, k = (_turned(part, turn) for part in (q, k))
         q = q[..., length - queries :, :]
         if streaming:
             out = self.mechanism.stream(q, k, v, slopes, learned, precision.streamed)
@@ -185,6 +206,13 @@ class Transformer:
         x = x + _linear(out.transpose(2, 3).flatten(3), weights["attention.out"], precision)
         inner = functional.gelu(_linear(_norm(x, weights["mlp.norm"]), weights["mlp.up"], precision))
         return x + _linear(inner, weights["mlp.down"], precision)
+
+    def _turn(self, places: Tensor) -> Tensor:
+        """Return the turn of each position and pair of features, as complex numbers' parts (2, …, length, pairs)."""
+        pairs = self.width // self.heads // 2
+        wavelength = BASE ** (torch.arange(pairs, device=places.device) / pairs)
+        angle = places[:, :, None, :, None] / wavelength
+        return torch.stack((angle.cos(), angle.sin()))
 
     def _entropy(self, q: Tensor, k: Tensor, slopes: Tensor, learned: Params) -> Tensor:
         """Return the entropy in nats of each row's weights, as shares of their sum."""
@@ -215,6 +243,13 @@ def _linear(x: Tensor, weight: Tensor, precision: Precision) -> Tensor:
     """Multiply x (seeds, batch, length, a) with each seed's own weight (seeds, a, b)."""
     product = x.flatten(1, 2).to(precision.products) @ weight.to(precision.products)
     return product.view(*x.shape[:-1], weight.shape[-1])
+
+
+def _turned(x: Tensor, turn: Tensor) -> Tensor:
+    """Turn pairs of features, the first half with the second."""
+    cos, sin = turn.to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
 
 
 def _norm(x: Tensor, weight: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from sharpmax import PAPER, Constant
 from sharpmax.models.mechanisms import LearnedSSMax, Sharpened
-from sharpmax.models.transformer import PRECISIONS, Transformer, float32_products, loss_of
+from sharpmax.models.transformer import FARTHEST, PRECISIONS, Transformer, float32_products, loss_of
 
 MODEL = Transformer(11, layers=2, width=32, heads=4)
 
@@ -89,8 +89,28 @@ def test_positions_are_as_named(positions, slopes):
     assert not same  # a causal mask alone orders the keys of the layers below
 
 
+def test_rope_sees_distances_alone_and_random_positions_increase():
+    model = replace(MODEL, positions="rope")
+    ids = tokens(seeds=2, batch=3)
+    places = model.places(ids, 5)
+    assert places.shape == ids.shape
+    assert (places.diff(dim=-1) > 0).all()
+    assert 0 < places.min() < places.max() < FARTHEST
+    assert torch.equal(places, model.places(ids, 5))
+    assert not torch.equal(places, model.places(ids, 6))
+    at = torch.full((2, 3, 1), 11)
+    near, far, other = (run(model, [0, 1], ids, at=at, places=p) for p in (places / 64, places / 64 + 100, places / 8))
+    torch.testing.assert_close(near, far, rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(near, other, atol=1e-2)
+    dense = run(model, [0, 1], ids, at=at, places=places, streaming=False)
+    torch.testing.assert_close(run(model, [0, 1], ids, at=at, places=places), dense, rtol=1e-4, atol=1e-4)
+    assert MODEL.places(ids, 5) is None
+    with pytest.raises(ValueError, match="'rope' needs them"):
+        run(model, [0, 1], ids)
+
+
 def test_positions_that_do_not_exist_are_refused():
-    with pytest.raises(ValueError, match="expected positions among half, alibi, none, got 'sin'"):
+    with pytest.raises(ValueError, match="expected positions among half, alibi, none, rope, got 'sin'"):
         replace(MODEL, positions="sin")
 
 

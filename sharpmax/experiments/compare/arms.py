@@ -1,11 +1,15 @@
 """The arms of the comparison: a mechanism each, trained in, or only asked with on the weights of another arm."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
+from math import log
+from pathlib import Path
 
 from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
 from sharpmax.core.policies import PAPER, LengthScaled, LogLinear
-from sharpmax.experiments.compare.rules import NewtonTarget, line, rising
+from sharpmax.experiments.compare.rules import Beyond, Gated, NewtonTarget, line, rising
 from sharpmax.models.mechanisms import (
     AdaptiveEntmax,
     Differential,
@@ -52,6 +56,31 @@ ARMS = {
         "beta = 0.43 log n, in heads without positions", Sharpened(LengthScaled.ssmax(0.43), heads="free")
     ),
     "newton-target": Arm("one Newton step towards 1 nat", Sharpened(NewtonTarget(1.0))),
+    "gated-0.5": Arm("beta = 1 + 0.5 H (1 - H/log n)", Sharpened(Gated(0.5))),
+    "gated-1": Arm("beta = 1 + H (1 - H/log n)", Sharpened(Gated(1.0))),
+    # At trained lengths these are plain softmax, so they share its weights. The first is log n / log 80.
+    "beyond-log-n": Arm("log n / log 80, at inference", Sharpened(Beyond(1 / log(80), power=0)), SOFTMAX),
+    "beyond-log-n-free": Arm(
+        "log n / log 80, in heads without positions, at inference",
+        Sharpened(Beyond(1 / log(80), power=0), heads="free"),
+        SOFTMAX,
+    ),
+    "beyond-0.2": Arm("1 + 0.2 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.2)), SOFTMAX),
+    "beyond-0.5": Arm("1 + 0.5 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.5)), SOFTMAX),
+    "beyond-1": Arm("1 + log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(1.0)), SOFTMAX),
+    "beyond-1-start": Arm(
+        "1 + log(n/80) (1 - H/log n) (1 - 2/H), at inference", Sharpened(Beyond(1.0, start=2.0)), SOFTMAX
+    ),
+    "beyond-1-free": Arm(
+        "1 + log(n/80) (1 - H/log n), in heads without positions, at inference",
+        Sharpened(Beyond(1.0), heads="free"),
+        SOFTMAX,
+    ),
+    "beyond-0.5-free": Arm(
+        "1 + 0.5 log(n/80) (1 - H/log n), in heads without positions, at inference",
+        Sharpened(Beyond(0.5), heads="free"),
+        SOFTMAX,
+    ),
     "ssmax": Arm("SSMax with an offset, learned", LearnedSSMax()),
     "log-linear": Arm("LogLinear, learned", LearnedLogLinear()),
     "log-linear-rising": Arm("LogLinear, learned, slopes held above 0", LearnedLogLinear(rising=True)),
@@ -69,6 +98,31 @@ ARMS = {
     "hierarchical": Arm("blocks of 16, then items", Hierarchical(16)),
 }
 """Every arm by name."""
+
+
+def arm_named(name: str) -> Arm:
+    """Return the arm of that name, or of `module:attribute`: a `Mechanism` from outside, its class, or an `Arm`.
+
+    Raises:
+        ValueError: a name that is not among the arms, or does not lead to a mechanism.
+    """
+    if name in ARMS:
+        return ARMS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ValueError(f"unknown arm {name}; there are: {', '.join(ARMS)}, or MODULE:ATTRIBUTE of your own")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # a module beside the command
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"expected a mechanism at {name}, got {error}") from error
+    made = found() if isinstance(found, type) else found
+    if isinstance(made, Arm):
+        return made
+    if not isinstance(made, Mechanism):
+        raise ValueError(f"expected a Mechanism at {name}, got {type(made).__name__}")
+    return Arm(attribute, made)
 
 
 def arms_named(names: Iterable[str]) -> dict[str, Arm]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from sharpmax.experiments.compare.train import Hardware
 from sharpmax.extras import extra
-from sharpmax.models.transformer import PRECISIONS, Transformer, float32_products
+from sharpmax.models.transformer import PRECISIONS, Transformer, float32_products, loss_of
 from sharpmax.tasks.sized import Task
 
 with extra("torch"):
@@ -21,7 +21,8 @@ def examine(
 ) -> dict[str, Any]:
     """Return, per seed, how many of each sequence's questions are right, and the mean entropy of each layer's heads.
 
-    The entropy is of the weights of the last queries, after the mechanism.
+    The entropy is of the weights of the last queries, after the mechanism. There is none where weights depend on
+    earlier queries.
     """
     seeds = len(params)
     named = model.named(params)
@@ -37,12 +38,15 @@ def examine(
     with float32_products(precision.float32):
         for start in range(0, sequences, at_once):
             batch = task.draw(min(at_once, sequences - start), (size, size), generator=generator)
+            tokens = batch.tokens.expand(seeds, *batch.tokens.shape)
             logits = model(
                 named,
-                batch.tokens.expand(seeds, *batch.tokens.shape),
+                tokens,
+                places=model.places(tokens, EXAM_SEED + start),
                 at=batch.at.expand(seeds, *batch.at.shape),
                 precision=precision,
-                observer=observe if start == 0 else None,  # one batch is enough for the entropies
+                # One batch is enough for the entropies; the last queries alone must tell them.
+                observer=observe if start == 0 and not model.mechanism.needs_every_query else None,
             )
             right.append(batch.right(logits.argmax(-1)))
     return {
@@ -50,3 +54,19 @@ def examine(
         "questions": task.questions,
         "entropy": [entropies[layer].tolist() for layer in sorted(entropies)],
     }
+
+
+@torch.no_grad()
+def held_out_loss(
+    model: Transformer, task: Task, params: Tensor, *, hardware: Hardware, batch: int = 256
+) -> list[float]:
+    """Return each seed's mean loss in nats on sequences of trained sizes that none was trained on."""
+    precision = PRECISIONS[hardware.asking]
+    generator = torch.Generator(device=params.device).manual_seed(EXAM_SEED)
+    drawn = task.draw(batch, task.trained, generator=generator)
+    tokens, at, answers = (t.expand(len(params), *t.shape) for t in (drawn.tokens, drawn.at, drawn.answers))
+    with float32_products(precision.float32):
+        places = model.places(tokens, EXAM_SEED)
+        logits = model(model.named(params), tokens, at=at, places=places, precision=precision, streaming=False)
+    losses: list[float] = loss_of(logits, answers).tolist()
+    return losses

@@ -5,7 +5,8 @@ layers and steps. Data, schedule and optimiser live on the device, and nothing w
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import cos, pi
 from pathlib import Path
 from time import perf_counter
@@ -29,7 +30,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of AdamW
 SAVE_EVERY = 2000  # steps
 REPORT_EVERY = 100  # steps
 DRAWN_AT_ONCE = 32  # steps whose data are drawn together
-MULTIPLE = 8  # of every length: fast kernels want it
+MULTIPLE = 80  # of every length: fast kernels want eights, and a layer is compiled once for all tasks
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,11 @@ def train_seeds(
     precision = PRECISIONS[hardware.training]
     own = torch.tensor(rates or [recipe.learning_rate] * len(seeds), device=params.device)[:, None]
     schedule = torch.tensor([_schedule(step, recipe.steps) for step in range(recipe.steps)], device=params.device)
-    block = model.block
-    if hardware.compiled:
-        torch.compiler.reset()  # each model counts as a variant of one function, and those are limited
-        block = torch.compile(model.block, dynamic=False, fullgraph=True)
+    block = _compiled(replace(model, vocabulary=1)) if hardware.compiled else model.block
     with float32_products(precision.float32):
         since = perf_counter()
         for step, batch in _batches(task, recipe, seeds, params.device, first):
-            losses, gradient = _gradient(model, block, state.params, batch, precision)
+            losses, gradient = _gradient(model, block, state.params, batch, precision, step)
             _update(state, gradient, own * schedule[step, 0], recipe.weight_decay, *schedule[step, 1:].unbind())
             done = step + 1
             if done % REPORT_EVERY == 0 or done == recipe.steps:
@@ -118,6 +116,14 @@ def train_seeds(
             if done % SAVE_EVERY == 0 or done == recipe.steps:
                 _save(folder, done, state)
     return state.params
+
+
+@lru_cache(maxsize=1)
+def _compiled(model: Transformer) -> Callable[..., Tensor]:
+    """Return the compiled layer, kept from one task to the next; a layer does not know the vocabulary."""
+    torch.compiler.reset()  # each model counts as a variant of one function, and those are limited
+    compiled: Callable[..., Tensor] = torch.compile(model.block, dynamic=False, fullgraph=True)
+    return compiled
 
 
 def _batches(
@@ -139,12 +145,25 @@ def _batches(
 
 
 def _gradient(
-    model: Transformer, block: Callable[..., Tensor], params: Tensor, batch: Batch, precision: Precision
+    model: Transformer,
+    block: Callable[..., Tensor],
+    params: Tensor,
+    batch: Batch,
+    precision: Precision,
+    step: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Return each seed's loss, and the gradient (seeds, parameters): each seed's is of its own loss alone."""
     leaf = params.detach().requires_grad_()
     # Sequences are short: all weights at once are cheaper than two passes over few keys.
-    logits = model(model.named(leaf), batch.tokens, at=batch.at, precision=precision, block=block, streaming=False)
+    logits = model(
+        model.named(leaf),
+        batch.tokens,
+        at=batch.at,
+        places=model.places(batch.tokens, step),
+        precision=precision,
+        block=block,
+        streaming=False,
+    )
     losses = loss_of(logits, batch.answers)
     (gradient,) = torch.autograd.grad(losses.sum(), leaf)
     return losses.detach(), gradient

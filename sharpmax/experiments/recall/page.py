@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.compare.arms import SOFTMAX
+from sharpmax.experiments.compare.page import lines_of
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
@@ -92,10 +93,7 @@ def table(metrics: dict[str, Any]) -> Table:
 def printed(metrics: dict[str, Any]) -> str:
     """Return the table as lines of text."""
     shown = table(metrics)
-    rows = [list(shown.header), *([str(cell) for cell in row] for row in shown.rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(shown.header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, shown.caption])
+    return "\n".join([*lines_of(shown), shown.caption])
 
 
 def display(metrics: dict[str, Any]) -> CurvesDisplay:

@@ -64,10 +64,15 @@ def entmax(rows: Tensor, alpha: float) -> Tensor:
     p = 1 / (alpha - 1)
     # Support lies within 1 of the leader, so that what is below can be cut off: -inf has no gradient.
     z = ((rows - rows.detach().amax(-1, keepdim=True)) * (alpha - 1)).clamp(min=-2.0)
+    # Long rows without a gradient: to ask whether all are settled is cheaper than to go on.
+    asks = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     with torch.no_grad():
         tau = torch.full_like(z[..., :1], -1.0)
         for _ in range(STEPS):
-            tau = tau + _step(z, tau, p)
+            step = _step(z, tau, p)
+            tau = tau + step
+            if asks and float(step.max()) <= torch.finfo(z.dtype).eps:
+                break
     # What rounding leaves of the sum goes to all alike.
     weights = _power((z - tau - _step(z, tau, p)).clamp(min=0), p)
     return weights / weights.sum(-1, keepdim=True).detach()

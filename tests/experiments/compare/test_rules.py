@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from sharpmax import PAPER
+from sharpmax.core.policies import LengthScaled
 from sharpmax.core.stats import RowStats, row_stats
-from sharpmax.experiments.compare.rules import PEAK, NewtonTarget, line, rising
+from sharpmax.experiments.compare.rules import PEAK, Beyond, Gated, NewtonTarget, line, rising
 
 
 def test_the_rising_rule_is_the_papers_up_to_its_peak_and_never_falls():
@@ -21,6 +22,26 @@ def test_short_inputs_cannot_tell_slopes_apart():
     assert np.log(80) < PEAK
     gentle, steep = (np.asarray(rising(slope)(RowStats(entropy=reachable))) for slope in (0.15, 1.0))
     np.testing.assert_array_equal(gentle, steep)
+
+
+def test_rows_that_average_are_left_alone_and_rows_that_have_chosen_are_sharpened():
+    n = np.full(3, 16401.0)
+    stats = RowStats(entropy=np.array([0.0, 4.0, np.log(16401.0)]), count=n)
+    share = 4 / np.log(16401)
+    np.testing.assert_allclose(Gated(0.5)(stats), [1.0, 1 + 0.5 * 4 * (1 - share), 1.0])
+    grown = np.log(16401 / 80)
+    np.testing.assert_allclose(Beyond(0.5)(stats), [1 + 0.5 * grown, 1 + 0.5 * grown * (1 - share), 1.0])
+    np.testing.assert_allclose(Beyond(0.5, power=2)(stats)[1], 1 + 0.5 * grown * (1 - share) ** 2)
+    late = Beyond(0.5, start=2.0)(stats)
+    np.testing.assert_allclose(late, [1.0, 1 + 0.5 * grown * (1 - share) * (1 - 2 / 4), 1.0])
+
+
+def test_beyond_is_plain_softmax_up_to_the_trained_length_and_log_n_without_a_gate():
+    counts = np.array([0.0, 1.0, 40.0, 80.0])
+    assert (Beyond(3.0)(RowStats(entropy=np.zeros(4), count=counts)) == 1).all()
+    counts = np.array([1.0, 80.0, 500.0, 20000.0])
+    ours = Beyond(1 / np.log(80), power=0)(RowStats(count=counts))
+    np.testing.assert_allclose(ours, LengthScaled.log_n(80)(RowStats(count=counts)))
 
 
 def test_a_line_rises_by_its_slope():

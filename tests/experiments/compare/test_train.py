@@ -1,10 +1,14 @@
 """Training: each seed is alone, a killed run ends the same, the optimiser is AdamW, and precision only rounds."""
 
+from dataclasses import replace
+from math import isfinite
+
 import pytest
 import torch
 
 from sharpmax import PAPER
 from sharpmax.experiments.compare import train as training
+from sharpmax.experiments.compare.exam import examine, held_out_loss
 from sharpmax.experiments.compare.train import Hardware, Recipe, State, train_seeds
 from sharpmax.models.mechanisms import Sharpened
 from sharpmax.models.transformer import Transformer
@@ -69,6 +73,14 @@ def test_the_optimiser_is_adamw_with_each_seeds_gradient_clipped():
     torch.testing.assert_close(state.params, torch.stack([row.detach() for row in theirs]))
 
 
+def test_random_positions_are_trained_and_asked(tmp_path):
+    model = replace(MODEL, positions="rope")
+    params = train_seeds(model, Short(), RECIPE, [0, 1], tmp_path, hardware=Hardware())
+    found = examine(model, Short(), params, 9, 3, hardware=Hardware())
+    assert len(found["right"]) == 2
+    assert all(map(isfinite, held_out_loss(model, Short(), params, hardware=Hardware(), batch=4)))
+
+
 def test_a_rate_per_seed_is_what_the_recipe_would_do(tmp_path):
     both = trained(tmp_path / "both", [3, 3], rates=[1e-3, 1e-2])
     for index, rate in enumerate((1e-3, 1e-2)):
@@ -87,7 +99,7 @@ def test_the_schedule_rises_then_falls_to_0():
 def test_every_batch_has_one_shape_and_is_of_its_step_alone():
     device = torch.device("cpu")
     batches = dict(training._batches(Short(), Recipe(40, 3), [0, 1], device, 0))
-    assert {batch.tokens.shape for batch in batches.values()} == {(2, 3, 40)}  # 37 tokens, padded
+    assert {batch.tokens.shape for batch in batches.values()} == {(2, 3, 80)}  # 37 tokens, padded as every task is
     later = dict(training._batches(Short(), Recipe(40, 3), [0, 1], device, 35))
     assert sorted(later) == [35, 36, 37, 38, 39]
     assert all(torch.equal(later[step].tokens, batches[step].tokens) for step in later)

@@ -1,0 +1,162 @@
+"""What is compared: cells of a mechanism, a task and a model, and the settings that all cells of a run share."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from sharpmax.experiments.compare.arms import SOFTMAX, arm_named
+from sharpmax.experiments.compare.train import Hardware, Recipe
+from sharpmax.models.transformer import POSITIONS, Transformer
+from sharpmax.tasks.catalogue import TASKS
+
+MODELS = {
+    "0.3M": Transformer(257, layers=4, width=64, heads=2),
+    "1M": Transformer(257, layers=4, width=128, heads=4),
+    "3M": Transformer(257, layers=4, width=256, heads=8),
+    "10M": Transformer(257, layers=6, width=384, heads=12),
+    "30M": Transformer(257, layers=9, width=512, heads=16),
+    "tiny": Transformer(257, layers=1, width=16, heads=2),
+}
+"""Models by name: heads are 32 wide, the name is the number of parameters of recall; `tiny` is for trials."""
+
+ARMS_BY_DEFAULT = (
+    SOFTMAX,
+    "paper",
+    "rising",
+    "log-n",
+    "entmax",
+    "asentmax",
+    "sparsemax",
+    "sigmoid",
+    "stick-breaking",
+    "off-by-one",
+    "linear",
+    "differential",
+    "selective",
+    "top-k",
+    "hierarchical",
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The settings of a run; what is not here belongs to a cell."""
+
+    seed: int = 0
+    seeds: int = 5
+    recipe: Recipe = field(default_factory=lambda: Recipe(steps=3000))
+    rates: tuple[float, ...] = (1e-3, 3e-3)
+    """Learning rates to choose from for each cell; a single one is taken as it is."""
+    tuning_steps: int = 1500
+    """Steps of each rate, on a spare seed."""
+    sequences: int = 128
+    """Most sequences per size; long ones are fewer, so that all together have at most `tokens`."""
+    tokens: int = 2**18
+    longest: int = 2**15
+    """Tokens of the longest sequence to ask."""
+    positions: str = "half"
+    hardware: Hardware = field(default_factory=Hardware)
+
+    def sequences_of(self, length: int) -> int:
+        """Return how many sequences of this length are asked; at least 16, or all where there are fewer."""
+        return min(self.sequences, max(16, self.tokens // length))
+
+
+QUICK = Study(
+    seeds=3,
+    recipe=Recipe(steps=20, batch=8),
+    rates=(1e-3, 1e-2),
+    tuning_steps=5,
+    sequences=8,
+    tokens=2**12,
+    longest=300,
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One mechanism on one task in one model, all seeds of it."""
+
+    task: str
+    arm: str
+    model: str
+
+    @property
+    def name(self) -> str:
+        """A plain file name."""
+        return "_".join(part.replace(":", ".").replace("/", ".") for part in (self.task, self.arm, self.model))
+
+    @property
+    def trained(self) -> "Cell":
+        """The cell whose weights are asked: itself, unless its arm is one that is only asked with."""
+        return replace(self, arm=arm_named(self.arm).weights_of or self.arm)
+
+    def transformer(self, positions: str) -> Transformer:
+        """Return the model with the arm's mechanism."""
+        vocabulary, mechanism = TASKS[self.task].vocabulary, arm_named(self.arm).mechanism
+        return replace(MODELS[self.model], vocabulary=vocabulary, positions=positions, mechanism=mechanism)
+
+    def sizes(self, longest: int) -> tuple[int, ...]:
+        """Return the sizes to ask at: the task's, as far as its sequences are not too long."""
+        task = TASKS[self.task]
+        return tuple(size for size in task.asked if size == task.asked[0] or task.length_of(size) <= longest)
+
+    def command(self, study: Study) -> str:
+        """Return the command that computes this cell, and what it is compared to."""
+        arms = SOFTMAX if self.arm == SOFTMAX else f"{SOFTMAX} {self.arm}"
+        rates = " ".join(f"{rate:g}" for rate in study.rates)
+        return (
+            f"sharpmax compare --tasks {self.task} --arms {arms} --models {self.model} --seed {study.seed} "
+            f"--seeds {study.seeds} --steps {study.recipe.steps} --batch {study.recipe.batch} --rates {rates} "
+            f"--positions {study.positions}"
+        )
+
+
+def cells_of(tasks: Iterable[str], arms: Iterable[str], models: Iterable[str]) -> Iterator[Cell]:
+    """Yield every cell, by mechanism: so that a layer is compiled once for all tasks. Softmax is always among them.
+
+    Raises:
+        ValueError: a name that does not exist.
+    """
+    tasks, arms, models = list(tasks), list(dict.fromkeys((SOFTMAX, *arms))), list(models)
+    for names, known, kind in ((tasks, TASKS, "task"), (models, MODELS, "model")):
+        if unknown := sorted(set(names) - set(known)):
+            raise ValueError(f"unknown {kind} {', '.join(unknown)}; there are: {', '.join(known)}")
+    for arm in arms:
+        arm_named(arm)
+    for model, arm, task in product(models, arms, tasks):
+        yield Cell(task, arm, model)
+
+
+def study_of(
+    *,
+    quick: bool,
+    seed: int,
+    seeds: int | None,
+    steps: int | None,
+    batch: int | None,
+    rates: Iterable[float],
+    positions: str,
+    hardware: Hardware,
+) -> Study:
+    """Return the settings, with what was asked for instead of the scale's own.
+
+    Raises:
+        ValueError: numbers that mean nothing.
+    """
+    study = QUICK if quick else Study()
+    steps = study.recipe.steps if steps is None else steps
+    seeds = study.seeds if seeds is None else seeds
+    batch = study.recipe.batch if batch is None else batch
+    for name, number in (("seeds", seeds), ("steps", steps), ("batch", batch)):
+        if number < 1:
+            raise ValueError(f"expected {name} of at least 1, got {number}")
+    if positions not in POSITIONS:
+        raise ValueError(f"expected positions among {', '.join(POSITIONS)}, got {positions!r}")
+    rates = tuple(rates) or study.rates
+    if min(rates) <= 0:
+        raise ValueError(f"expected learning rates above 0, got {min(rates)}")
+    recipe = replace(study.recipe, steps=steps, batch=batch)
+    tuning = min(study.tuning_steps, max(1, steps // 2))
+    study = replace(study, seed=seed, seeds=seeds, positions=positions, hardware=hardware)
+    return replace(study, recipe=recipe, rates=rates, tuning_steps=tuning)

@@ -1,0 +1,232 @@
+"""The comparison runs in small, keeps what is finished, takes mechanisms from outside, and runs on Ray alike."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sharpmax.experiments import compare as package
+from sharpmax.experiments.compare import cell as cells
+from sharpmax.experiments.compare import compare, engines, plan
+from sharpmax.experiments.compare.arms import ARMS, Arm, arm_named
+from sharpmax.experiments.compare.page import printed
+from sharpmax.experiments.compare.plan import MODELS, Cell, Study, cells_of
+from sharpmax.experiments.compare.train import Recipe
+from sharpmax.tasks.catalogue import TASKS
+
+pytestmark = pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
+
+GUIDE = Path(__file__).parents[3] / "docs" / "compare.md"
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A study of seconds."""
+    study = replace(plan.QUICK, seeds=2, recipe=Recipe(steps=3, batch=2), tuning_steps=2, sequences=2, longest=200)
+    monkeypatch.setattr(plan, "QUICK", study)
+
+
+def answers(folder):
+    """What each cell answered, without the time it took."""
+    found = {}
+    for file in folder.rglob("steps/*.json"):
+        record = json.loads(file.read_text())["value"]
+        found[file.stem] = {**record, "milliseconds": None}
+    return found
+
+
+def test_cells_can_be_added_and_none_is_computed_twice(small, tmp_path, monkeypatch):
+    whole = compare(tmp_path / "whole", quick=True, device="cpu", arms=("paper", "top-k"))
+    computed, compute = [], engines.compute
+
+    def counted(cell, *arguments):
+        computed.append(cell.name)
+        return compute(cell, *arguments)
+
+    monkeypatch.setattr(engines, "compute", counted)
+    compare(tmp_path / "parts", quick=True, device="cpu", arms=("paper",), tasks=("share",))
+    assert computed == ["share_softmax_tiny", "share_paper_tiny"]
+    compare(tmp_path / "parts", quick=True, device="cpu", arms=("paper", "top-k"))
+    assert len(computed) == len(set(computed)) == 6
+    assert answers(tmp_path / "parts") == answers(tmp_path / "whole")
+    assert set(whole["summary"]["tasks"]) == {"recall", "share"}
+    assert "share, tiny: sharper attention hurts" in printed(whole)
+
+
+def test_a_killed_run_continues_to_the_same_numbers(small, tmp_path, monkeypatch):
+    compare(tmp_path / "whole", quick=True, device="cpu", tasks=("share",), arms=("paper",))
+    examine = cells.examine
+    monkeypatch.setattr(cells, "examine", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        compare(tmp_path / "killed", quick=True, device="cpu", tasks=("share",), arms=("paper",))
+    assert answers(tmp_path / "killed") == {}
+    monkeypatch.setattr(cells, "examine", examine)
+    compare(tmp_path / "killed", quick=True, device="cpu", tasks=("share",), arms=("paper",))
+    assert answers(tmp_path / "killed") == answers(tmp_path / "whole")
+
+
+def test_a_cell_that_fails_costs_no_other(small, tmp_path, monkeypatch):
+    compute = engines.compute
+
+    def failing(cell, *arguments):
+        if cell.arm == "softmax":
+            raise ArithmeticError("out of numbers")
+        return compute(cell, *arguments)
+
+    monkeypatch.setattr(engines, "compute", failing)
+    options = {"quick": True, "device": "cpu", "tasks": ("share",), "arms": ("paper", "top-k")}
+    with pytest.raises(RuntimeError, match="1 of 3 cells failed, the others are kept: share_softmax_tiny: Arithmetic"):
+        compare(tmp_path, **options)
+    assert set(answers(tmp_path)) == {"share_paper_tiny", "share_top-k_tiny"}
+    monkeypatch.setattr(engines, "compute", compute)
+    assert set(compare(tmp_path, **options)["labels"]) == {"softmax", "paper", "top-k"}
+
+
+def test_the_rate_with_the_lowest_held_out_loss_is_taken(monkeypatch, tmp_path):
+    study = Study(rates=(1e-3, 1e-2, 1e-1), recipe=Recipe(steps=2, batch=2), tuning_steps=1)
+    monkeypatch.setattr(cells, "held_out_loss", lambda *a, **k: [2.0, 1.0, float("nan")])
+    model, task = Cell("share", "softmax", "tiny").transformer("half"), TASKS["share"]
+    rate, losses = cells._tuned(model, task, study, tmp_path)
+    assert rate == 1e-2
+    assert losses == {"0.001": 2.0, "0.01": 1.0, "0.1": None}
+    assert cells._tuned(model, task, replace(study, rates=(0.5,)), tmp_path) == (0.5, {})
+
+
+def test_an_arm_at_inference_is_asked_with_the_weights_of_another(small, tmp_path):
+    compare(tmp_path, quick=True, device="cpu", tasks=("share",), arms=("paper-inference",))
+    trained = {file.parent.parent.name for file in tmp_path.rglob("seeds/training.safetensors")}
+    assert trained == {"share_softmax_tiny"}
+    found = answers(tmp_path)
+    assert found["share_paper-inference_tiny"]["held_out_losses"] == found["share_softmax_tiny"]["held_out_losses"]
+    assert found["share_paper-inference_tiny"]["asked"] != found["share_softmax_tiny"]["asked"]
+
+
+def test_a_mechanism_from_outside_takes_part(small, tmp_path, monkeypatch):
+    """The one of the guide, as it is written there."""
+    plugin = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1]
+    assert len(plugin.splitlines()) <= 30
+    (tmp_path / "clipped.py").write_text(plugin)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    found = compare(tmp_path / "runs", quick=True, device="cpu", tasks=("share",), arms=("clipped:Clipped",))
+    assert found["labels"] == {"clipped:Clipped": "Clipped", "softmax": "softmax"}
+    page = (tmp_path / "runs" / "compare").rglob("leaderboard.html")
+    assert "Clipped(start=0.01)" in next(page).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "unknown arm nothing; there are: softmax"),
+        ("math:pi", "expected a Mechanism at math:pi, got float"),
+        ("no.where:X", "expected a mechanism at no.where:X, got No module"),
+    ],
+)
+def test_an_arm_that_is_none_is_refused(name, said):
+    with pytest.raises(ValueError, match=said):
+        arm_named(name)
+
+
+def test_an_arm_may_come_ready_made(monkeypatch):
+    monkeypatch.setattr(package, "READY", Arm("mine", ARMS["entmax"].mechanism), raising=False)
+    assert arm_named("sharpmax.experiments.compare:READY").label == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tasks": ("chess",)}, "unknown task chess; there are: recall"),
+        ({"models": ("9T",)}, "unknown model 9T"),
+        ({"engine": "slurm"}, "expected an engine among local, ray"),
+        ({"address": "auto"}, "needs engine='ray'"),
+        ({"rates": (0.0,)}, "expected learning rates above 0"),
+        ({"seeds": 0}, "expected seeds of at least 1"),
+        ({"positions": "sin"}, "expected positions among half"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, options, said):
+    with pytest.raises(ValueError, match=said):
+        compare(tmp_path, quick=True, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_have_the_parameters_they_are_named_after():
+    for name, shape in MODELS.items():
+        if name != "tiny":
+            said = float(name.removesuffix("M"))
+            assert said / 1.35 < shape.parameters / 1e6 < said * 1.35
+            assert shape.width == 32 * shape.heads
+
+
+def test_softmax_is_always_a_cell_and_tasks_of_a_mechanism_are_neighbours():
+    found = [cell.name for cell in cells_of(("share", "copy"), ("paper",), ("tiny",))]
+    assert found == ["share_softmax_tiny", "copy_softmax_tiny", "share_paper_tiny", "copy_paper_tiny"]
+
+
+def test_long_sequences_are_fewer():
+    study = Study()
+    assert study.sequences_of(64) == 128
+    assert study.sequences_of(8192) == 32
+    assert study.sequences_of(10**6) == 16
+    assert replace(study, sequences=4).sequences_of(10**6) == 4
+    assert Cell("recall", "softmax", "tiny").sizes(300) == (14, 64)
+
+
+@pytest.fixture
+def cluster():
+    """A real Ray on loopback whose head computes nothing."""
+    from ray.cluster_utils import Cluster
+
+    for attempt in (1, 2, 3):  # Ray gives a node 30 seconds to start, which a busy machine may miss
+        try:
+            made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+            break
+        except Exception:
+            if attempt == 3:
+                raise
+    yield made
+    made.shutdown()
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_numbers_although_a_node_is_killed(small, tmp_path, monkeypatch, cluster):
+    """Of two nodes one is killed while it computes, and its cell is computed again."""
+    import ray
+
+    options = {"quick": True, "device": "cpu", "tasks": ("share", "copy"), "arms": ("paper", "top-k")}
+    compare(tmp_path / "local", **options)
+    try:
+        doomed = cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1)
+        runtime = {"env_vars": {"PYTHONPATH": str(plan.__file__).removesuffix("/sharpmax/experiments/compare/plan.py")}}
+        ray.init(address=cluster.address, runtime_env=runtime, log_to_driver=False)
+
+        def with_a_loss(*arguments, **keywords):
+            for index, found in enumerate(engines.on_ray(*arguments, **keywords)):
+                if index == 0:  # both nodes are at work on the next cells
+                    cluster.remove_node(doomed, allow_graceful=False)
+                yield found
+
+        monkeypatch.setattr(package, "on_ray", with_a_loss)
+        compare(tmp_path / "ray", engine="ray", **options)
+    finally:
+        ray.shutdown()
+    ours, theirs = answers(tmp_path / "local"), answers(tmp_path / "ray")
+    assert len(ours) == 6
+    for name, record in ours.items():
+        other = theirs[name]
+        # Another process may sum in another order; answers are the same.
+        assert other["held_out_losses"] == pytest.approx(record["held_out_losses"], rel=1e-5)
+        rights = [{size: asked["right"] for size, asked in one["asked"].items()} for one in (record, other)]
+        assert rights[0] == rights[1]
+
+
+@pytest.mark.slow
+def test_the_quick_comparison_takes_less_than_three_minutes(tmp_path):
+    command = [sys.executable, "-m", "sharpmax", "compare", "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
+    assert "leaderboard: " in done.stdout
