@@ -73,7 +73,7 @@ def rows_without_logits(request: Request) -> RowStats | None:
     """
     if request.bias is not None:  # a bias of -inf masks
         return None
-    # An inf of query or key may hide a key by a logit of -inf; on an accelerator nobody waits to see whether there is one.
+    # An inf may hide a key by a logit of -inf; on an accelerator nobody waits to see whether there is one.
     if "count" in request.wanted and any(may_hold_nan(x.detach()) for x in (request.query, request.key)):
         return None
     count = counted(request)
