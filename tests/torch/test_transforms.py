@@ -116,6 +116,15 @@ def test_forward_mode_goes_by_eager(options):
         torch.func.jvp(lambda a: attention(a, k, v, implementation="chunked"), (q,), (tangent,))
 
 
+@pytest.mark.parametrize("implementation", [None, "stock", "chunked"])
+def test_a_second_derivative_names_the_implementation_that_has_it(implementation):
+    q, k, v = qkv()
+    output = attention(q, k, v, is_causal=True, implementation=implementation)
+    (first,) = torch.autograd.grad(output.square().sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="implementation='eager' has the second"):
+        torch.autograd.grad(first.sum(), q)
+
+
 def test_tensors_without_values_get_shapes():
     with FakeTensorMode():
         q = torch.randn(1, 2, 8, 16)
