@@ -14,6 +14,7 @@ import sharpmax.torch
 from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
+from sharpmax.hf.sharpen.under_way import UnderWay
 from sharpmax.torch.documents import Documents
 from sharpmax.torch.request import Request
 from sharpmax.torch.varlen import attend_packed, packed_request, packed_statistics
@@ -53,6 +54,7 @@ class Run:
     """Calls without a graph in a pass to differentiate; reentrant gradient checkpointing has yet to run them again."""
     highest_entropy: float = 0.0
     now: Pass = field(default_factory=Pass)
+    under_way: UnderWay = field(default_factory=UnderWay)
 
     def note_call(self, *, again: bool) -> None:
         """Count a call; `again`: it is one of gradient checkpointing's."""

@@ -567,3 +567,24 @@ def test_a_compiled_model_is_compiled_once(family):
         for _ in range(4):
             output(compiled, **given)
         assert counters["stats"]["unique_graphs"] == graphs
+
+
+def test_a_layer_that_changes_inside_the_block_is_not_silent():
+    def replace(model):
+        model.model.layers[1].self_attn = copy.deepcopy(build("llama").model.layers[1].self_attn)
+
+    def add(model):
+        model.model.layers.append(build("llama").model.layers[0])
+
+    for change in (replace, add):
+        model, ids = build("llama"), tokens()
+        with sharpen(model, SHARP):
+            change(model)
+            with pytest.raises(RuntimeError, match=r"of this LlamaForCausalLM was replaced, added or removed"):
+                output(model, input_ids=ids)
+    model = build("llama")
+    with sharpen(model, SHARP):
+        expected = output(model, input_ids=ids)
+        model.model.layers[0].self_attn = torch.nn.Sequential(model.model.layers[0].self_attn)  # wrapped: it attends
+        model.model.layers[0].self_attn.forward = model.model.layers[0].self_attn[0].forward
+        assert torch.equal(output(model, input_ids=ids), expected)
