@@ -106,13 +106,13 @@ def printable_output() -> Iterator[None]:
         OutputError: the output cannot be written.
     """
     before = sys.stdout, sys.stderr
-    # A stream is None where it was closed before we began; then print says nothing.
+    if sys.stdout is None:  # it was closed before we began, and print would say nothing
+        raise OutputError("standard output is closed; open it, or send it to a file or to /dev/null")
     sys.stdout, sys.stderr = (stream and PrintableStream(stream) for stream in before)
     try:
         yield
     finally:
         try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         finally:
             sys.stdout, sys.stderr = before

@@ -76,9 +76,12 @@ def test_a_full_disk_is_one_line(command):
     assert (done.returncode, done.stderr) == (2, "sharpmax: error: cannot write the output: No space left on device\n")
 
 
-def test_a_closed_output_is_no_error():
+def test_a_closed_output_is_one_line():
     done = shell("sharpmax models >&-")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "sharpmax: error: standard output is closed; open it, or send it to a file or to /dev/null\n"
+    )
 
 
 def test_a_name_that_is_not_utf8_is_one_line(tmp_path):

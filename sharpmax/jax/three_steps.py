@@ -18,7 +18,7 @@ from jax import Array
 
 from sharpmax.core.policies.base import SMALLEST, choose
 from sharpmax.core.stats import RowStats
-from sharpmax.jax.logits import Logits
+from sharpmax.jax.logits import Logits, recounted
 from sharpmax.jax.request import Request
 
 
@@ -33,10 +33,14 @@ Weighted = Callable[[Logits, Array, Array], Array]
 """The second pass: softmax(beta·e)·v, given the logits, v and beta (B, H, Lq)."""
 
 
-def attend_in_three_steps(request: Request, statistics: Statistics, weighted: Weighted) -> tuple[Array, RowStats]:
-    """Return the output and the statistics, beta among them."""
+def attend_in_three_steps(
+    request: Request, statistics: Statistics, weighted: Weighted, *, by_position: bool
+) -> tuple[Array, RowStats]:
+    """Return the output and the statistics, beta among them; `by_position` tells how the statistics counted keys."""
     logits = request.logits
     stats = statistics(logits, row_scale=None, extra=request.extra)
+    if by_position and "count" in request.wanted:
+        stats = recounted(logits, stats)
     if "position" in request.wanted:
         stats = stats.amended(position=logits.position)
 

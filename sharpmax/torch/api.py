@@ -61,7 +61,7 @@ def attention(
     (B, H, Lq) in float32 or wider, with gradients. A query that sees no key gives 0.
 
     `implementation` names one of `IMPLEMENTATIONS`; None takes the fastest that can serve, as `which_implementation`
-    tells.
+    tells. Under torch.vmap all but 'eager' run once per example, which PyTorch warns of; the batch axis is faster.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together, before any work.

@@ -324,7 +324,7 @@ def _stock_refusal(request: Request) -> str | None:
         return "the kernels do not return the maximum, which return_stats promises"
     if request.right == 0 and request.rows[2] > 1 and may_hold_nan(request.value.detach()):
         return "a value of NaN or inf would reach the rows that do not see it; 'chunked' and 'eager' leave it out"
-    if request.right != 0 and may_hold_nan(request.key.detach()):
+    if may_hold_nan(request.key.detach()):
         return "a key of NaN or inf may hide itself by a logit of -inf, which is counted by 'chunked' and 'eager'"
     return None
 

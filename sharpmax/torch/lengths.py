@@ -6,6 +6,7 @@ A policy that needs only these (`Constant`, `LengthScaled`) costs no pass over t
 import torch
 from torch import Tensor
 
+from sharpmax.core.arrays import may_hold_nan
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.request import Request
 
@@ -71,6 +72,9 @@ def rows_without_logits(request: Request) -> RowStats | None:
     `maximum` is a stand-in: 0 where the row sees a key, -inf where it is empty, which is all `choose` asks of it.
     """
     if request.bias is not None:  # a bias of -inf masks
+        return None
+    # An inf may hide a key by a logit of -inf; on an accelerator nobody waits to see whether there is one.
+    if "count" in request.wanted and any(may_hold_nan(x.detach()) for x in (request.query, request.key)):
         return None
     count = counted(request)
     maximum = torch.where(count > 0, 0.0, -torch.inf).to(count.dtype)

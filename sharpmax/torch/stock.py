@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted_by_position
+from sharpmax.torch.once import differentiable_once
 from sharpmax.torch.plan import Plan
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
@@ -22,7 +23,7 @@ from sharpmax.torch.torch_internals import efficient_attention_with_logsumexp, f
 def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     del plan  # there is one code path
-    return attend_in_three_steps(request, _row_statistics, _weighted)
+    return attend_in_three_steps(differentiable_once(request), _row_statistics, _weighted)
 
 
 def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:

@@ -9,14 +9,17 @@ end. A policy that needs no statistic of the logits pays for no first pass.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from sharpmax.core.policies.base import SMALLEST, choose
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import positions, rows_without_logits
 from sharpmax.torch.request import Request
+from sharpmax.torch.torch_internals import known_number
 
 OF_THE_LOGITS = frozenset({"entropy", "logsumexp", "maximum", "minimum", "variance"})
 
@@ -39,6 +42,11 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
         stats = statistics(request, row_scale=None, extra=request.extra)
         if "position" in request.wanted:
             stats = stats.amended(position=positions(request))
+
+    if torch.compiler.is_compiling() and getattr(request.policy, "iterative", False):
+        # The graph's loop takes no open numbers; a scale is open where the width is, and a model has one width.
+        softcap = None if request.softcap is None else known_number(request.softcap)
+        request = replace(request, scale=known_number(request.scale), softcap=softcap)
 
     def stats_at(beta: Tensor) -> RowStats:
         return statistics(request, row_scale=beta, extra=frozenset({"variance"}))

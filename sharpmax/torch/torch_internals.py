@@ -76,3 +76,11 @@ def functional_transforms() -> list[str]:
     if torch.compiler.is_compiling():
         return []
     return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or []]
+
+
+def known_number(number: float) -> float:
+    """Return a number that torch.compile may have left open, as one of its graph's own constants."""
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # seconds; the compiler has it by then
+
+    known: float = guard_scalar(number)
+    return known

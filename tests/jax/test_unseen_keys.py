@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sharpmax import PAPER, EntropyTarget
+from sharpmax import PAPER, EntropyTarget, LengthScaled, LogLinear, reference_attention
 from sharpmax.jax import attention
 
 LENGTH, BAD = 12, 9
@@ -36,6 +36,26 @@ def test_an_unseen_key_changes_no_row(implementation, hidden_by, poison):
     np.testing.assert_allclose(got[0, ~sees, 0], clean[0, ~sees, 0], rtol=1e-6)
     np.testing.assert_array_equal(got[0, :, 1], clean[0, :, 1])
     assert not sees.any() or np.isnan(got[0, sees, 0]).all() or poison == np.inf
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of an inf in the reference
+@pytest.mark.parametrize("hidden_by", ["nothing", "causal", "window", "mask"])
+@pytest.mark.parametrize("implementation", [None, "chunked", "xla"])
+def test_a_key_whose_own_logit_is_minus_infinity_is_not_counted(implementation, hidden_by):
+    q, k, v = drawn()
+    q, k = jnp.abs(q), k.at[0, 4, 0, 3].set(-jnp.inf)
+    options = HIDES[hidden_by][0] if hidden_by != "nothing" else {}
+    for policy in (LengthScaled.ssmax(0.5), LogLinear(0.1, 0.3, 0.2)):
+
+        def attend(q, k, v, policy=policy):
+            return attention(q, k, v, policy=policy, implementation=implementation, **options)
+
+        arrays = (np.asarray(x, np.float64).swapaxes(1, 2) for x in (q, k, v))
+        given = {name: np.asarray(x) if name == "mask" else x for name, x in options.items()}
+        exact = reference_attention(*arrays, policy=policy, **given).swapaxes(1, 2)
+        np.testing.assert_allclose(attend(q, k, v), exact, atol=2e-6)
+        np.testing.assert_allclose(jax.jit(jax.vmap(attend))(q[None], k[None], v[None])[0], exact, atol=2e-6)
+        assert jnp.isfinite(jax.grad(lambda v: attend(q, k, v).sum())(v)).all()
 
 
 def test_chunked_has_one_derivative_of_a_solved_beta_and_says_so():

@@ -82,7 +82,8 @@ def check(seed):
     finite = {n: x if x is None or x.dtype == torch.bool else x.nan_to_num(0, 0, 0) for n, x in tensors.items()}
     low, low_stats = naive_attention({n: None if x is None else x for n, x in finite.items()}, options)
     largest = float(np.abs(truth.maximum[np.isfinite(truth.maximum)]).max(initial=0.0))
-    # A beta that is solved for rests on an entropy, which is a difference of terms as large as the scaled logits.
+    # A beta that is solved for rests on an entropy, which is a difference of terms as large as the scaled logits. It
+    # may be large, and 'triton' rounds beta·e before it shifts it: by 7e-6 in seed 266, where beta is 65 and e is 4.8.
     solved = "EntropyTarget" in repr(options["policy"])
     terms = largest * min(float(truth.inverse_temperature.max()), 100.0) if solved else 0.0
     assert_within_budget(f"seed {seed}: output", got, torch.from_numpy(exact), low, terms=terms)

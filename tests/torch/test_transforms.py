@@ -78,6 +78,29 @@ def test_a_compiled_call_takes_any_length(implementation, dynamic):
         torch.testing.assert_close(whole(*tensors), call(*tensors))
 
 
+@pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=SLOW)])
+@pytest.mark.parametrize("implementation", ["chunked", "eager"])
+def test_a_solved_beta_compiles_to_one_loop(implementation, dynamic):
+    """Unrolled, its 48 steps take the compiler a minute."""
+    torch._dynamo.reset()
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph
+
+    def call(q, k, v):
+        return attention(q, k, v, policy=EntropyTarget(1.0), softcap=9.0, implementation=implementation)
+
+    whole = torch.compile(call, fullgraph=True, dynamic=dynamic, backend=keep)
+    tensors = qkv()
+    outputs = whole(*tensors), call(*tensors)
+    torch.testing.assert_close(*outputs)
+    torch.testing.assert_close(*(torch.autograd.grad(output.square().sum(), tensors) for output in outputs))
+    assert len(graphs[0].graph.nodes) < 300
+    assert any("while_loop" in str(node.target) for node in graphs[0].graph.nodes)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # forward mode's own imports
 @pytest.mark.parametrize("options", [{}, {"window": 4}, {"softcap": 5.0}], ids=str)
 def test_forward_mode_goes_by_eager(options):
@@ -91,6 +114,15 @@ def test_forward_mode_goes_by_eager(options):
     assert entropy.abs().sum() > 0.1
     with pytest.raises(NotImplementedError, match="forward-mode"):
         torch.func.jvp(lambda a: attention(a, k, v, implementation="chunked"), (q,), (tangent,))
+
+
+@pytest.mark.parametrize("implementation", [None, "stock", "chunked"])
+def test_a_second_derivative_names_the_implementation_that_has_it(implementation):
+    q, k, v = qkv()
+    output = attention(q, k, v, is_causal=True, implementation=implementation)
+    (first,) = torch.autograd.grad(output.square().sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="implementation='eager' has the second"):
+        torch.autograd.grad(first.sum(), q)
 
 
 def test_tensors_without_values_get_shapes():

@@ -79,18 +79,19 @@ class EntropyTarget(Policy):
         tolerance, narrowest = TOLERANCE[precision], NARROWEST[precision]
         low = xp.zeros_like(excess)
         high = xp.full_like(excess, top)
+        goal, near, narrow_at, flattest = (low + number for number in (target, tolerance, narrowest, FLATTEST))
         start = _newton(low, excess, stop_gradient(stats.variance), low, high)
         search = _Search(xp.where(active, start, low), low, high, xp.logical_not(active))
 
         def step(state: tuple) -> tuple:
             u, low, high, settled = state
             at = stats_at(xp.exp(u))
-            excess = stop_gradient(at.entropy - target)
+            excess = stop_gradient(at.entropy - goal)
             low = xp.where(excess > 0, u, low)
             high = xp.where(excess > 0, high, u)
-            close = xp.abs(excess) <= tolerance
-            narrow = high - low <= narrowest
-            onward = _newton(u, excess, stop_gradient(at.variance), low, high)
+            close = xp.abs(excess) <= near
+            narrow = high - low <= narrow_at
+            onward = _newton(u, excess, stop_gradient(at.variance), low, high, flattest)
             here = settled | close
             return _Search(xp.where(here, u, xp.where(narrow, high, onward)), low, high, here | narrow)
 
@@ -112,10 +113,10 @@ class EntropyTarget(Policy):
         return onward(beta, stats_at(beta)) if getattr(stats_at, "follows_beta", False) else beta
 
 
-def _newton(u: Array, excess: Array, variance: Array, low: Array, high: Array) -> Array:
+def _newton(u: Array, excess: Array, variance: Array, low: Array, high: Array, flattest: Any = FLATTEST) -> Array:
     """Return the Newton iterate u + excess/Var if it stays strictly inside the bracket, else its middle."""
     xp = namespace(u)
-    flat = variance <= FLATTEST
+    flat = variance <= flattest
     onward = u + excess / xp.where(flat, xp.ones_like(variance), variance)
     inside = (onward > low) & (onward < high) & xp.logical_not(flat)
     return xp.where(inside, onward, (low + high) / 2)

@@ -6,6 +6,7 @@ A step too large for the memory goes in several rows, whose gradients add up.
 One GPU, a CPU, or several processes under `accelerate launch`: the same call.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -15,14 +16,17 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sharpmax import defaults
 from sharpmax.core.policies import Policy
 from sharpmax.extras import MissingExtraError, extra
 from sharpmax.files import atomic
+from sharpmax.files.untrusted import read_json
 from sharpmax.hf.finetune.alone import alone_in
 from sharpmax.hf.finetune.answer_batches import Batch, Encoded, pack, plan_rows
 from sharpmax.hf.finetune.answer_model import answering, require_plain_logits
@@ -39,6 +43,9 @@ with extra("hf"):
 
 WHOLE = "whole"
 """The file that says a checkpoint was written to its end, and how many bytes each of its files holds."""
+
+RUN, INDIFFERENT = "run.json", ("compile", "save_every", "log_every")
+"""The file that says which run the checkpoints of a folder are of, and the settings in which its parts may differ."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +126,8 @@ def finetune(
 
     Raises:
         NotImplementedError: a policy that learns, under FSDP.
-        ValueError: an example longer than a row, a folder that another process trains in, or a loss that is no longer
-            a number.
+        ValueError: an example longer than a row, a folder that another process trains in or that holds checkpoints of
+            another run, or a loss that is no longer a number.
     """
     if tensorboard:
         _require_tensorboard()
@@ -152,6 +159,8 @@ def finetune(
         blocks = compiled(model) if recipe.compile else nullcontext()
         held = alone_in(folder) if is_first_process() else nullcontext()
         with held, answering(model), blocks, quiet(), warnings.catch_warnings():
+            begun = newest_whole(folder)
+            _must_be_the_run_of(folder, _identity(recipe, policy, examples), begun is not None)
             warnings.filterwarnings("ignore", module="torch.optim.lr_scheduler")
             trainer = _AnswerTrainer(
                 model,
@@ -162,7 +171,7 @@ def finetune(
             )
             trainer.remove_callback(transformers.PrinterCallback)
             trainer.policy, trainer.policy_rate = policy, recipe.policy_rate
-            trainer.train(resume_from_checkpoint=newest_whole(folder))
+            trainer.train(resume_from_checkpoint=begun)
             fsdp = trainer.is_fsdp_enabled
             weights = trainer.accelerator.get_state_dict(trainer.model_wrapped) if fsdp else None
     finally:
@@ -171,6 +180,31 @@ def finetune(
         remove_policy(model)
     losses = [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
     return Finetuned(losses, pace.speed, weights)
+
+
+def _identity(recipe: Recipe, policy: Policy | None, examples: Sequence[Encoded]) -> dict[str, Any]:
+    """Return what decides the numbers of a run, as JSON; the model's weights are the checkpoint's."""
+    data = hashlib.sha256()
+    for example in examples:
+        data.update(np.asarray([example.start, len(example.ids), *example.ids], np.int64).tobytes())
+    frozen = policy.freeze() if is_dataclass(policy) else policy  # type: ignore[attr-defined]
+    decides = {name: value for name, value in asdict(recipe).items() if name not in INDIFFERENT}
+    told = hashlib.sha256(repr(frozen).encode()).hexdigest()
+    return {**decides, "policy": told, "examples": data.hexdigest()}
+
+
+def _must_be_the_run_of(folder: Path, wanted: dict[str, Any], has_checkpoint: bool) -> None:
+    """Raise ValueError if the checkpoints in the folder are of another run; those of earlier versions do not tell."""
+    file = folder / RUN
+    if has_checkpoint and file.exists():
+        found = read_json(file, expected="what a run was started with", advice="choose another folder")
+        if differing := sorted(name for name in wanted if found.get(name) != wanted[name]):
+            raise ValueError(
+                f"{folder} holds checkpoints of a run with another {', '.join(differing)}: it cannot be continued with "
+                "these; choose another folder, or delete that one"
+            )
+    elif is_first_process():
+        atomic.write_json(file, wanted)
 
 
 def newest_whole(folder: Path) -> str | None:

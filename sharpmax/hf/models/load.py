@@ -114,6 +114,7 @@ def must_be_complete(name: str, model: Any, found: dict[str, Any]) -> None:
     `found` is its report (`output_loading_info=True`), which leaves out tied weights and buffers. Only a pooler may be
     missing, if it does not attend: many checkpoints have none, and no figure here reads it.
     """
+    _must_fit_its_config(name, found)
     attending = {layer.name for layer in _layers_or_none(model)}
     missing = sorted(
         key
@@ -134,6 +135,14 @@ def must_be_complete(name: str, model: Any, found: dict[str, Any]) -> None:
         f"{name!r} lacks {len(missing)} of the weights of {type(model).__name__}, which would be random: {first}"
         f"{', …' if len(missing) > 3 else ''}; {advice}"
     )
+
+
+def _must_fit_its_config(name: str, found: dict[str, Any]) -> None:
+    for key, held, built in sorted(found.get("mismatched_keys", ())):
+        raise ValueError(
+            f"{name!r} has a config.json of another model than its weights: {key} is {tuple(held)} in the files and "
+            f"{tuple(built)} by the config; put the config back that was saved with them (vocab_size, hidden_size, …)"
+        )
 
 
 def _must_use_every_layer(name: str, model: Any, found: dict[str, Any]) -> None:
@@ -169,7 +178,9 @@ def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, A
             config = transformers.AutoConfig.from_pretrained(name, **where)
             kind = architecture or next(iter(config.architectures or ()), None)
             loader = getattr(transformers, kind or "AutoModel", transformers.AutoModel)
-            answer = loader.from_pretrained(name, dtype=dtype or torch.float32, output_loading_info=True, **where)
+            # Weights of another shape come in the report, in place of an error that names none of them.
+            report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+            answer = loader.from_pretrained(name, dtype=dtype or torch.float32, **report, **where)
             model, found = answer if isinstance(answer, tuple) else (answer, {})
             if not isinstance(model, transformers.PreTrainedModel):
                 raise ValueError(f"its architecture {kind!r} is not a model")

@@ -119,6 +119,7 @@ def interface_attention(
         sinks=s_aux,
         dropout=dropout if module.training else 0.0,
         documents=documents,
+        positions=kwargs.get("position_ids"),
     )
     return output.to(value.dtype).transpose(1, 2).contiguous(), None
 

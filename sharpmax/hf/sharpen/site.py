@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 import sharpmax.torch
+from sharpmax.core.policies import Constant
 from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
+from sharpmax.hf.sharpen.under_way import UnderWay
 from sharpmax.torch.documents import Documents
 from sharpmax.torch.policy_kinds import constant_beta, keep_numbers, numbers_of_now
 from sharpmax.torch.prepared import Prepared, key_of, prepare
@@ -55,6 +57,7 @@ class Run:
     """Calls without a graph in a pass to differentiate; reentrant gradient checkpointing has yet to run them again."""
     highest_entropy: float = 0.0
     now: Pass = field(default_factory=Pass)
+    under_way: UnderWay = field(default_factory=UnderWay)
 
     def note_call(self, *, again: bool) -> None:
         """Count a call; `again`: it is one of gradient checkpointing's."""
@@ -131,16 +134,26 @@ def with_tensors(policy: Policy, device: torch.device) -> Policy:
 
 
 def attend_at(
-    site: Site, query: Tensor, key: Tensor, value: Tensor, *, documents: Documents | None = None, **options: Any
+    site: Site,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    documents: Documents | None = None,
+    positions: Tensor | None = None,
+    **options: Any,
 ) -> Tensor:
     """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell the observer.
 
-    `documents` make one row of it, of many that fused kernels keep apart.
+    `documents` make one row of it, of many that fused kernels keep apart. `positions` (B, L) are the model's own, where
+    they are not the indices among the keys: after padding, and in a cache that is longer than the text.
 
     Gradient checkpointing calls it again in the backward pass: probe and observer are told of the first call only, but
     the same is computed, because autograd compares the two graphs.
     """
     layer, policy = site.next_layer(query.device)
+    if options.get("mask") is not None and documents is None and "position" in policy.needs:
+        policy = _at_positions(policy, positions, query, key)
     run, again = site.run, recomputing()
     if not torch.compiler.is_compiling():
         run.note_call(again=again)
@@ -188,6 +201,20 @@ def _prepared(
 
 MOST_PREPARED = 64
 """Kinds of call that a site remembers: lengths of prompts, for the most part."""
+
+
+def _at_positions(policy: Policy, positions: Tensor | None, query: Tensor, key: Tensor) -> Policy:
+    """Return the policy for these positions, or raise where nobody can tell them from a longer cache."""
+    if positions is not None and positions.ndim == 2 and policy.needs == {"position"}:
+        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        rows = positions[:, None].to(wide).expand(-1, query.shape[1], -1)
+        return Constant(policy(RowStats(position=rows, maximum=torch.zeros_like(rows))))
+    if positions is None and query.shape[2] == key.shape[2]:  # of themselves alone: index and position are the same
+        return policy
+    raise NotImplementedError(
+        f"{type(policy).__name__} reads positions, which this model's attention does not tell where a mask hides keys; "
+        "generate without padding and with a dynamic cache, or take a policy that reads the count of keys"
+    )
 
 
 def recomputing() -> bool:

@@ -8,6 +8,7 @@ transformers' attention *and* mask interfaces (without the second a decoder woul
 all of it is put back on leaving, whatever happens. `unsharpen(model)` does so where nobody holds the block any more.
 
 Many threads may call a sharpened model at once. They all get its one policy, so a second thread may not sharpen it too.
+Switching off waits for their passes; sharpen a model before other threads call it.
 """
 
 import threading
@@ -85,7 +86,7 @@ def sharpen(
 
 
 def unsharpen(model: nn.Module) -> None:
-    """Switch off every policy that is on in the model, whoever switched it on; harmless where there is none.
+    """Switch off every policy that is on in the model, whatever thread switched it on; harmless where there is none.
 
     For a notebook that has lost what `sharpen` returned, and for a copy of a sharpened model.
 
@@ -112,6 +113,8 @@ class Sharpened:
         self._undo: list[tuple[Any, str, Any]] = []
         self._sites: dict[nn.Module, Site] = {}
         self._hooks: list[RemovableHandle] = []
+        self._places: list[tuple[dict[str, Any], str, nn.Module]] = []
+        self._lengths: list[tuple[nn.ModuleList, int]] = []
         _register()
         with _switching:
             self._refuse_other_threads()
@@ -196,8 +199,35 @@ class Sharpened:
             if shared:  # a part may be called by itself
                 self._hooks.append(part.register_forward_pre_hook(self._begin_part))
                 self._hooks.append(part.register_forward_hook(self._end_part))
+        self._watch_places()
         self._hooks.append(self.model.register_forward_pre_hook(self._begin_forward))
         self._hooks.append(self.model.register_forward_hook(self._end_forward))
+        self._hooks.append(self.model.register_forward_hook(self._leave_forward, always_call=True))
+
+    def _watch_places(self) -> None:
+        """Note where each attention module hangs, and how long each list of modules is."""
+        attends = {id(layer.module) for layer in self.layers}
+        self._places, self._lengths = [], []
+        for parent in self.model.modules():
+            holding = {n: c for n, c in parent._modules.items() if c and any(id(m) in attends for m in c.modules())}
+            self._places += [(parent._modules, name, child) for name, child in holding.items()]
+            if holding and isinstance(parent, nn.ModuleList):
+                self._lengths.append((parent, len(parent)))
+
+    def _must_be_as_it_was(self) -> None:
+        """Raise RuntimeError if a layer was replaced or added: it would attend without the policy, in silence."""
+        in_place = all(modules.get(name) is child for modules, name, child in self._places)
+        if in_place and all(len(modules) == length for modules, length in self._lengths):
+            return
+        layers = attention_layers(self.model)
+        changed = {layer.module for layer in layers} ^ set(self._sites)
+        if changed:
+            name = next((layer.name for layer in (*layers, *self.layers) if layer.module in changed), "a layer")
+            raise RuntimeError(
+                f"{name} of this {type(self.model).__name__} was replaced, added or removed since it was sharpened; "
+                "leave the block, change the model, and sharpen it again"
+            )
+        self._watch_places()  # wrapped, as FSDP does: the same modules attend
 
     def _begin_part(self, *_: Any) -> None:
         self._run.now.in_forward = True
@@ -210,6 +240,12 @@ class Sharpened:
         if not torch.compiler.is_compiling():
             now = self._run.now
             now.with_graph, now.asked = torch.is_grad_enabled(), False
+            self._must_be_as_it_was()
+            self._run.under_way.begin()
+
+    def _leave_forward(self, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._run.under_way.end()
 
     def _end_forward(self, *_: Any) -> None:
         if torch.compiler.is_compiling():
@@ -228,15 +264,19 @@ class Sharpened:
         owner.__dict__[name] = value
 
     def _put_back(self) -> None:
-        with _switching:
-            while self._hooks:
-                self._hooks.pop().remove()
-            while self._undo:
-                owner, name, before = self._undo.pop()
-                if before is _Absent:
-                    owner.__dict__.pop(name, None)
-                else:
-                    owner.__dict__[name] = before
+        try:
+            self._run.under_way.leave()
+        finally:  # Ctrl-C while it waits
+            with _switching:
+                while self._hooks:
+                    self._hooks.pop().remove()
+                while self._undo:
+                    owner, name, before = self._undo.pop()
+                    if before is _Absent:
+                        owner.__dict__.pop(name, None)
+                    else:
+                        owner.__dict__[name] = before
+            self._run.under_way.left()
 
     def _say_if_silent(self) -> None:
         points = [p.silent_above for site in self._sites.values() for p in site.policies if p.silent_above is not None]
@@ -245,7 +285,7 @@ class Sharpened:
                 f"the policy does nothing above an entropy of {min(points):.3f} nats, and some rows reached "
                 f"{self._run.highest_entropy:.2f}: they stayed plain softmax",
                 SilentPolicyWarning,
-                stacklevel=4,  # whoever left the block or called `restore`
+                stacklevel=4,  # the caller that left the block or called `restore`
             )
 
     def _say_if_owed(self) -> None:
@@ -255,7 +295,7 @@ class Sharpened:
                 "gradient checkpointing: a backward() from now on runs them again without the policy, and its "
                 "gradients are wrong; call backward() before, or checkpoint with use_reentrant=False",
                 RuntimeWarning,
-                stacklevel=4,  # whoever left the block or called `restore`
+                stacklevel=4,  # the caller that left the block or called `restore`
             )
 
 

@@ -130,7 +130,8 @@ def sharded_attention(
         q, k, v = (layout.placed(array, layout.rows) for array in (logits.query, logits.key, request.value))
         placed = replace(placed, logits=replace(logits, query=q, key=k), value=v)
     statistics = partial(_statistics, layout) if request.reads_logits else count_alone
-    output, stats = attend_in_three_steps(placed, statistics, partial(_weighted, layout))
+    by_position = not request.reads_logits
+    output, stats = attend_in_three_steps(placed, statistics, partial(_weighted, layout), by_position=by_position)
     if return_stats:
         say_if_silent(policy, stats)
     output = output.swapaxes(1, 2)

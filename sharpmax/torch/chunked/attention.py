@@ -9,6 +9,7 @@ from torch import Tensor
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.chunked.forward import attend_in_one_pass
 from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
+from sharpmax.torch.once import differentiable_once
 from sharpmax.torch.plan import ONE_PASS, Plan
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
@@ -18,7 +19,7 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     if plan.path == ONE_PASS:
         return attend_in_one_pass(request)
-    return attend_in_three_steps(request, _row_statistics, _weighted)
+    return attend_in_three_steps(differentiable_once(request), _row_statistics, _weighted)
 
 
 def statistics(request: Request) -> RowStats:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -172,6 +173,21 @@ def test_two_runs_in_one_folder_at_once_are_refused(tmp_path):
 def test_a_loss_that_is_no_number_ends_the_training(tmp_path):
     with pytest.raises(ValueError, match="lower learning rate"):
         run(tmp_path, recipe=Recipe(steps=6, tokens=1024, learning_rate=1e30, save_every=0, log_every=1))
+
+
+def test_checkpoints_of_another_run_are_not_continued(tmp_path):
+    run(tmp_path, "paper", replace(RECIPE, steps=2))
+    for policy, recipe, what in (
+        ("paper", replace(RECIPE, steps=4), "steps"),
+        ("none", replace(RECIPE, steps=2), "policy"),
+        ("none", replace(RECIPE, steps=2, learning_rate=1e-3), "learning_rate, policy"),
+    ):
+        with pytest.raises(ValueError, match=f"checkpoints of a run with another {what}: it cannot be continued"):
+            run(tmp_path, policy, recipe)
+    with pytest.raises(ValueError, match="another examples: "):
+        model = gemma("gemma-tiny").model
+        finetune(model, learnable(199), replace(RECIPE, steps=2), policy=policy_named("paper", model), folder=tmp_path)
+    run(tmp_path, "paper", replace(RECIPE, steps=2, log_every=2))  # which decides no number
 
 
 @pytest.mark.parametrize(

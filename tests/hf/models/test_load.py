@@ -35,8 +35,11 @@ def test_a_folder_without_a_whole_model_and_its_tokenizer_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"no tokenizer that can be read: save that there too, tokenizer\."):
         load(str(tmp_path))
     config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": 64'))
-    assert_refused("mismatched")
+    saved = config.read_text()
+    for name, other in (("vocab_size", 71), ("hidden_size", 64)):
+        config.write_text(re.sub(rf'"{name}": \d+', f'"{name}": {other}', saved))
+        with pytest.raises(ValueError, match=r"a config\.json of another model than its weights: .* is \(64, 32\) in"):
+            load(str(tmp_path))
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert_refused("header")

@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from tests.hf.sharpen.survey.judge import WRONG, judge
-from tests.hf.sharpen.survey.table import FILE, candidates, page, row, survey
+from tests.hf.sharpen.survey.table import FILE, candidates, page, row, rows_of_others, survey, survey_others
 
 TYPES = [
     "llama", "bert", "t5", "swin", "bloom",
@@ -30,18 +30,28 @@ def test_a_family_is_served_or_refused_as_the_page_says(model_type):
         assert row(verdict) in FILE.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.parametrize("model_type", ["albert", "opt"])
+def test_other_classes_of_a_family_are_served_as_the_page_says(model_type):
+    first, *names = candidates()[model_type]
+    others = [judge(model_type, [name]) for name in names]
+    assert not [one for one in others if one.status == WRONG]
+    if SAME_VERSION:
+        assert rows_of_others(others)[0] in FILE.read_text(encoding="utf-8").splitlines()
+
+
 def test_the_page_names_every_model_type_and_none_is_wrong():
     text = FILE.read_text(encoding="utf-8")
     assert "**Wrong**" not in text
     assert "## Wrong" not in text
     if SAME_VERSION:
-        named = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+        named = re.findall(r"^\| `([^`]+)` \|", text.partition("## Other classes")[0], re.MULTILINE)
         assert sorted(named) == sorted(candidates())
 
 
 @pytest.mark.slow
 def test_the_page_is_what_a_survey_finds():
     verdicts = survey()
-    assert not [one for one in verdicts if one.status == WRONG]
+    others = survey_others(verdicts)
+    assert not [one for one in (*verdicts, *others) if one.status == WRONG]
     if SAME_VERSION:
-        assert page(verdicts).splitlines() == FILE.read_text(encoding="utf-8").splitlines()
+        assert page(verdicts, others).splitlines() == FILE.read_text(encoding="utf-8").splitlines()

@@ -567,3 +567,44 @@ def test_a_compiled_model_is_compiled_once(family):
         for _ in range(4):
             output(compiled, **given)
         assert counters["stats"]["unique_graphs"] == graphs
+
+
+def test_a_layer_that_changes_inside_the_block_is_not_silent():
+    def replace(model):
+        model.model.layers[1].self_attn = copy.deepcopy(build("llama").model.layers[1].self_attn)
+
+    def add(model):
+        model.model.layers.append(build("llama").model.layers[0])
+
+    for change in (replace, add):
+        model, ids = build("llama"), tokens()
+        with sharpen(model, SHARP):
+            change(model)
+            with pytest.raises(RuntimeError, match=r"of this LlamaForCausalLM was replaced, added or removed"):
+                output(model, input_ids=ids)
+    model = build("llama")
+    with sharpen(model, SHARP):
+        expected = output(model, input_ids=ids)
+        model.model.layers[0].self_attn = torch.nn.Sequential(model.model.layers[0].self_attn)  # wrapped: it attends
+        model.model.layers[0].self_attn.forward = model.model.layers[0].self_attn[0].forward
+        assert torch.equal(output(model, input_ids=ids), expected)
+
+
+@pytest.mark.parametrize("of", ["position", "length"])
+def test_a_position_is_the_models_own_behind_padding_and_in_a_static_cache(of):
+    model, ids = build("llama"), tokens()[:, :9]
+    policy = sharpmax.PerHead((sharpmax.LengthScaled(0.9, 1.0, 3.0, of=of),) * model.config.num_attention_heads)
+    options = {"max_new_tokens": 4, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    options |= {"disable_compile": True, "eos_token_id": None, "pad_token_id": 0}
+    with sharpen(model, policy):
+        dynamic, static = (
+            torch.stack(model.generate(ids, cache_implementation=kind, **options).logits) for kind in (None, "static")
+        )
+        torch.testing.assert_close(static, dynamic, rtol=1e-4, atol=1e-5)
+        padded = torch.cat([ids[:, :3], ids], 1)
+        mask = torch.ones_like(padded).index_fill(1, torch.arange(3), 0)
+        behind = torch.stack(model.generate(padded, attention_mask=mask, **options).logits)
+        torch.testing.assert_close(behind, dynamic, rtol=1e-4, atol=1e-5)
+    mixed = sharpmax.PerHead((sharpmax.PAPER, *policy.policies[1:]))
+    with sharpen(model, mixed), pytest.raises(NotImplementedError, match="PerHead reads positions, which"):
+        output(model, input_ids=padded, attention_mask=mask)

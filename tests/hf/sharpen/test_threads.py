@@ -87,3 +87,42 @@ def test_one_of_two_threads_wins_and_the_other_is_told():
         return refused
 
     assert min(at_once(work, threads=2)) < 50
+
+
+def test_switching_off_waits_for_a_pass_of_another_thread():
+    model, given = build("llama"), inputs("llama")
+    plain = output(model, **given)
+    on = sharpen(model, SHARP)
+    expected = output(model, **given)
+    inside, switched_off = threading.Event(), threading.Event()
+
+    def pause(*_):
+        inside.set()
+        switched_off.wait(0.5)  # as long as it can: switching off waits for this pass
+
+    hook = model.model.layers[0].register_forward_hook(pause)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(output, model, **given)
+        inside.wait()
+        hook.remove()
+        on.restore()
+        switched_off.set()
+        assert torch.equal(other.result(), expected)
+    assert torch.equal(output(model, **given), plain)
+
+
+def test_a_pass_that_raises_holds_nobody_up():
+    model, given = build("llama"), inputs("llama")
+
+    def fail(*_):
+        raise ValueError("on purpose")
+
+    with sharpen(model, SHARP):
+        hook = model.model.layers[1].register_forward_hook(fail)
+
+        def work(_):
+            with pytest.raises(ValueError, match="on purpose"):
+                output(model, **given)
+
+        at_once(work)
+        hook.remove()

@@ -3,7 +3,7 @@
 import argparse
 
 from tests.hf.sharpen.survey.judge import SERVED
-from tests.hf.sharpen.survey.table import FILE, page, survey
+from tests.hf.sharpen.survey.table import FILE, page, survey, survey_others
 
 parser = argparse.ArgumentParser(prog="python -m tests.hf.sharpen.survey", description=__doc__)
 parser.add_argument(
@@ -11,8 +11,9 @@ parser.add_argument(
 )
 types = parser.parse_args().types
 verdicts = survey(types or None)
-for one in verdicts:
+others = survey_others(verdicts)
+for one in (*verdicts, *others):
     if types or one.status != SERVED:
         print(one.model_type, one.model, one.status, one.why, sep=" | ")
 if not types:
-    FILE.write_text(page(verdicts), encoding="utf-8")
+    FILE.write_text(page(verdicts, others), encoding="utf-8")

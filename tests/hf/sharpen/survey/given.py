@@ -88,6 +88,8 @@ def inputs_for(model: Any, seed: int = 0) -> list[dict[str, Any]]:
     tries = [names]
     tries += [[*names, n] for n in ("input_ids", "pixel_values") if n in takes and n not in names]
     made = [{name: known[name]() for name in chosen} for chosen in tries]
+    if type(model).__name__.endswith("ForMultipleChoice"):
+        made = [{name: value[:, None].repeat_interleave(2, 1) for name, value in one.items()} for one in made]
     if "input_features" in names:  # some put the frames first
         made.append({**made[0], "input_features": made[0]["input_features"].transpose(1, 2).contiguous()})
     if "pixel_values" in names:  # some take films

@@ -224,7 +224,7 @@ def padded(model: Any, given: dict[str, Any]) -> list[dict[str, Any]]:
     if "input_ids" not in given or "attention_mask" not in inspect.signature(model.forward).parameters:
         return []
     mask = torch.ones_like(given["input_ids"])
-    mask[0, -4:] = 0
+    mask[0, ..., -4:] = 0
     return [{**given, "attention_mask": mask}]
 
 
@@ -241,8 +241,8 @@ def looks_ahead(model: Any, given: dict[str, Any]) -> str | None:
     if name not in given:
         return None
     changed = given[name].clone()
-    changed[:, -1] = torch.where(changed[:, -1] == 7, 8, 7)
-    later, length = {**given, name: changed}, changed.shape[1]
+    changed[..., -1] = torch.where(changed[..., -1] == 7, 8, 7)
+    later, length = {**given, name: changed}, changed.shape[-1]
 
     def moved() -> bool | None:
         before, after = run(model, given)[0], run(model, later)[0]
