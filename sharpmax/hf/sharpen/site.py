@@ -1,6 +1,5 @@
 """A site: what a sharpened attention module carries, and the one call that all ways of attending end in."""
 
-import dataclasses
 import threading
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.documents import Documents
+from sharpmax.torch.per_head import with_tensors
 from sharpmax.torch.request import Request
 from sharpmax.torch.varlen import attend_packed, packed_request, packed_statistics
 
@@ -104,19 +104,6 @@ class Site:
         index = now.ran.get(self.first_layer, 0) % len(self.policies)
         now.ran[self.first_layer] = index + 1
         return self.first_layer + index, self.policies[index]
-
-
-def with_tensors(policy: Policy, device: torch.device) -> Policy:
-    """Return the policy with one value per head, as a card holds it in nested tuples, as a tensor on the device.
-
-    Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
-    """
-    columns = {
-        name: torch.tensor(value, dtype=torch.float32, device=device)
-        for name in policy.learnable
-        if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
-    }
-    return dataclasses.replace(policy, **columns) if columns else policy  # type: ignore[type-var]
 
 
 def attend_at(
