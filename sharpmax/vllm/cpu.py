@@ -10,7 +10,7 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentio
 
 from sharpmax.vllm.attention import SharpenedLayer, has_card
 
-logger = init_logger(__name__)
+logger = init_logger("vllm.sharpmax")  # vLLM shows what is logged below its own name
 
 
 class SharpenedCPUBackend(CPUAttentionBackend):

@@ -14,7 +14,7 @@ from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend, Trito
 from sharpmax.vllm.attention import SharpenedLayer
 from sharpmax.vllm.settings import CACHES
 
-logger = init_logger(__name__)
+logger = init_logger("vllm.sharpmax")  # vLLM shows what is logged below its own name
 
 
 class SharpenedCUDABackend(TritonAttentionBackend):

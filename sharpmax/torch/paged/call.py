@@ -7,12 +7,13 @@ from torch import Tensor
 
 from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
+from sharpmax.torch.dispatch import IMPLEMENTATIONS as LADDER
 from sharpmax.torch.paged.gathered import attend_gathered
 from sharpmax.torch.paged.pages import PagedRequest, Pages, check_pages
 from sharpmax.torch.triton.availability import interpreted, why_absent
 
 IMPLEMENTATIONS = ("triton", "gathered")
-"""The fastest first."""
+"""The fastest first. Any other of `sharpmax.torch.IMPLEMENTATIONS` is 'gathered', attended to by that one."""
 
 
 @torch.no_grad()
@@ -30,7 +31,8 @@ def paged_attention(
     Args:
         longest_query: no sequence has more queries; T unless given. A kernel's launch depends on it, not on `ends`.
         window: how many keys a query sees at most, itself included.
-        implementation: 'triton' or 'gathered' (PyTorch, any device); the first that serves unless given.
+        implementation: 'triton' or 'gathered' (PyTorch, any device), the first that serves unless given; or one of
+            `sharpmax.torch.attention`'s, which is then given the gathered keys.
         return_stats: also return `RowStats` of (H, T).
 
     Raises:
@@ -38,12 +40,14 @@ def paged_attention(
         TypeError, ValueError: tensors that do not fit together.
     """
     check_pages(query, pages, ends)
-    if implementation not in (None, *IMPLEMENTATIONS):
-        raise ValueError(f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
+    known = tuple(dict.fromkeys((*IMPLEMENTATIONS, *LADDER)))
+    if implementation not in (None, *known):
+        raise ValueError(f"implementation must be one of {', '.join(known)}, got {implementation!r}")
     request = PagedRequest(
         query=query, pages=pages, ends=ends, policy=policy, window=window, softcap=softcap, sinks=sinks,
         longest_query=len(query) if longest_query is None else longest_query,
         scale=query.shape[2] ** -0.5 if scale is None else scale, return_stats=return_stats,
+        attended_by=None if implementation in IMPLEMENTATIONS else implementation,
     )  # fmt: skip
     refusal = kernel_refusal(request)
     if implementation == "triton" and refusal is not None:

@@ -37,7 +37,7 @@ def attend_gathered(request: PagedRequest) -> tuple[Tensor, RowStats]:
         result = attention(
             query, key, value, policy=request.policy, mask=mask, scale=request.scale, softcap=request.softcap,
             sinks=request.sinks, is_causal=mask is None, window=request.window if mask is None else None,
-            return_stats=request.return_stats,
+            return_stats=request.return_stats, implementation=request.attended_by,
         )  # fmt: skip
         attended, stats = result if request.return_stats else (result, RowStats())
         output[places] = attended[0].transpose(0, 1) if mask is None else attended[:, :, 0]

@@ -58,6 +58,7 @@ class PagedRequest:
     softcap: float | None
     sinks: Tensor | None
     return_stats: bool
+    attended_by: str | None = None  # an implementation of `attention`, for gathered keys
 
 
 def check_pages(query: Tensor, pages: Pages, ends: Tensor) -> None:
