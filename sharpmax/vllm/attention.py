@@ -6,6 +6,7 @@ A mixin for an implementation of vLLM's, whose constructor, metadata and cache i
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sharpmax.core.policies import Policy
@@ -86,3 +87,10 @@ def has_card(config: Any) -> bool:
     """Tell whether a server's config asks for a card."""
     model = config.model_config
     return model is not None and card_path(config.additional_config, model.model) is not None
+
+
+def write_cache(kv_cache: Tensor, key: Tensor, value: Tensor, slots: Tensor) -> None:
+    """Write new keys and values (T, Hkv, D) where the slots (T,) say; a negative slot is padding."""
+    places = torch.nonzero(slots >= 0).flatten()
+    slots, size = slots[places].long(), kv_cache.shape[2]
+    kv_cache[slots // size, :, slots % size] = torch.cat([key[places], value[places]], dim=-1)

@@ -8,7 +8,7 @@ from vllm.config import get_current_vllm_config
 from vllm.logger import init_logger
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, CPUAttentionBackendImpl
 
-from sharpmax.vllm.attention import SharpenedLayer, has_card
+from sharpmax.vllm.attention import SharpenedLayer, has_card, write_cache
 
 logger = init_logger("vllm.sharpmax")  # vLLM shows what is logged below its own name
 
@@ -33,11 +33,8 @@ class SharpenedCPULayer(SharpenedLayer, CPUAttentionBackendImpl):
     def do_kv_cache_update(
         self, layer: torch.nn.Module, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
-        """Write the new keys and values; a negative slot is padding."""
-        slots = slot_mapping.long()
-        places = torch.nonzero(slots >= 0).flatten()
-        slots, size = slots[places], kv_cache.shape[2]
-        kv_cache[slots // size, :, slots % size] = torch.cat([key[places], value[places]], dim=-1)
+        """Write the new keys and values as we read them."""
+        write_cache(kv_cache, key, value, slot_mapping)
 
     def forward(
         self, layer: Any, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, attn_metadata: Any,

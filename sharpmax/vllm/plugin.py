@@ -39,10 +39,20 @@ def prepare(vllm_config: Any) -> None:
     """Check the card that a config names, if any, and choose our backend; raises ValueError in one line."""
     if vllm_config.model_config is None:
         return
-    path = card_path(vllm_config.additional_config, vllm_config.model_config.model)
-    if path is None:
-        return
-    policy_for(path, vllm_config.additional_config, served_by(vllm_config))
+    try:
+        path = card_path(vllm_config.additional_config, vllm_config.model_config.model)
+        if path is None:
+            return
+        policy_for(path, vllm_config.additional_config, served_by(vllm_config))
+        _choose_backend(vllm_config)
+    except ValueError as error:
+        from vllm.logger import init_logger
+
+        init_logger("vllm.sharpmax").error("%s", error)  # a line of its own, before what vLLM makes of it
+        raise
+
+
+def _choose_backend(vllm_config: Any) -> None:
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
