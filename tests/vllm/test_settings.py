@@ -66,7 +66,7 @@ def test_settings_that_cannot_be_meant(additional, words):
 
 
 def refusal(path, additional=None, served=SERVED):
-    with pytest.raises(ValueError, match="^sharpmax: ") as caught:
+    with pytest.raises(ValueError, match=r"^sharpmax: ") as caught:
         policy_for(path, additional or {}, served)
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -40,7 +40,7 @@ class Request:
 
 
 def serve(requests, card, seed=0):
-    """Serve so many requests and return how many were judged, how many cancelled, and memory at two thirds and the end."""
+    """Serve so many requests; return how many were judged and cancelled, and memory at two thirds and at the end."""
     rng, layer = random.Random(seed), stand_in.Layer(card, blocks=BLOCKS, size=SIZE)
     free, running, waiting = list(range(BLOCKS)), [], requests
     rng.shuffle(free)

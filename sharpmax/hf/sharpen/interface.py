@@ -38,19 +38,14 @@ PLAIN = Site(Run(), 0, (Constant(1.0),), torch.device("cpu"))
 """What a module does that shares its config with a sharpened part of its model, and is not in that part."""
 
 CARRIED = frozenset(
-    {
-        "position_ids", "cache_position", "position_embeddings", "num_items_in_batch", "target", "input_ids",
-        "logits_indices", "logits_processor_args",
-    }  # fmt: skip
+    {"position_ids", "cache_position", "position_embeddings", "num_items_in_batch", "target", "input_ids"}
+    | {"logits_indices", "logits_processor_args"}
 )
 """Tensors that models pass along to every attention function and that do not change the logits."""
 
 NO_WEIGHTS = (
     "a sharpened model forms no attention weights, so output_attentions=True has nothing to return; leave it out, and "
     "observe each row's statistics instead: sharpen(model, policy, observer=…)"
-)
-BY_POSITION = (
-    "{} needs a query's position, and {} has the position in the packed row instead; use a policy of n, the visible keys"
 )
 
 
@@ -87,6 +82,7 @@ def interface_attention(
         if attention_mask is None:
             batch = batch_of(cache, module.layer_idx, key, value, where)  # type: ignore[arg-type]
         else:  # of a manager that was made before the model was sharpened
+            _refuse_positions(site, "beside a mask")
             key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=where)
     elif cu_seq_lens_q is not None or cu_seq_lens_k is not None:
         first = cu_seq_lens_q if cu_seq_lens_q is not None else cu_seq_lens_k
@@ -94,7 +90,7 @@ def interface_attention(
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     packed = batch is not None or (ends is not None and attention_mask is None)
     causal = causal and attention_mask is None and (query.shape[2] > 1 or packed)
-    if causal and key.shape[2] > query.shape[2] and not packed:  # prefill of a static cache: the rest of it is still empty
+    if causal and not packed and key.shape[2] > query.shape[2]:  # prefill of a static cache, whose rest is empty
         length = query.shape[2]
         key, value = key[:, :, :length], value[:, :, :length]
         position_bias = None if position_bias is None else position_bias[..., :length]
@@ -107,9 +103,10 @@ def interface_attention(
         chosen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=query.device)
         chosen = chosen.scatter(-1, indices.long(), True)[:, None]
         mask = chosen if mask is None else mask & chosen
+    if batch is not None and sliding_window is not None:
+        _refuse_positions(site, "in the window that a paged cache keeps")
     if ends is not None and mask is not None:
-        if any("position" in policy.needs for policy in site.policies):
-            raise NotImplementedError(BY_POSITION.format(type(site.policies[0]).__name__, "a mask"))
+        _refuse_positions(site, "beside a mask")
         mask, ends = mask & same_document(*ends, query.shape[2], key.shape[2]), None
     if causal and sliding_window is not None and key.shape[2] > sliding_window and not packed:
         raise NotImplementedError(
@@ -155,6 +152,15 @@ def split_mask(mask: Tensor | None, hidden_from: float = HIDDEN) -> tuple[Any, A
         )
     hidden = mask <= hidden_from
     return ~hidden, mask.masked_fill(hidden, 0.0)
+
+
+def _refuse_positions(site: Site, where: str) -> None:
+    for policy in site.policies:
+        if "position" in policy.needs:
+            raise NotImplementedError(
+                f"{type(policy).__name__} needs a query's position in its sequence, which is not known {where}; use a "
+                "policy of n, the visible keys"
+            )
 
 
 def _refuse_unknown(module: nn.Module, kwargs: dict[str, Any]) -> None:

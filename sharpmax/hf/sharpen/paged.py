@@ -35,9 +35,7 @@ def batch_of(cache: Any, layer: int, key: Tensor, value: Tensor, options: dict[s
         gathered = cache.update(key_states=key, value_states=value, layer_idx=layer, kwargs=dict(options))
         keys, values = (x[0].transpose(0, 1) for x in gathered)
         table = torch.arange(len(keys), device=key.device)
-    pages = Pages(
-        keys[:, None], values[:, None], table, lengths=key_ends.diff(), starts=key_ends, longest=int(longest)
-    )
+    pages = Pages(keys[:, None], values[:, None], table, lengths=key_ends.diff(), starts=key_ends, longest=int(longest))
     return Batch(pages, options["cu_seq_lens_q"], int(options["max_length_q"]))
 
 

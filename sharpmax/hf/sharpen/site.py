@@ -163,14 +163,15 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, kind: Kind, **options:
         output, stats = result if options.get("return_stats") else (result, RowStats())
         output = output.transpose(0, 1)
     else:
-        bare = {name: option for name, option in options.items() if name not in ("mask", "bias")}
-        result = attention_varlen(query[0], key[0], value[0], *ends, **bare)  # type: ignore[misc]
+        result = attention_varlen(query[0], key[0], value[0], *ends, **options)  # type: ignore[misc]
         output, stats = result if options.get("return_stats") else (result, RowStats())
     output, rows = output[None], RowStats(*(None if x is None else x[None] for x in stats))
     return (output, rows) if options.get("return_stats") else output
 
 
 def _attend_paged(query: Tensor, batch: Batch, **options: Any) -> Any:
+    if options.get("mask") is not None or options.get("bias") is not None:
+        raise NotImplementedError("a mask or a bias per key is not read from a paged cache; call model.generate")
     named = ("policy", "scale", "window", "softcap", "sinks", "return_stats", "implementation")
     asked = {name: options[name] for name in named if name in options}
     return paged_attention(

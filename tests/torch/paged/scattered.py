@@ -59,9 +59,7 @@ def scatter(case: Case, dtype: torch.dtype, seed: int = 0) -> Scattered:
     order = torch.randperm(sum(counts) + 3, generator=generator)
     widths = (case.width, case.value_width)
     if case.layout == "vllm":  # keys and values beside one another, heads before places
-        cache = torch.full(
-            (len(order), case.key_heads, case.size, sum(widths)), torch.nan, dtype=dtype, device=DEVICE
-        )
+        cache = torch.full((len(order), case.key_heads, case.size, sum(widths)), torch.nan, dtype=dtype, device=DEVICE)
         key, value = cache.transpose(1, 2).split(widths, dim=-1)
     else:
         key, value = (
@@ -120,9 +118,7 @@ def judge(case: Case, batch: Scattered, output: torch.Tensor, stats: sharpmax.Ro
         options = {**case.options, "is_causal": True}
         wide = {name: x.double() for name, x in arrays.items()}
         wide_sinks = None if batch.sinks is None else batch.sinks.double()
-        exact, exact_stats = reference_attention(
-            *wide.values(), sinks=wide_sinks, return_stats=True, **options
-        )
+        exact, exact_stats = reference_attention(*wide.values(), sinks=wide_sinks, return_stats=True, **options)
         naive, _ = naive_attention({**arrays, **rest}, options)
         name = f"{case.name}, sequence {s} of {length} keys"
         assert_within_budget(f"{name}: output", output[rows].transpose(0, 1)[None], exact, naive)

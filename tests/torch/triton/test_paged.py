@@ -12,7 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import sharpmax
 from sharpmax.torch.paged import paged_attention
 from sharpmax.torch.triton import paged
-from tests.marks import slow
 from tests.torch.paged.cases import CASES, PER_HEAD, TABLE
 from tests.torch.paged.scattered import DEVICE, Case, attend, judge, scatter
 
@@ -52,14 +51,21 @@ def test_however_the_keys_are_split(parts, queries, monkeypatch):
     judge(case, batch, *attend(case, batch, "triton"))
 
 
-LONG = [1000, *(slow(10_000, 100_000) if DEVICE == "cpu" else (10_000, 100_000))]
+@pytest.fixture
+def wide_tiles(monkeypatch):
+    """Without a GPU, blocks of so many keys that a long row takes the interpreter seconds."""
+    if DEVICE == "cpu":
+        shape = paged.tile_shape
+        monkeypatch.setattr(paged, "tile_shape", lambda *arguments: shape(*arguments)._replace(BN=512))
 
 
+@pytest.mark.usefixtures("wide_tiles")
 @pytest.mark.parametrize("policy", [sharpmax.PAPER, TABLE, PER_HEAD], ids=lambda policy: type(policy).__name__)
-@pytest.mark.parametrize("length", LONG)
-def test_long_caches(length, policy):
+@pytest.mark.parametrize("length", [10_000, 100_000])
+@pytest.mark.parametrize("queries", [1, 16])
+def test_long_caches(length, queries, policy):
     heads = 4 if policy is PER_HEAD else 2
-    case = Case(f"{length} keys", (length, 7), (1, 1), heads=heads, key_heads=1, size=256, policy=policy)
+    case = Case(f"{length} keys", (length, 7), (queries, 1), heads=heads, key_heads=1, size=256, policy=policy)
     batch = scatter(case, torch.float32)
     judge(case, batch, *attend(case, batch, "triton"))
 
@@ -78,9 +84,7 @@ def test_no_value_is_read_on_the_host(policy):
     case = Case("mixed", (20, 9), (4, 1), policy=policy)
     batch = scatter(case, torch.float32)
     with WaitsForTheDevice():
-        paged_attention(
-            batch.query, batch.pages, batch.ends, policy=policy, longest_query=4, implementation="triton"
-        )
+        paged_attention(batch.query, batch.pages, batch.ends, policy=policy, longest_query=4, implementation="triton")
 
 
 def test_padding_past_the_last_query_disturbs_nothing():
