@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import sharpmax
 from sharpmax.torch.paged import paged_attention
 from sharpmax.torch.triton import paged
+from tests.marks import slow
 from tests.torch.paged.cases import CASES, PER_HEAD, TABLE
 from tests.torch.paged.scattered import DEVICE, Case, attend, judge, scatter
 
@@ -61,7 +62,7 @@ def wide_tiles(monkeypatch):
 
 @pytest.mark.usefixtures("wide_tiles")
 @pytest.mark.parametrize("policy", [sharpmax.PAPER, TABLE, PER_HEAD], ids=lambda policy: type(policy).__name__)
-@pytest.mark.parametrize("length", [10_000, 100_000])
+@pytest.mark.parametrize("length", [10_000, *(slow(100_000) if DEVICE == "cpu" else (100_000,))])
 @pytest.mark.parametrize("queries", [1, 16])
 def test_long_caches(length, queries, policy):
     heads = 4 if policy is PER_HEAD else 2
