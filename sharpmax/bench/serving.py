@@ -7,13 +7,15 @@ Each result is checked before it is timed. On a CPU both are tiny: to see that i
 """
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from sharpmax.bench.attention.contestants import Setting, plain
 from sharpmax.bench.attention.timing import timed
 from sharpmax.core.policies import PAPER, Constant, LogLinear
 from sharpmax.extras import extra
+from sharpmax.hf.models.batching import seconds_to_answer
 from sharpmax.hf.models.load import must_run_on
 from sharpmax.hf.models.shapes import random_model
 from sharpmax.hf.sharpen.switch import sharpen
@@ -22,7 +24,6 @@ from sharpmax.torch.paged import Pages, paged_attention
 
 with extra("hf"):
     import torch
-    from transformers import ContinuousBatchingConfig, GenerationConfig
 
 PARTS = ("decode", "batching")
 ON_A_GPU = {"sequences": 32, "heads": 32, "key_heads": 8, "width": 128, "keys": 32768}
@@ -63,21 +64,18 @@ def _decode(device: str, repeats: int) -> list[dict[str, Any]]:
     query = torch.randn(sequences, heads, 1, width, **drawn)
     key, value = (torch.randn(sequences, key_heads, keys, width, **drawn) for _ in range(2))
     pages, ends = _scattered(key, value), torch.arange(sequences + 1, dtype=torch.int32, device=device)
-    numbers = [torch.full((heads, 1), x, device=device) for x in (0.1, 0.05, 0.05)]
-    policies = {"paper": PAPER, "card": LogLinear(*numbers)}
+    policies: dict[str, Any] = {"paper": PAPER, "card": _card(heads, device)}
 
     def paged(policy: Any) -> Any:
         return paged_attention(query[:, :, 0], pages, ends, policy=policy, longest_query=1)
 
     setting = Setting(1, keys, is_causal=False, device=device)
     plains = {f"plain, {one.name}": one.build(setting) for one in plain(device)}
-    calls: dict[str, Callable[[], Any]] = {
-        name: lambda call=call: call(query, key, value) for name, call in plains.items()
-    }
+    calls: dict[str, Callable[[], Any]] = {name: partial(call, query, key, value) for name, call in plains.items()}
     for name, policy in policies.items():
-        calls[f"unpaged, {name}"] = lambda policy=policy: attention(query, key, value, policy=policy)
-        calls[f"paged, {name}"] = lambda policy=policy: paged(policy)
-    calls["paged, constant"] = lambda: paged(Constant(1.0))
+        calls[f"unpaged, {name}"] = partial(attention, query, key, value, policy=policy)
+        calls[f"paged, {name}"] = partial(paged, policy)
+    calls["paged, constant"] = partial(paged, Constant(1.0))
     with torch.no_grad():
         _must_agree(calls)
         found = timed(calls, device=device, repeats=repeats)
@@ -86,6 +84,12 @@ def _decode(device: str, repeats: int) -> list[dict[str, Any]]:
         {"part": "decode", "case": name, **figures, "ratio": figures.get("milliseconds", float("nan")) / best}
         for name, figures in found.items()
     ]
+
+
+def _card(heads: int, device: str) -> LogLinear:
+    """Return a policy with numbers per head, as a fitted card has them."""
+    a, b, c = (torch.full((heads, 1), x, device=device) for x in (0.1, 0.05, 0.05))
+    return LogLinear(a=a, b=b, c=c)
 
 
 def _must_agree(calls: dict[str, Callable[[], Any]]) -> None:
@@ -123,20 +127,12 @@ def _batching(device: str, requests: int, new_tokens: int, repeats: int) -> list
     lengths = torch.randint(longest // 8, longest, (requests,), generator=generator).tolist()
     vocabulary = model.config.vocab_size
     prompts = [torch.randint(1, vocabulary, (n,), generator=generator).tolist() for n in lengths]
-    config = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    blocks = sum(-(-(n + new_tokens) // 256) + 1 for n in lengths)
-    batching = ContinuousBatchingConfig(
-        num_blocks=blocks, max_batch_tokens=2048, auto_switch_to_flash=False, page_size=256
-    )
-    heads = model.config.num_attention_heads
-    per_head = LogLinear(*(torch.full((heads, 1), x, device=device) for x in (0.1, 0.05, 0.05)))
-    policies = {"plain": None, "constant": Constant(1.0), "paper": PAPER, "card": per_head}
+    card = _card(model.config.num_attention_heads, device)
+    policies = {"plain": None, "constant": Constant(1.0), "paper": PAPER, "card": card}
 
     def seconds(policy: Any) -> float:
-        if policy is None:
-            return _served(model, prompts, config, batching)
-        with sharpen(model, policy):
-            return _served(model, prompts, config, batching)
+        with nullcontext() if policy is None else sharpen(model, policy):
+            return seconds_to_answer(model, prompts, new_tokens=new_tokens)
 
     taken: dict[str, list[float]] = {name: [] for name in policies}
     for turn in range(1 + min(repeats, 3)):  # the first compiles
@@ -150,18 +146,6 @@ def _batching(device: str, requests: int, new_tokens: int, repeats: int) -> list
          "share_of_plain": rate / rates["plain"]}
         for name, rate in rates.items()
     ]  # fmt: skip
-
-
-def _served(model: Any, prompts: list[list[int]], config: Any, batching: Any) -> float:
-    """Return the seconds from the first request to the last token; the manager is made and warm before."""
-    options = {"generation_config": config, "continuous_batching_config": batching}
-    with model.continuous_batching_context_manager(**options) as manager:
-        started = perf_counter()
-        manager.add_requests(prompts, max_new_tokens=config.max_new_tokens)
-        done = [manager.get_result(timeout=300) for _ in prompts]
-        if any(one is None or len(one.generated_tokens) != config.max_new_tokens for one in done):
-            raise ArithmeticError("a request did not get its tokens")
-        return perf_counter() - started
 
 
 def show(figures: dict[str, Any]) -> Any:

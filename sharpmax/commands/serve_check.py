@@ -69,8 +69,8 @@ def _by_record(card: Card | None, sizes: Sequence[int], carded: dict[str, Any]) 
     recorded = card.held_out.get("tasks", {}).get("lookup", {}) if card is not None else {}
     known = {size: recorded[str(size)]["accuracy"] for size in sizes if str(size) in recorded}
     if not known and recorded:  # sizes that it was not judged on: the nearest is a fair guess
-        nearest = {size: min(map(int, recorded), key=lambda known, size=size: abs(known - size)) for size in sizes}
-        known = {size: recorded[str(near)]["accuracy"] for size, near in nearest.items()}
+        nearest = {size: min((abs(int(judged) - size), judged) for judged in recorded)[1] for size in sizes}
+        known = {size: recorded[judged]["accuracy"] for size, judged in nearest.items()}
     if not known:
         return {"verdict": "unknown"}
     expected = {kind: statistics.mean(figures[kind] for figures in known.values()) for kind in ("plain", "policy")}

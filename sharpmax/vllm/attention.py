@@ -53,7 +53,8 @@ class SharpenedLayer:
         if metadata.causal is not True:
             raise NotImplementedError("sharpmax: attention that is not causal cannot be served with a card")
         tokens = metadata.num_actual_tokens
-        key, value = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
+        by_place = kv_cache.transpose(1, 2)
+        key, value = by_place[..., : self.head_size], by_place[..., self.head_size :]
         attended = paged_attention(
             query[:tokens],
             Pages(key, value, metadata.block_table, metadata.seq_lens, longest=metadata.max_seq_len),

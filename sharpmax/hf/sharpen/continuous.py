@@ -73,14 +73,17 @@ def end_all(model: Any, managers: list[Any]) -> None:
             model.destroy_cached_continuous_batching_manager()
 
 
-def batched_attention(module: nn.Module, *tensors: Any, cache: Any = None, **options: Any) -> tuple[Tensor, None]:
+def batched_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, cache: Any = None,
+    **options: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     """Attend as `interface_attention`, with the cache of a manager: nobody else may call a model that one has."""
     if cache is None:
         raise RuntimeError(
             "a continuous batching manager is on in this model, which leaves every mask out: stop the manager before "
             "the model is called in another way"
         )
-    return interface_attention(module, *tensors, cache=cache, **options)
+    return interface_attention(module, query, key, value, attention_mask, cache=cache, **options)
 
 
 def no_mask(*_: Any, **__: Any) -> None:
