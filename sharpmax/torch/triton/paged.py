@@ -58,7 +58,7 @@ def sequence_of(ends, at, S, TILE: tl.constexpr):
 
     Tiles of sequence s begin at ends[s] // TILE + s, which leaves room for one that is not full.
     """
-    low = 0
+    low: tl.int32 = 0
     high = S - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -331,7 +331,8 @@ def _cut(request: Any, groups: int, single: bool) -> Shape:
     tiles = sequences if single else len(query) // queries + sequences
     programs = tiles * pages.key.shape[2]
     parts = max(1, min(blocks(pages.most, 4 * tile.BN), MOST_PARTS, blocks(ENOUGH_PROGRAMS, programs)))
-    return Shape(rows, queries, tiles, parts, tile.BN, tile.BD, tile.num_warps, tile.num_stages)
+    # A key's address is itself loaded: as many keys are on their way as without a table, in twice the stages.
+    return Shape(rows, queries, tiles, parts, tile.BN, tile.BD, tile.num_warps, 2 * tile.num_stages - 1)
 
 
 def _positions(request: Any) -> Tensor:

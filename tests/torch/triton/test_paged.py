@@ -15,6 +15,8 @@ from sharpmax.torch.triton import paged
 from tests.marks import slow
 from tests.torch.paged.cases import CASES, PER_HEAD, TABLE
 from tests.torch.paged.scattered import DEVICE, Case, attend, judge, scatter
+from tests.torch.triton import compiled_paged
+from tests.torch.triton.without_interpreter import printed_by
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned"),
@@ -113,6 +115,17 @@ def test_what_kernels_do_not_serve_is_refused_by_name():
     batch = scatter(case, torch.float32)
     with pytest.raises(NotImplementedError, match="EntropyTarget"):
         attend(case, batch, "triton")
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_within_the_memory_of_gpus_that_are_not_here():
+    """As the installed Triton compiles them; `make test-gpu` has its fast sibling, which runs them."""
+    found = printed_by(compiled_paged)
+    assert len(found) == 36
+    for name, (taken, memory) in found.items():
+        assert taken <= memory, name
+    # Of the keys of a long cache, two blocks of 128 are on their way while a third is used.
+    assert found["H100, H200: scores_kernel, bf16, 128, one query"][0] > 2 * 128 * 128 * 2
 
 
 @pytest.mark.gpu
