@@ -4,13 +4,18 @@ The manager takes attention only by names that it knows. Ours, while a manager i
 manager to make no mask and to say where each sequence begins: that is what paged attention needs.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from sharpmax.extras import extra
 from sharpmax.hf.sharpen.interface import interface_attention
 from sharpmax.hf.sharpen.layers import configs_of
+
+with extra("hf"):
+    from transformers import ContinuousBatchingConfig
 
 PAGED_NAME = "sharpmax_paged_flash"
 """Our name while a manager is on. No digit in it: with one, transformers asks for a package of that version."""
@@ -28,9 +33,12 @@ class Beginning:
 
     model: Any
     ours: str  # the name that a sharpened config carries otherwise
-    managers: list[Any]
+    managers: list[Any]  # those that are on
+    watched: bool = False  # whether somebody is told of every call: a CUDA graph tells nobody
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def __call__(
+        self, generation_config: Any = None, continuous_batching_config: Any = None, *rest: Any, **options: Any
+    ) -> Any:
         """Return the manager that transformers makes."""
         model = self.model
         configs = [config for config in configs_of(model) if config.__dict__.get(NAMES) in (self.ours, PAGED_NAME)]
@@ -43,9 +51,14 @@ class Beginning:
             for config in configs:
                 config.__dict__[NAMES] = to
 
+        if self.watched:
+            continuous_batching_config = copy(continuous_batching_config or ContinuousBatchingConfig())
+            continuous_batching_config.use_cuda_graph = False
         name(PAGED_NAME)
         try:
-            manager = type(model).init_continuous_batching(model, *arguments, **options)
+            manager = type(model).init_continuous_batching(
+                model, generation_config, continuous_batching_config, *rest, **options
+            )
         except BaseException:
             name(self.ours)
             raise
@@ -56,6 +69,8 @@ class Beginning:
                 stop(manager, *arguments, **options)
             finally:
                 name(self.ours)
+                if _kept(manager) is not manager and manager in self.managers:
+                    self.managers.remove(manager)
 
         manager.stop = stop_and_name
         if manager not in self.managers:
@@ -63,14 +78,19 @@ class Beginning:
         return manager
 
 
-def end_all(model: Any, managers: list[Any]) -> None:
+def _kept(manager: Any) -> Any:
+    """Return the manager that a manager's model keeps for the next time, if any."""
+    return getattr(manager.model, "_cached_continuous_batching_manager", None)
+
+
+def end_all(managers: list[Any]) -> None:
     """Stop every manager that is on: without the policy, and under another name, it would attend without a mask."""
-    while managers:
-        manager = managers.pop()
+    for manager in managers[:]:
         if manager.is_running():
             manager.stop(block=True, hard_stop=True)
-        if getattr(model, "_cached_continuous_batching_manager", None) is manager:
-            model.destroy_cached_continuous_batching_manager()
+        if _kept(manager) is manager:
+            manager.model.destroy_cached_continuous_batching_manager()
+    managers.clear()
 
 
 def batched_attention(

@@ -79,9 +79,10 @@ def interface_attention(
     batch = ends = None
     if cache is not None:
         where = {**kwargs, "cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k}
-        if attention_mask is None:
+        if attention_mask is None or is_causal:  # a manager that makes masks says that nothing is causal beside them
+            attention_mask = None
             batch = batch_of(cache, module.layer_idx, key, value, where)  # type: ignore[arg-type]
-        else:  # of a manager that was made before the model was sharpened
+        else:  # of a manager that was at work before the model was sharpened
             _refuse_positions(site, "beside a mask")
             key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=where)
     elif cu_seq_lens_q is not None or cu_seq_lens_k is not None:

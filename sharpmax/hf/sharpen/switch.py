@@ -191,8 +191,9 @@ class Sharpened:
         for config in configs_of(self.model):
             self._set(config, "_attn_implementation_internal", EAGER_NAME if id(config) in eagerly else NAME)
         shared = any(layer.runs > 1 for layer in self.layers)
+        watched = self._run.observer is not None or self._run.probe is not None
         for part in [part for part in self.model.modules() if isinstance(part, PreTrainedModel)]:
-            self._set(part, "init_continuous_batching", Beginning(part, NAME, self._managers))
+            self._set(part, "init_continuous_batching", Beginning(part, NAME, self._managers, watched))
             self._hooks.append(part.register_forward_pre_hook(_refuse_weights, with_kwargs=True))
             if shared:  # a part may be called by itself
                 self._hooks.append(part.register_forward_pre_hook(self._begin_part))
@@ -229,7 +230,7 @@ class Sharpened:
         owner.__dict__[name] = value
 
     def _put_back(self) -> None:
-        end_all(self.model, self._managers)
+        end_all(self._managers)
         with _switching:
             while self._hooks:
                 self._hooks.pop().remove()

@@ -125,3 +125,35 @@ def test_a_model_that_only_attends_eagerly_is_refused():
         model.config.__dict__["_attn_implementation_internal"] = "sharpmax_eager"
         with pytest.raises(NotImplementedError, match="attends eagerly only"):
             model.init_continuous_batching(continuous_batching_config=SMALL)
+
+
+def test_a_manager_kept_for_the_next_time_ends_with_the_block(config):
+    model, questions = build("llama", max_position_embeddings=256), prompts(4)
+    options = {"generation_config": config, "continuous_batching_config": SMALL, "persistent_manager": True}
+    with sharpen(model, PER_HEAD):
+        first = in_order(model.generate_batch(questions, **options))
+        assert model._cached_continuous_batching_manager is not None
+        again = model.generate_batch(questions, **options)
+        assert sorted(one.generated_tokens for one in again.values()) == sorted(first)
+    assert not hasattr(model, "_cached_continuous_batching_manager")
+
+
+@pytest.mark.parametrize("at_work", [False, True], ids=["made before", "at work before"])
+def test_a_manager_of_before_answers_with_the_policy(config, at_work):
+    model, questions = build("llama", max_position_embeddings=256), prompts(4)
+    model.set_attn_implementation("sdpa")
+    options = {"generation_config": config, "continuous_batching_config": SMALL}
+    with sharpen(model, PER_HEAD):
+        expected = one_by_one(model, questions, config)
+    manager = model.init_continuous_batching(**options)
+    if at_work:  # with a cache and masks of its own
+        manager.start()
+        manager.add_request(questions[0])
+        manager.get_result(timeout=60)
+    with sharpen(model, PER_HEAD):
+        if not at_work:
+            manager.start()
+        names = manager.add_requests(questions)
+        found = {one.request_id: one.generated_tokens for one in (manager.get_result(timeout=60) for _ in names)}
+        manager.stop(block=True)
+    assert [found[name] for name in names] == expected
