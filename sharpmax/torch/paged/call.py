@@ -71,7 +71,7 @@ def kernel_refusal(request: PagedRequest) -> str | None:
         return f"{query.dtype} inputs; it takes float16, bfloat16 and float32"
     if max(query.shape[2], pages.value.shape[3]) > 256:
         return f"heads of width {max(query.shape[2], pages.value.shape[3])}; it takes 256 at most"
-    if any(x.stride(-1) != 1 for x in (query, pages.key, pages.value)):
+    if any(x.stride(-1) != 1 for x in (query, pages.key, pages.value, pages.table, pages.lengths, request.ends)):
         return "a last axis that is not contiguous"
     if getattr(request.policy, "iterative", True):
         return f"{type(request.policy).__name__}, which iterates over the rows or is a plain callable"
