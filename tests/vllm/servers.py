@@ -39,11 +39,10 @@ def free_port():
 
 
 @contextmanager
-def serving(model, card=None, **changes):
-    """Serve a model until the block ends; yields its address."""
+def serving(model, log, card=None, **changes):
+    """Serve a model until the block ends; yields its address. What the server says goes to the file `log`."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    log = Path(f"{card}.log") if card else Path(os.environ.get("TMPDIR", "/tmp")) / f"plain-{port}.log"
     with log.open("w") as said:
         server = subprocess.Popen(
             command(model, port, card), env=environment(**changes), stdout=said, stderr=said, start_new_session=True

@@ -4,11 +4,12 @@ Run by `make test-vllm`, in an environment of its own.
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import sharpmax
-from sharpmax.core.cards import load_card
+from sharpmax.core.cards import CARD_FILE, load_card
 from tests.places import RESULTS
 from tests.vllm import servers
 
@@ -51,23 +52,27 @@ def mixed(lookups):
 
 @pytest.fixture(scope="module")
 def carded(model, folder):
-    card = folder / "card.json"
-    card.write_text(CARD.read_text())
-    with servers.serving(model, card) as url:
+    """A server that finds the card beside the weights by itself."""
+    own = folder / "smollm2"
+    own.mkdir()
+    for file in Path(model).iterdir():
+        (own / file.name).symlink_to(file)
+    (own / CARD_FILE).write_text(CARD.read_text())
+    with servers.serving(own, folder / "carded.log") as url:
         yield url
 
 
 def test_constant_one_writes_what_the_stock_engine_writes(model, folder, mixed):
-    with servers.serving(model, VLLM_PLUGINS="") as url:
+    with servers.serving(model, folder / "stock.log", VLLM_PLUGINS="") as url:
         stock = servers.complete_all(url, mixed)
     sharpmax.Constant(1.0).save(folder / "one.json")
-    with servers.serving(model, folder / "one.json") as url:
+    with servers.serving(model, folder / "one.log", folder / "one.json") as url:
         ours = servers.complete_all(url, mixed)
         again = servers.complete_all(url, mixed)  # now from the prefix cache
         assert servers.metric(url, "vllm:prefix_cache_hits_total") > 0
     assert ours == stock
     assert again == stock
-    assert "sharpmax: attention is served with a card" in (folder / "one.json.log").read_text()
+    assert "sharpmax: attention is served with a card" in (folder / "one.log").read_text()
 
 
 def test_a_card_has_the_accuracy_that_evaluate_gives_it(carded, loaded, lookups):
@@ -100,7 +105,7 @@ def test_a_card_that_cannot_be_served_keeps_the_server_from_starting(model, fold
         folder / "missing.json": "cannot read the card",
         text: "not a usable policy card",
     }
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(len(expected)) as pool:
         ended = list(pool.map(lambda card: servers.start_and_fail(model, card), expected))
     for (status, said), words in zip(ended, expected.values(), strict=True):
         assert status != 0
