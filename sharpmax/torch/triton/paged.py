@@ -6,7 +6,7 @@ sequence's table, and split into parts where there are too few tiles to fill the
     scores    each tile and part: (m, Z, S) of its rows; for single queries also the scores, as in `decode.py`
     merge     each query: the parts' (m, Z, S) -> H, n, and beta where the policy is numbers; else PyTorch chooses beta
     weigh     each tile and part: Σ 2^(beta(x - m))·v
-    gather    sum the parts (`decode.gather_kernel`)
+    gather    sum the parts: they share one m, so there is nothing to rescale
 
 Scores are kept where they fit in `MOST_KEPT` bytes: K is then read once. Launches depend on shapes and on two lengths
 that the host knows (`longest`, `longest_query`), never on values: nothing waits for the device, and a CUDA graph of it
@@ -26,12 +26,12 @@ from torch import Tensor
 from sharpmax.core.policies.base import choose
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.policy_kinds import kernel_policy
-from sharpmax.torch.triton.decode import ROWS, gather_kernel
 from sharpmax.torch.triton.logits import load_sink, raw_scores, scales, with_sink
 from sharpmax.torch.triton.policy import beta_and_slope
 from sharpmax.torch.triton.statistics import statistics_step
 from sharpmax.torch.triton.tiles import blocks, poisoned_maximum, tile_shape
 
+ROWS = 16  # the least a tensor core multiplies; the query heads of a group are padded to it
 MOST_KEPT = 2**29  # bytes of scores; beyond, K is read twice
 MOST_PARTS = 64  # of a sequence's keys
 ENOUGH_PROGRAMS = 2048  # several for every multiprocessor: no more parts than make so many
@@ -119,8 +119,8 @@ def scores_kernel(
     BN: tl.constexpr, SIZE: tl.constexpr, HAS_WINDOW: tl.constexpr, SINGLE: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """The state (m, Z, S) of one tile's rows after one part of their keys; with KEEP, the scores too."""
-    i_p, i_t, i_h = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    parts = tl.num_programs(0)
+    i_t, i_p, i_h = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    parts = tl.num_programs(1)
     i_s, first, inside, before, start, end = keys_of_tile(
         ends, lengths, window, S, i_t, i_p, parts, QUERIES, BN, HAS_WINDOW, SINGLE
     )
@@ -210,8 +210,8 @@ def weigh_kernel(
     SINGLE: tl.constexpr, KEEP: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """Weigh the values of one part of a tile's keys, given m and beta of its rows."""
-    i_p, i_t, i_h = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    parts = tl.num_programs(0)
+    i_t, i_p, i_h = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    parts = tl.num_programs(1)
     i_s, first, inside, before, start, end = keys_of_tile(
         ends, lengths, window, S, i_t, i_p, parts, QUERIES, BN, HAS_WINDOW, SINGLE
     )
@@ -258,6 +258,19 @@ def weigh_kernel(
         tl.store(out + row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty), mask=m_o)
 
 
+@triton.jit(do_not_specialize=["parts"])
+def gather_kernel(part_o, part_w, out, parts, DV: tl.constexpr, BDV: tl.constexpr, PARTS: tl.constexpr):
+    """Sum the parts of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    o_p, o_dv = tl.arange(0, PARTS), tl.arange(0, BDV)
+    m_p = o_p < parts
+    total = tl.sum(tl.load(part_w + row * parts + o_p, mask=m_p, other=0.0))
+    p_o = part_o + (row * parts + o_p)[:, None] * DV + o_dv[None, :]
+    b_o = tl.sum(tl.load(p_o, mask=m_p[:, None] & (o_dv < DV)[None, :], other=0.0), 0)
+    b_o = b_o / tl.where(total == 0, 1.0, total)  # 0: a row that sees no key
+    tl.store(out + row * DV + o_dv, b_o.to(out.dtype.element_ty), mask=o_dv < DV)
+
+
 def attend_paged(request: Any) -> tuple[Tensor, RowStats]:
     """Return the output (T, H, Dv) of a `PagedRequest` and the statistics (H, T), empty unless asked for."""
     query, pages = request.query, request.pages
@@ -285,7 +298,7 @@ def attend_paged(request: Any) -> tuple[Tensor, RowStats]:
     where = (pages.table, pages.starts, pages.lengths, request.ends)
     of_key = (pages.key.stride(0), pages.key.stride(1), pages.key.stride(2))
     of_value = (pages.value.stride(0), pages.value.stride(1), pages.value.stride(2))
-    grid = (parts, shape.tiles, pages.key.shape[2])
+    grid = (shape.tiles, parts, pages.key.shape[2])
     options: dict[str, Any] = {
         "GROUPS": groups, "ROWS": shape.rows, "QUERIES": shape.queries, "D": width, "BD": shape.BD, "BN": BN,
         "SIZE": pages.size, "HAS_WINDOW": has_window, "SINGLE": single, "KEEP": keep,
@@ -316,7 +329,7 @@ def attend_paged(request: Any) -> tuple[Tensor, RowStats]:
     )  # fmt: skip
     if parts > 1:
         gather_kernel[(tokens * heads,)](
-            part_o, part_w, out, parts, DV=value_width, BDV=BDV, PARTS=triton.next_power_of_2(parts), EARLY=False
+            part_o, part_w, out, parts, DV=value_width, BDV=BDV, PARTS=triton.next_power_of_2(parts)
         )
     return out, stats.amended(inverse_temperature=beta.T) if request.return_stats else RowStats()
 
