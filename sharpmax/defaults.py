@@ -37,6 +37,11 @@ TEST_LENGTHS = (8, 12, 16, 20, 24, 32)
 TRAIN_EXAMPLES = 81920
 TEST_SAMPLES = 4  # of each algorithm, length and validation seed
 
+# Check a server.
+SERVED_PROMPTS = 20  # per size
+SERVED_TOGETHER = 8  # questions asked at once
+SERVED_TIMEOUT = 120.0  # seconds until a server must answer
+
 # Every run.
 OUT = "runs"  # the folder of the runs
 SEED = 0

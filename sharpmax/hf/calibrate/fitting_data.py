@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sharpmax.hf.calibrate.answers import Question
 from sharpmax.hf.calibrate.descent import Draw, Recipe
-from sharpmax.hf.calibrate.splits import KINDS, seed_of, text_of
+from sharpmax.hf.calibrate.splits import KINDS, text_of
 from sharpmax.hf.models.load import LoadedModel
-from sharpmax.tasks.prompts import parts
+from sharpmax.tasks.prompts import parts, seed_of
 
 SHORTEST, ENTRIES = 200, 1400
 """Characters: of the shortest piece of text before a question, and of a question's own entries, about."""

@@ -17,10 +17,9 @@ from pathlib import Path
 from types import ModuleType
 
 from sharpmax.hf.calibrate.answers import Question
-from sharpmax.tasks.prompts import parts
+from sharpmax.tasks.prompts import SPLITS, parts, seed_of
 from sharpmax.tasks.text_files import read_texts
 
-SPLITS = ("fit", "choose", "report")
 TOPICS = "for", "string-methods"
 """The topics that the second and the third split begin with; the same of modules, below. About thirds."""
 MODULES = "filecmp", "pprint"
@@ -30,11 +29,6 @@ NUMPY = "numpy", "numpy.linalg", "numpy.fft", "numpy.random", "numpy.ma", "numpy
 PEPS = {"choose": "pep-05??.rst", "report": "pep-06??.rst"}
 """The files of Python's enhancement proposals by split; nothing is fitted on any."""
 TORCH = "torch", "torch.nn", "torch.nn.functional", "torch.linalg", "torch.optim"
-
-
-def seed_of(seed: int, split: str) -> int:
-    """Return the seed of one split of a run."""
-    return seed * len(SPLITS) + SPLITS.index(split)
 
 
 def questions(task: str, size: int, count: int, *, seed: int, split: str) -> list[Question]:

@@ -14,11 +14,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sharpmax.core.cards import Card, load_card, load_policy
+from sharpmax.core.cards import CARD_FILE, Card, load_card, load_policy
 from sharpmax.core.policies import PAPER, LengthScaled, LogLinear, PerLayer, Policy
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
-from sharpmax.hf.sharpen.sidecar import CARD_FILE, card_file
+from sharpmax.hf.sharpen.sidecar import card_file
 from sharpmax.hf.sharpen.switch import sharpen
 
 with extra("hf"):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sharpmax.core.policies import Constant
 from sharpmax.extras import extra
+from sharpmax.hf.sharpen.paged import batch_of, same_document
 from sharpmax.hf.sharpen.site import Run, Site, attend_at, recomputing
 from sharpmax.torch.documents import Documents
 
@@ -42,16 +43,13 @@ PLAIN = Site(Run(), 0, (Constant(1.0),), torch.device("cpu"))
 
 CARRIED = frozenset(
     {"position_ids", "cache_position", "position_embeddings", "num_items_in_batch", "target", "input_ids"}
+    | {"logits_indices", "logits_processor_args"}
 )
 """Tensors that models pass along to every attention function and that do not change the logits."""
 
 NO_WEIGHTS = (
     "a sharpened model forms no attention weights, so output_attentions=True has nothing to return; leave it out, and "
     "observe each row's statistics instead: sharpen(model, policy, observer=…)"
-)
-NO_CONTINUOUS_BATCHING = (
-    "generate_batch (continuous batching) keeps its keys in pages, which a sharpened model cannot read; call "
-    "model.generate on a padded batch instead, or generate_batch outside of sharpen"
 )
 
 
@@ -70,16 +68,19 @@ def interface_attention(
     position_bias: Tensor | None = None,
     indices: Tensor | None = None,
     cache: Any = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Any = None,
     documents: Documents | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers asks, at the temperature that the module's site chooses; within `documents` if given.
 
-    `indices` (B, Lq, k) are the only keys that each query sees, as DeepSeek's sparse attention chooses them.
+    `indices` (B, Lq, k) are the only keys that each query sees, as DeepSeek's sparse attention chooses them. `cache` is
+    the paged one of continuous batching; without it, `cu_seq_lens_*` mark the documents of a packed row.
     """
-    _refuse_unknown(module, cache, kwargs)
+    _refuse_unknown(module, kwargs)
     site: Site = getattr(module, "sharpmax_site", PLAIN)
-    changes = (softcap, s_aux, position_bias, indices, documents)
+    changes = (softcap, s_aux, position_bias, indices, documents, cache, cu_seq_lens_q, cu_seq_lens_k)
     if site.is_plain and query.dtype == key.dtype == value.dtype and all(change is None for change in changes):
         if not torch.compiler.is_compiling():
             site.run.note_call(again=recomputing())
@@ -87,9 +88,22 @@ def interface_attention(
         options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
+    batch = ends = None
+    if cache is not None:
+        where = {**kwargs, "cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k}
+        if attention_mask is None or is_causal:  # a manager that makes masks says that nothing is causal beside them
+            attention_mask = None
+            batch = batch_of(cache, module.layer_idx, key, value, where)  # type: ignore[arg-type]
+        else:  # of a manager that was at work before the model was sharpened
+            _refuse_positions(site, "beside a mask")
+            key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=where)
+    elif cu_seq_lens_q is not None or cu_seq_lens_k is not None:
+        first = cu_seq_lens_q if cu_seq_lens_q is not None else cu_seq_lens_k
+        ends = (first, cu_seq_lens_k if cu_seq_lens_k is not None else first)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    causal = causal and attention_mask is None and query.shape[2] > 1
-    if causal and key.shape[2] > query.shape[2]:  # prefill of a static cache: the rest of it is still empty
+    packed = batch is not None or (ends is not None and attention_mask is None)
+    causal = causal and attention_mask is None and (query.shape[2] > 1 or packed)
+    if causal and not packed and key.shape[2] > query.shape[2]:  # prefill of a static cache, whose rest is empty
         length = query.shape[2]
         key, value = key[:, :, :length], value[:, :, :length]
         position_bias = None if position_bias is None else position_bias[..., :length]
@@ -102,7 +116,12 @@ def interface_attention(
         chosen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=query.device)
         chosen = chosen.scatter(-1, indices.long(), True)[:, None]
         mask = chosen if mask is None else mask & chosen
-    if causal and sliding_window is not None and key.shape[2] > sliding_window:
+    if batch is not None and sliding_window is not None:
+        _refuse_positions(site, "in the window that a paged cache keeps")
+    if ends is not None and mask is not None:
+        _refuse_positions(site, "beside a mask")
+        mask, ends = mask & same_document(*ends, query.shape[2], key.shape[2]), None
+    if causal and sliding_window is not None and key.shape[2] > sliding_window and not packed:
         raise NotImplementedError(
             f"{type(module).__name__} asked for a window of {sliding_window} without a mask that says so"
         )
@@ -120,6 +139,9 @@ def interface_attention(
         dropout=dropout if module.training else 0.0,
         documents=documents,
         positions=kwargs.get("position_ids"),
+        batch=batch,
+        ends=ends,
+        **({"window": sliding_window} if packed else {}),
     )
     return output.to(value.dtype).transpose(1, 2).contiguous(), None
 
@@ -146,18 +168,20 @@ def split_mask(mask: Tensor | None, hidden_from: float = HIDDEN) -> tuple[Any, A
     return ~hidden, mask.masked_fill(hidden, 0.0)
 
 
-def _refuse_unknown(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> None:
-    if cache is not None:
-        raise NotImplementedError(NO_CONTINUOUS_BATCHING)
+def _refuse_positions(site: Site, where: str) -> None:
+    for policy in site.policies:
+        if "position" in policy.needs:
+            raise NotImplementedError(
+                f"{type(policy).__name__} needs a query's position in its sequence, which is not known {where}; use a "
+                "policy of n, the visible keys"
+            )
+
+
+def _refuse_unknown(module: nn.Module, kwargs: dict[str, Any]) -> None:
     if kwargs.get("output_attentions"):
         raise NotImplementedError(NO_WEIGHTS)
-    packed = [name for name in ("cu_seq_lens_q", "cu_seq_lens_k") if kwargs.get(name) is not None]
-    if packed:
-        raise NotImplementedError(
-            f"packed sequences without a mask ({', '.join(packed)}) cannot be sharpened; give a padded batch"
-        )
     for name, argument in kwargs.items():
-        if isinstance(argument, Tensor) and name not in CARRIED and not name.startswith(("cu_seq", "max_length")):
+        if isinstance(argument, Tensor) and name not in CARRIED and not name.startswith("max_length"):
             raise NotImplementedError(
                 f"{type(module).__name__} passes {name!r}, a tensor that sharpmax does not know how to honour; please "
                 "report it, and sharpen another part of the model: sharpen(model.part, …)"

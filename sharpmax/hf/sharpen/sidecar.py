@@ -10,10 +10,8 @@ from typing import Any
 
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import model_folder
-from sharpmax.core.cards import Card, load_card
+from sharpmax.core.cards import CARD_FILE, Card, load_card
 from sharpmax.core.policies import Policy
-
-CARD_FILE = "sharpmax.json"
 
 
 class OtherModelWarning(UserWarning):

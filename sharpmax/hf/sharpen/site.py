@@ -1,6 +1,5 @@
 """A site: what a sharpened attention module carries, and the one call that all ways of attending end in."""
 
-import dataclasses
 import threading
 import warnings
 from collections.abc import Callable
@@ -15,12 +14,15 @@ from sharpmax.core.policies import Constant
 from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
+from sharpmax.hf.sharpen.paged import Batch
 from sharpmax.hf.sharpen.under_way import UnderWay
 from sharpmax.torch.documents import Documents
-from sharpmax.torch.policy_kinds import constant_beta, keep_numbers, numbers_of_now
+from sharpmax.torch.paged import paged_attention
+from sharpmax.torch.per_head import with_tensors
+from sharpmax.torch.policy_kinds import constant_beta, numbers_of_now
 from sharpmax.torch.prepared import Prepared, key_of, prepare
 from sharpmax.torch.request import Request
-from sharpmax.torch.varlen import attend_packed, packed_request, packed_statistics
+from sharpmax.torch.varlen import attend_packed, attention_varlen, packed_request, packed_statistics
 
 Observer = Callable[[int, RowStats], None]
 """Receives a layer's index and the statistics (batch, head, query) of each of its calls."""
@@ -117,62 +119,43 @@ class Site:
         return self.first_layer + index, self.policies[index]
 
 
-def with_tensors(policy: Policy, device: torch.device) -> Policy:
-    """Return the policy with one value per head, as a card holds it in nested tuples, as a tensor on the device.
-
-    Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
-    """
-    columns = {
-        name: torch.tensor(value, dtype=torch.float32, device=device)
-        for name in policy.learnable
-        if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
-    }
-    if columns:
-        policy = dataclasses.replace(policy, **columns)  # type: ignore[type-var]
-        keep_numbers(policy, device)
-    return policy
-
-
 def attend_at(
-    site: Site,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    documents: Documents | None = None,
-    positions: Tensor | None = None,
+    site: Site, query: Tensor, key: Tensor, value: Tensor, *, documents: Documents | None = None,
+    batch: Batch | None = None, ends: tuple[Tensor, Tensor] | None = None, positions: Tensor | None = None,
     **options: Any,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell the observer.
 
-    `documents` make one row of it, of many that fused kernels keep apart. `positions` (B, L) are the model's own, where
-    they are not the indices among the keys: after padding, and in a cache that is longer than the text.
+    A row of many sequences comes in three kinds: `documents` that fused kernels keep apart, a `batch` whose keys lie in
+    a paged cache, or the `ends` of its queries and keys. `positions` (B, L) are the model's own, where they are not the
+    indices among the keys: after padding, and in a cache that is longer than the text.
 
     Gradient checkpointing calls it again in the backward pass: probe and observer are told of the first call only, but
     the same is computed, because autograd compares the two graphs.
     """
     layer, policy = site.next_layer(query.device)
-    if options.get("mask") is not None and documents is None and "position" in policy.needs:
+    if options.get("mask") is not None and documents is None and batch is None and "position" in policy.needs:
         policy = _at_positions(policy, positions, query, key)
     run, again = site.run, recomputing()
+    kind = (documents, batch, ends)
     if not torch.compiler.is_compiling():
         run.note_call(again=again)
         # A policy that switches itself off is watched once per site: enough to say so, too little to cost.
         if policy.silent_above is not None and not site.watched:
-            _watch(site, query, key, documents, options)
+            _watch(site, query, key, kind, options)
     if run.probe is not None and not again:
         run.probe(layer, query, key, options)
-    if site.is_alone and documents is None:
+    if site.is_alone and kind == (None, None, None):
         prepared = _prepared(site, layer, policy, query, key, value, options)
         if prepared is not None:
             return prepared(query, key, value, options.get("mask"))
     asked = {**options, "policy": policy, "implementation": run.implementation}
     if run.observer is None:
-        output: Tensor = _attention(query, key, value, documents, **asked)
+        output: Tensor = _attention(query, key, value, kind, **asked)
         return output
     with warnings.catch_warnings():  # said once, on leaving
         warnings.simplefilter("ignore", SilentPolicyWarning)
-        output, stats = _attention(query, key, value, documents, return_stats=True, **asked)
+        output, stats = _attention(query, key, value, kind, return_stats=True, **asked)
     if not again:
         run.observer(layer, stats)
     return output
@@ -222,11 +205,35 @@ def recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, documents: Documents | None, **options: Any) -> Any:
-    if documents is None:
+Kind = tuple[Documents | None, Batch | None, tuple[Tensor, Tensor] | None]
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, kind: Kind, **options: Any) -> Any:
+    documents, batch, ends = kind
+    if batch is None and ends is None and documents is None:
         return sharpmax.torch.attention(query, key, value, **options)
-    output, stats = attend_packed(_packed(query, key, value, documents, options))
-    return (output, stats) if options.get("return_stats") else output
+    if documents is not None:
+        output, stats = attend_packed(_packed(query, key, value, documents, options))
+        return (output, stats) if options.get("return_stats") else output
+    if batch is not None:
+        result = _attend_paged(query, batch, **options)
+        output, stats = result if options.get("return_stats") else (result, RowStats())
+        output = output.transpose(0, 1)
+    else:
+        result = attention_varlen(query[0], key[0], value[0], *ends, **options)  # type: ignore[misc]
+        output, stats = result if options.get("return_stats") else (result, RowStats())
+    output, rows = output[None], RowStats(*(None if x is None else x[None] for x in stats))
+    return (output, rows) if options.get("return_stats") else output
+
+
+def _attend_paged(query: Tensor, batch: Batch, **options: Any) -> Any:
+    if options.get("mask") is not None or options.get("bias") is not None:
+        raise NotImplementedError("a mask or a bias per key is not read from a paged cache; call model.generate")
+    named = ("policy", "scale", "window", "softcap", "sinks", "return_stats", "implementation")
+    asked = {name: options[name] for name in named if name in options}
+    return paged_attention(
+        query[0].transpose(0, 1), batch.pages, batch.ends, longest_query=batch.longest_query, **asked
+    )
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, documents: Documents, options: dict[str, Any]) -> Request:
@@ -237,9 +244,13 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, documents: Documents, opt
 
 
 @torch.no_grad()
-def _watch(site: Site, query: Tensor, key: Tensor, documents: Documents | None, options: dict[str, Any]) -> None:
+def _watch(site: Site, query: Tensor, key: Tensor, kind: Kind, options: dict[str, Any]) -> None:
     """Note the highest entropy of the rows, beside the graph: the graph is the same with and without."""
-    if documents is None:
+    documents, batch, ends = kind
+    if batch is not None or ends is not None:
+        asked = {**options, "policy": Constant(1.0), "implementation": site.run.implementation, "dropout": 0.0}
+        entropy = _attention(query, key, key, kind, return_stats=True, **asked)[1].entropy
+    elif documents is None:
         of_logits = {name: option for name, option in options.items() if name != "dropout"}
         entropy = sharpmax.torch.row_stats(query, key, **of_logits).entropy
     else:

@@ -15,7 +15,7 @@ import threading
 import warnings
 from os import PathLike
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
@@ -27,10 +27,10 @@ from sharpmax.core.ladder import check_implementation
 from sharpmax.core.policies import Constant, Detached, PerHead, PerLayer, Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.extras import extra
+from sharpmax.hf.sharpen.continuous import PAGED_NAME, Beginning, batched_attention, end_all, no_mask
 from sharpmax.hf.sharpen.interface import (
     EAGER_NAME,
     NAME,
-    NO_CONTINUOUS_BATCHING,
     NO_WEIGHTS,
     eager_attention,
     interface_attention,
@@ -115,6 +115,7 @@ class Sharpened:
         self._hooks: list[RemovableHandle] = []
         self._places: list[tuple[dict[str, Any], str, nn.Module]] = []
         self._lengths: list[tuple[nn.ModuleList, int]] = []
+        self._managers: list[Any] = []  # of continuous batching, begun since
         _register()
         with _switching:
             self._refuse_other_threads()
@@ -193,8 +194,9 @@ class Sharpened:
         for config in configs_of(self.model):
             self._set(config, "_attn_implementation_internal", EAGER_NAME if id(config) in eagerly else NAME)
         shared = any(layer.runs > 1 for layer in self.layers)
+        watched = self._run.observer is not None or self._run.probe is not None
         for part in [part for part in self.model.modules() if isinstance(part, PreTrainedModel)]:
-            self._set(part, "init_continuous_batching", _refuse_continuous_batching)
+            self._set(part, "init_continuous_batching", Beginning(part, NAME, self._managers, watched))
             self._hooks.append(part.register_forward_pre_hook(_refuse_weights, with_kwargs=True))
             if shared:  # a part may be called by itself
                 self._hooks.append(part.register_forward_pre_hook(self._begin_part))
@@ -264,6 +266,7 @@ class Sharpened:
         owner.__dict__[name] = value
 
     def _put_back(self) -> None:
+        end_all(self._managers)
         try:
             self._run.under_way.leave()
         finally:  # Ctrl-C while it waits
@@ -336,13 +339,13 @@ def _refuse_weights(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Non
         raise NotImplementedError(NO_WEIGHTS)
 
 
-def _refuse_continuous_batching(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError(NO_CONTINUOUS_BATCHING)
-
-
 def _register() -> None:
     """Enter our functions into both of transformers' tables: names that nobody uses until a config says so."""
-    for name, attend, mask in ((NAME, interface_attention, sdpa_mask), (EAGER_NAME, eager_attention, eager_mask)):
+    for name, attend, mask in (
+        (NAME, interface_attention, sdpa_mask),
+        (PAGED_NAME, batched_attention, no_mask),
+        (EAGER_NAME, eager_attention, eager_mask),
+    ):
         AttentionInterface.register(name, attend)
         AttentionMaskInterface.register(name, mask)
 

@@ -5,7 +5,8 @@ from itertools import combinations
 import pytest
 
 from sharpmax.hf.calibrate import splits
-from sharpmax.hf.calibrate.splits import KINDS, SPLITS, docstrings_of, questions, text_of, unseen_kind
+from sharpmax.hf.calibrate.splits import KINDS, docstrings_of, questions, text_of, unseen_kind
+from sharpmax.tasks.prompts import SPLITS
 
 
 def test_the_splits_share_nothing():

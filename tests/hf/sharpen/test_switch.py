@@ -251,9 +251,7 @@ def test_hidden_keys_leave_the_logits_before_beta():
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ({"cache": object()}, "keeps its keys in pages"),
         ({"output_attentions": True}, "observer"),
-        ({"cu_seq_lens_q": torch.tensor([0, 4])}, "packed sequences"),
         ({"alibi": torch.zeros(1)}, "'alibi'"),
     ],
 )
@@ -524,15 +522,6 @@ def test_output_attentions_is_refused_before_anything_runs():
             model.generate(ids, max_new_tokens=1, output_attentions=True, return_dict_in_generate=True)
         assert sharpened.calls == 0
     assert len(model(ids, output_attentions=True).attentions) == 2
-
-
-def test_continuous_batching_is_refused_with_what_to_do():
-    model = build("llama")
-    with (
-        sharpen(model, SHARP),
-        pytest.raises(NotImplementedError, match=r"generate_batch.*model\.generate on a padded"),
-    ):
-        model.generate_batch([[5, 6, 7]])
 
 
 @pytest.mark.parametrize("offload", ["cpu", "disk"])

@@ -1,0 +1,103 @@
+"""Paged attention in PyTorch: gather the keys of a sequence, then attend as usual.
+
+Sequences of one query, which is most of them while a server decodes, go together: those of similar length are filled up
+to the longest, and what fills them up is masked. n is what the mask shows.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sharpmax.core.policies.base import needed
+from sharpmax.core.stats import RowStats
+from sharpmax.torch.api import attention
+from sharpmax.torch.paged.pages import PagedRequest, Pages
+
+
+def attend_gathered(request: PagedRequest) -> tuple[Tensor, RowStats]:
+    """Return the output (T, H, Dv) and the statistics (H, T), which are empty unless asked for."""
+    tokens, heads, _ = request.query.shape
+    output = request.query.new_zeros((tokens, heads, request.pages.value.shape[3]))
+    ends, lengths = request.ends.tolist(), request.pages.lengths.tolist()
+    found: list[tuple[slice | Tensor, RowStats]] = []
+    for sequences in _batches(request, ends, lengths):
+        if len(sequences) == 1:
+            (s,) = sequences
+            places: slice | Tensor = slice(ends[s], ends[s + 1])
+            query = request.query[places].transpose(0, 1)[None]
+            counts, mask = [lengths[s]], None
+        else:
+            counts = [lengths[s] for s in sequences]
+            places = torch.tensor([ends[s] for s in sequences], device=request.query.device)
+            query = request.query[places][:, :, None]
+            mask = _visible(counts, request.window, request.query.device)
+        key, value = _gathered(request.pages, sequences, counts)
+        result = attention(
+            query, key, value, policy=request.policy, mask=mask, scale=request.scale, softcap=request.softcap,
+            sinks=request.sinks, is_causal=mask is None, window=request.window if mask is None else None,
+            return_stats=request.return_stats, implementation=request.attended_by,
+        )  # fmt: skip
+        attended, stats = result if request.return_stats else (result, RowStats())
+        output[places] = attended[0].transpose(0, 1) if mask is None else attended[:, :, 0]
+        found.append((places, stats))
+    return output, _together(request, found)
+
+
+def _batches(request: PagedRequest, ends: list[int], lengths: list[int]) -> list[list[int]]:
+    """Return the sequences that attend together: one by one, but of those with one query the similarly long."""
+    alone: list[list[int]] = []
+    together: defaultdict[int, list[int]] = defaultdict(list)
+    by_position = "position" in needed(request.policy)  # of a row that is filled up it would be another's
+    for s, length in enumerate(lengths):
+        queries = ends[s + 1] - ends[s]
+        if queries == 1 and length and not by_position:
+            together[length.bit_length()].append(s)
+        elif queries and length:
+            alone.append([s])
+    return alone + list(together.values())
+
+
+def _gathered(pages: Pages, sequences: Sequence[int], counts: list[int]) -> tuple[Tensor, Tensor]:
+    """Return key and value (sequences, Hkv, longest, D); past its own last key a row repeats its first block."""
+    longest, rows = max(counts), []
+    for s, count in zip(sequences, counts, strict=True):
+        blocks = pages.blocks_of(s, count).long()
+        missing = -(-longest // pages.size) - len(blocks)
+        rows.append(torch.cat([blocks, blocks[:1].expand(missing)]) if missing else blocks)
+    table = torch.stack(rows)
+    key, value = (x[table].flatten(1, 2)[:, :longest].transpose(1, 2) for x in (pages.key, pages.value))
+    return key, value
+
+
+def _visible(counts: list[int], window: int | None, device: torch.device) -> Tensor:
+    """Return the mask (sequences, 1, 1, longest) of queries that each stand at their sequence's last key."""
+    count = torch.tensor(counts, device=device)[:, None]
+    place = torch.arange(max(counts), device=device)
+    visible = place < count
+    if window is not None:
+        visible &= place >= count - window
+    return visible[:, None, None]
+
+
+def _together(request: PagedRequest, found: list[tuple[slice | Tensor, RowStats]]) -> RowStats:
+    """Return every row's statistics where its query stands; rows of padding have those of an empty row."""
+    if not request.return_stats:
+        return RowStats()
+    tokens, heads, _ = request.query.shape
+    wide = torch.float64 if request.query.dtype == torch.float64 else torch.float32
+
+    def empty(value: float) -> Tensor:
+        return torch.full((heads, tokens), value, dtype=wide, device=request.query.device)
+
+    rows = RowStats(
+        entropy=empty(0.0), logsumexp=empty(-torch.inf), maximum=empty(-torch.inf), count=empty(0.0),
+        inverse_temperature=empty(1.0),
+    )  # fmt: skip
+    for places, stats in found:
+        for name, field in rows._asdict().items():
+            part = getattr(stats, name)
+            if field is not None:
+                field[:, places] = part[0] if isinstance(places, slice) else part[:, :, 0].T
+    return rows

@@ -1,0 +1,49 @@
+"""A policy that holds one value per head: as tensors, and for a part of the heads."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from sharpmax.core.policies import Detached, PerHead
+from sharpmax.core.policies.base import Policy
+from sharpmax.torch.policy_kinds import keep_numbers
+
+
+def with_tensors(policy: Policy, device: torch.device) -> Policy:
+    """Return the policy with one value per head, as a card holds it in nested tuples, as a tensor on the device.
+
+    Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
+    """
+    columns = {
+        name: torch.tensor(value, dtype=torch.float32, device=device)
+        for name in policy.learnable
+        if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
+    }
+    if columns:
+        policy = dataclasses.replace(policy, **columns)  # type: ignore[type-var]
+        keep_numbers(policy, device)
+    return policy
+
+
+def of_heads(policy: Policy, start: int, stop: int) -> Policy:
+    """Return the policy of the query heads [start, stop) alone, as a process has them under tensor parallelism."""
+    if isinstance(policy, PerHead):
+        return PerHead(policy.policies[start:stop])
+    if isinstance(policy, Detached):
+        return Detached(of_heads(policy.policy, start, stop))
+    columns: dict[str, Any] = {
+        name: value[start:stop]
+        for name in policy.learnable
+        if isinstance(value := getattr(policy, name), tuple) and len(value) > 1 and isinstance(value[0], tuple)
+    }
+    return dataclasses.replace(policy, **columns) if columns else policy  # type: ignore[type-var]
+
+
+def heads_of(policy: Policy) -> int | None:
+    """Return how many heads the policy tells apart; None where it is the same for all."""
+    if isinstance(policy, PerHead):
+        return len(policy.policies)
+    if isinstance(policy, Detached):
+        return heads_of(policy.policy)
+    return next((shape[-2] for shape in policy.field_shapes if len(shape) > 1 and shape[-2] > 1), None)

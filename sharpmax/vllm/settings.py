@@ -1,0 +1,138 @@
+"""What a server is asked to sharpen with: which card, whether it fits the model, and what is refused. No vLLM in here.
+
+    vllm serve MODEL --additional-config '{"sharpmax": {"card": "card.json"}}'
+
+`sharpmax.json` in the model's folder is found without being named; `"card": null` leaves it out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import model_folder
+from sharpmax.core.cards import CARD_FILE, load_card
+from sharpmax.core.policies import PerLayer, Policy
+from sharpmax.torch.per_head import heads_of
+
+TRIED = ("0.32",)
+"""The versions of vLLM that this plug-in was run with; its interface for attention moves."""
+
+KEYS = frozenset({"card", "any_model", "any_version"})
+CACHES = frozenset({"auto", "float16", "bfloat16", "float32"})
+"""Kinds of key-value cache that our attention reads."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the plug-in asks of a server's config, as plain values."""
+
+    model: str
+    names: tuple[str, ...]  # what it is served as
+    layers: int
+    heads: int
+    version: str
+    cache: str = "auto"
+    generates: bool = True
+    has_mla: bool = False
+    is_encoder_decoder: bool = False
+    all_layers_attend: bool = True
+    speculates: bool = False
+    splits_context: bool = False
+
+
+def card_path(additional: Any, model: str) -> Path | None:
+    """Return the card that a server is to use, absolute; None where it is to use none.
+
+    Raises:
+        ValueError: settings that cannot be meant.
+    """
+    settings = _settings(additional)
+    if "card" in settings:
+        named = settings["card"]
+        if named is None:
+            return None
+        if not isinstance(named, str) or not named:
+            raise ValueError(f'sharpmax: "card" must be the path of a card, or null for none, got {named!r}')
+        path = Path(named)
+        return (path / CARD_FILE if path.is_dir() else path).absolute()
+    beside = Path(model) / CARD_FILE
+    if beside.exists():
+        return beside.absolute()
+    if settings:
+        raise ValueError(f'sharpmax: {sorted(settings)} say how to use a card, and none is named: add "card"')
+    return None
+
+
+def policy_for(path: Path, additional: Any, served: Served) -> Policy:
+    """Return the policy of the card, or raise ValueError in one line where it cannot be served as asked."""
+    settings = _settings(additional)
+    try:
+        card = load_card(path)
+    except OSError as error:
+        raise ValueError(f"sharpmax: cannot read the card {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"sharpmax: {error}") from None
+    version = ".".join(served.version.split(".")[:2])
+    if version not in TRIED and not settings.get("any_version"):
+        raise ValueError(
+            f"sharpmax: this plug-in was tried with vLLM {', '.join(TRIED)}, and this is {served.version}; install one "
+            'of those, or add "any_version": true and compare with `sharpmax serve-check`'
+        )
+    refused = [why for why, holds in _refusals(served).items() if holds]
+    if refused:
+        raise ValueError(f"sharpmax: a card cannot be served with {', '.join(refused)}; drop the card or the option")
+    beside = path.parent == Path(served.model).absolute()
+    if card.model is not None and not beside and not settings.get("any_model"):
+        known = {Path(name).name for name in (served.model, *served.names)} | _builtin_names(served.model)
+        if Path(card.model).name not in known:
+            raise ValueError(
+                f"sharpmax: the card {path} was fitted on {card.model}, and {served.model} is served; fit one on this "
+                'model, or add "any_model": true if it is the same model under another name'
+            )
+    _must_fit(path, card.policy, served)
+    return card.policy
+
+
+def _settings(additional: Any) -> Mapping[str, Any]:
+    settings = additional.get("sharpmax", {}) if isinstance(additional, Mapping) else {}
+    if not isinstance(settings, Mapping) or not settings.keys() <= KEYS:
+        raise ValueError(
+            f'sharpmax: expected {{"sharpmax": {{"card": "card.json"}}}} with no other keys than '
+            f"{', '.join(sorted(KEYS))}, got {settings!r}"
+        )
+    return settings
+
+
+def _refusals(served: Served) -> dict[str, bool]:
+    return {
+        "multi-head latent attention (MLA)": served.has_mla,
+        "an encoder (pooling, embeddings, or encoder and decoder)": not served.generates or served.is_encoder_decoder,
+        f"a quantised key-value cache (--kv-cache-dtype {served.cache})": served.cache not in CACHES,
+        "speculative decoding": served.speculates,
+        "a context that is split over processes": served.splits_context,
+    }
+
+
+def _builtin_names(model: str) -> set[str]:
+    return {name for name, builtin in BUILTIN.items() if Path(model).absolute() == model_folder(builtin).absolute()}
+
+
+def _must_fit(path: Path, policy: Policy, served: Served) -> None:
+    if isinstance(policy, PerLayer):
+        if not served.all_layers_attend:
+            raise ValueError(
+                f"sharpmax: the card {path} holds a policy per layer, and some layers of {served.model} do not attend: "
+                "which layer is whose cannot be told; serve a card of one policy for all"
+            )
+        if len(policy.policies) != served.layers:
+            raise ValueError(
+                f"sharpmax: the card {path} holds {len(policy.policies)} layers, and {served.model} has {served.layers}"
+            )
+    for layer in range(served.layers):
+        heads = heads_of(policy.for_layer(layer))
+        if heads not in (None, served.heads):
+            raise ValueError(
+                f"sharpmax: the card {path} holds {heads} heads in layer {layer}, and {served.model} has {served.heads}"
+            )

@@ -1,0 +1,78 @@
+"""Compiles the paged kernels for GPUs that are not here, and tells how much shared memory a program of each takes.
+
+As a script it prints bytes taken and to be had by kernel and GPU, as JSON.
+"""
+
+import json
+import sys
+
+GPUS = {"H100, H200": (90, 232_448), "GeForce, L4, L40S": (89, 101_376)}
+TENSORS = {"q", "k", "v", "out"}
+INTEGERS = {"S", "H", "window", "width", "parts", "s_numbers"}
+
+
+def is_stride(name):
+    return name[:1] == "s" and name[2:3] == "_"
+
+
+def taken(kernel, capability, dtype, constants, flags, launch):
+    """Compile one kernel and return its bytes of shared memory."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    def type_of(name):
+        if name in constants:
+            return "constexpr"
+        if name in TENSORS or (name == "scores" and dtype == "fp32"):
+            return f"*{dtype}"
+        if name == "scores":
+            return "*fp16"
+        if name in ("table", "starts", "lengths", "ends"):
+            return "*i32"
+        if name in INTEGERS or is_stride(name):
+            return "i32"
+        return "fp32" if name in ("scale_log2", "bend") else "*fp32"
+
+    constants = {**constants, **flags}
+    names = kernel.arg_names
+    signature = {name: type_of(name) for name in names}
+    values = {(i,): constants[name] for i, name in enumerate(names) if name in constants}
+    even = [i for i, name in enumerate(names) if str(signature[name]).startswith("*") or is_stride(name)]
+    aligned = {(i,): [["tt.divisibility", 16]] for i in even}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=aligned)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch).metadata.shared
+
+
+def main():
+    """Compile the three kernels as a server launches them: one query each, and many."""
+    import torch
+
+    from sharpmax.torch.triton import paged
+    from sharpmax.torch.triton.tiles import _tile_shape
+
+    found = {}
+    for gpu, (capability, memory) in GPUS.items():
+        for dtype, width in (("bf16", 128), ("fp16", 256), ("fp32", 64)):
+            kind = torch.float32 if dtype == "fp32" else torch.float16
+            for single in (True, False):
+                shape = _tile_shape("decode" if single else "forward", width, width, kind, memory)
+                rows = 16 if single else shape.BM
+                constants = {
+                    "GROUPS": 4, "ROWS": rows, "QUERIES": 1 if single else rows // 4, "D": width, "BD": shape.BD,
+                    "BN": shape.BN, "SIZE": 16, "HAS_WINDOW": not single, "SINGLE": single, "KEEP": single,
+                    "DV": width, "BDV": shape.BD, "SPLIT": single, "BH": 32, "PARTS": 64, "KIND": 1, "COUNT": 8,
+                }  # fmt: skip
+                absent = {"starts": None, "sinks": None, "bend": None} if single else {}
+                launch = {"num_warps": shape.num_warps, "num_stages": 2 * shape.num_stages - 1}
+                for kernel in (paged.scores_kernel, paged.weigh_kernel, paged.merge_kernel):
+                    own = {name: value for name, value in constants.items() if name in kernel.arg_names}
+                    flags = {name: value for name, value in absent.items() if name in kernel.arg_names}
+                    how = launch if kernel is not paged.merge_kernel else {}
+                    name = f"{gpu}: {kernel.__name__}, {dtype}, {width}, {'one query' if single else 'many'}"
+                    found[name] = taken(kernel, capability, dtype, {**own, **flags}, {}, how), memory
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

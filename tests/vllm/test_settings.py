@@ -1,0 +1,117 @@
+"""Which card a server is to use, and whether it may: one line for each that it may not. Needs no vLLM."""
+
+from dataclasses import replace
+
+import pytest
+
+import sharpmax
+from sharpmax.builtin import BUILTIN
+from sharpmax.builtin.fetch import model_folder
+from sharpmax.core.cards import CARD_FILE, Card
+from sharpmax.vllm.settings import TRIED, Served, card_path, policy_for
+
+SERVED = Served(model="models/tiny", names=("tiny",), layers=2, heads=4, version=f"{TRIED[0]}.0")
+PER_LAYER = sharpmax.PerLayer((sharpmax.LogLinear(c=((0.1,), (0.2,), (0.3,), (0.4,))), sharpmax.PAPER))
+
+
+def asking(**settings):
+    return {"sharpmax": settings}
+
+
+@pytest.fixture
+def card(tmp_path):
+    Card(policy=PER_LAYER, model="tiny").save(tmp_path / "card.json")
+    return tmp_path / "card.json"
+
+
+@pytest.mark.parametrize("additional", [None, {}, {"other": 1}, {"sharpmax": {}}])
+def test_without_a_card_there_is_nothing_to_do(additional, tmp_path):
+    assert card_path(additional, str(tmp_path)) is None
+
+
+def test_a_card_beside_the_weights_is_found_and_can_be_left_out(tmp_path):
+    Card(policy=sharpmax.PAPER, model="whatever it was called").save(tmp_path / CARD_FILE)
+    found = card_path({}, str(tmp_path))
+    assert found == tmp_path / CARD_FILE
+    assert policy_for(found, {}, replace(SERVED, model=str(tmp_path))) == sharpmax.PAPER
+    assert card_path(asking(card=None), str(tmp_path)) is None
+
+
+def test_a_card_is_named_by_its_file_or_its_folder(card):
+    assert card_path(asking(card=str(card)), "models/tiny") == card
+    assert card_path(asking(card=str(card.parent)), "models/tiny") == card.parent / CARD_FILE
+    assert policy_for(card, asking(card=str(card)), SERVED) == PER_LAYER
+
+
+def test_the_name_it_is_served_by_or_a_built_in_name_will_do(card):
+    assert policy_for(card, {}, replace(SERVED, model="/somewhere/else")) == PER_LAYER
+    Card(policy=sharpmax.PAPER, model="smollm2").save(card)
+    folder = str(model_folder(BUILTIN["smollm2"]))
+    assert policy_for(card, {}, replace(SERVED, model=folder, names=())) == sharpmax.PAPER
+
+
+@pytest.mark.parametrize(
+    ("additional", "words"),
+    [
+        (asking(card=3), "must be the path of a card"),
+        (asking(card=""), "must be the path of a card"),
+        (asking(cards="card.json"), "no other keys"),
+        ({"sharpmax": "card.json"}, "no other keys"),
+        (asking(any_model=True), "none is named"),
+    ],
+)
+def test_settings_that_cannot_be_meant(additional, words):
+    with pytest.raises(ValueError, match=words):
+        card_path(additional, "models/tiny")
+
+
+def refusal(path, additional=None, served=SERVED):
+    with pytest.raises(ValueError, match=r"^sharpmax: ") as caught:
+        policy_for(path, additional or {}, served)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_card_of_another_model_is_refused_unless_it_is_meant(card):
+    served = replace(SERVED, model="models/large", names=())
+    assert "was fitted on tiny, and models/large is served" in refusal(card, served=served)
+    assert policy_for(card, asking(card=str(card), any_model=True), served) == PER_LAYER
+
+
+def test_a_card_of_other_layers_or_heads_is_refused_whatever_it_is_called(card):
+    assert "holds 2 layers, and models/tiny has 3" in refusal(card, served=replace(SERVED, layers=3))
+    meant = asking(card=str(card), any_model=True)
+    assert "4 heads in layer 0, and models/tiny has 8" in refusal(card, meant, replace(SERVED, heads=8))
+    assert "do not attend" in refusal(card, served=replace(SERVED, all_layers_attend=False))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot read the card"), ("not JSON", "not a usable policy card"), ("{}", "sharpmax_card")],
+    ids=["missing", "not JSON", "no card"],
+)
+def test_a_card_that_cannot_be_read_is_refused(content, words, tmp_path):
+    if content is not None:
+        (tmp_path / "card.json").write_text(content)
+    assert words in refusal(tmp_path / "card.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"has_mla": True}, "MLA"),
+        ({"generates": False}, "an encoder"),
+        ({"is_encoder_decoder": True}, "an encoder"),
+        ({"cache": "fp8"}, "--kv-cache-dtype fp8"),
+        ({"speculates": True}, "speculative decoding"),
+        ({"splits_context": True}, "split over processes"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(card, change, words):
+    assert words in refusal(card, served=replace(SERVED, **change))
+
+
+def test_a_version_that_was_not_tried_is_refused_unless_it_is_meant(card):
+    later = replace(SERVED, version="9.9.1")
+    assert f"tried with vLLM {TRIED[0]}, and this is 9.9.1" in refusal(card, served=later)
+    assert policy_for(card, asking(card=str(card), any_version=True), later) == PER_LAYER
