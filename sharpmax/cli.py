@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sharpmax.bench import bench
-from sharpmax.commands.arguments import require_utf8, require_within_limits
+from sharpmax.commands.arguments import require_known_names, require_utf8, require_within_limits
 from sharpmax.commands.options import EXIT_USER_ERROR, parser
 from sharpmax.experiments import reproduce
 from sharpmax.extras import MissingExtraError
@@ -45,6 +45,7 @@ def _run(arguments: Sequence[str]) -> int:
         options = vars(parser().parse_args(arguments))
         verb, debug = options.pop("verb"), options.pop("debug", False)
         require_within_limits(options)
+        require_known_names(verb, options)
         with warnings.catch_warnings():
             warnings.showwarning = _each_warning_once()
             return VERBS[verb](**options) or 0
@@ -98,6 +99,12 @@ def _models() -> None:
     print_models()
 
 
+def _cards() -> None:
+    from sharpmax.commands.cards import print_cards
+
+    print_cards()
+
+
 def _diagnose(**options: Any) -> None:
     from sharpmax.commands.diagnose import diagnose, print_diagnosis
 
@@ -138,6 +145,7 @@ VERBS: dict[str, Callable[..., int | None]] = {
     "reproduce": _reproduce,
     "bench": _bench,
     "models": _models,
+    "cards": _cards,
     "diagnose": _diagnose,
     "certify": _certify,
     "calibrate": _calibrate,

@@ -26,6 +26,7 @@ CERTIFIED_LENGTH = 512  # tokens of text that spreads are measured on
 
 # Fine-tune.
 TASK = "clrs-text"
+POLICIES = ("none", "paper", "ssmax", "learn")  # by name; a card is one too
 POLICY = "none"
 TRAIN_STEPS = 500
 TRAIN_TOKENS = 32768  # per step and process

@@ -5,6 +5,9 @@ for, and their licence is printed.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from sharpmax.spelling import nearest
 
 SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
 RESIDUES = r"\[[A-Z]+\]|[A-Z]"
@@ -116,3 +119,12 @@ BUILTIN = {
         ),
     )
 }
+
+
+def refuse_misspelling(name: str) -> None:
+    """Raise ValueError for a name that is nearly a built-in one: a hub would be asked for it, and take its time.
+
+    Anything else may be a folder or a name on the hub.
+    """
+    if not Path(name).exists() and (meant := nearest(name, BUILTIN)):
+        raise ValueError(f"there is no model {name!r}; did you mean {meant!r}? `sharpmax models` lists the built-in ones")

@@ -13,15 +13,15 @@ from sharpmax import defaults
 from sharpmax.commands.judgement import check_exam, exam_config, judge, loaded_generator
 from sharpmax.core.cards import Card
 from sharpmax.core.policies import PerLayer, Policy
-from sharpmax.hf.calibrate.answers import write
-from sharpmax.hf.calibrate.choose import choose, search
-from sharpmax.hf.calibrate.descent import Draw, Recipe
-from sharpmax.hf.calibrate.exams import called, held_out_exam, selection_exam, windows_of
-from sharpmax.hf.calibrate.fitting_data import fitting_questions, fitting_texts, recipe_for
-from sharpmax.hf.calibrate.judge import Verdict, must_fit, must_hold
-from sharpmax.hf.calibrate.learn import learn
-from sharpmax.hf.calibrate.match import match
-from sharpmax.hf.calibrate.splits import text_of
+from sharpmax.hf.calibration.answers import write
+from sharpmax.hf.calibration.choose import choose, search
+from sharpmax.hf.calibration.descent import Draw, Recipe
+from sharpmax.hf.calibration.exams import called, held_out_exam, selection_exam, windows_of
+from sharpmax.hf.calibration.fitting_data import fitting_questions, fitting_texts, recipe_for
+from sharpmax.hf.calibration.judge import Verdict, must_fit, must_hold
+from sharpmax.hf.calibration.learn import learn
+from sharpmax.hf.calibration.match import match
+from sharpmax.hf.calibration.splits import text_of
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.runs.run_folder import RunFolder, run_name

@@ -13,8 +13,8 @@ import numpy as np
 from sharpmax import defaults
 from sharpmax.core.policies import Constant
 from sharpmax.dispersion.certificates import WEIGHTS
-from sharpmax.hf.diagnose.certify import certify as certify_heads
-from sharpmax.hf.diagnose.heads import checked_lengths, source_code
+from sharpmax.hf.diagnosis.certify import certify as certify_heads
+from sharpmax.hf.diagnosis.heads import checked_lengths, source_code
 from sharpmax.hf.models.load import load
 from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.runs.run_folder import RunFolder, run_name

@@ -17,7 +17,7 @@ import numpy as np
 from sharpmax import defaults
 from sharpmax.dispersion import Dispersion, fit_decay
 from sharpmax.dispersion.rates import fastest_losing, sharpest
-from sharpmax.hf.diagnose.heads import diagnose_prompts, diagnose_text, source_code
+from sharpmax.hf.diagnosis.heads import diagnose_prompts, diagnose_text, source_code
 from sharpmax.hf.models.load import LoadedModel, load
 from sharpmax.report.curves import Curve, CurvesDisplay
 from sharpmax.report.dispersion import write_dispersion_page

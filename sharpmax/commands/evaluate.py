@@ -8,8 +8,8 @@ from typing import Any
 from sharpmax import defaults
 from sharpmax.commands.judgement import check_exam, exam_config, judge, loaded_generator
 from sharpmax.core.cards import policy_to_json
-from sharpmax.hf.calibrate.exams import called, held_out_exam, windows_of
-from sharpmax.hf.calibrate.judge import must_fit, must_take
+from sharpmax.hf.calibration.exams import called, held_out_exam, windows_of
+from sharpmax.hf.calibration.judge import must_fit, must_take
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.runs.run_folder import RunFolder, run_name

@@ -11,7 +11,7 @@ from typing import Any
 from sharpmax import defaults
 from sharpmax.core.cards import policy_to_json
 from sharpmax.extras import extra
-from sharpmax.hf.calibrate.judge import must_take
+from sharpmax.hf.calibration.judge import must_take
 from sharpmax.hf.finetune.answer_batches import Encoded, encode, require_room
 from sharpmax.hf.finetune.answer_model import right_tokens
 from sharpmax.hf.finetune.judging import autocast, on_policy

@@ -8,7 +8,7 @@ from typing import Any
 
 from sharpmax import defaults
 from sharpmax.core.policies import Policy
-from sharpmax.hf.calibrate.judge import TEXT, TURNS, Exam, Judgement, Verdict, compare, name_of, sit, time_ratio
+from sharpmax.hf.calibration.judge import TEXT, TURNS, Exam, Judgement, Verdict, compare, name_of, sit, time_ratio
 from sharpmax.hf.models.load import LoadedModel, load
 from sharpmax.statistics import Paired
 

@@ -13,6 +13,7 @@ from sharpmax.bench import BENCHMARKS
 from sharpmax.experiments import EXPERIMENTS
 
 EXIT_USER_ERROR = 2
+CARD = "a file, a folder that holds one, or a name that `sharpmax cards` lists"
 
 
 class _Help(argparse.HelpFormatter):
@@ -96,6 +97,10 @@ def _models(parser: argparse.ArgumentParser) -> None:
     _debug(parser)
 
 
+def _cards(parser: argparse.ArgumentParser) -> None:
+    _debug(parser)
+
+
 def _diagnose(parser: argparse.ArgumentParser) -> None:
     parser.description = "Measure every head at every length; write JSON, figures and an interactive page."
     _model_options(parser)
@@ -121,7 +126,7 @@ def _certify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help=text_help)
     length = f"tokens of it to read (default: {defaults.CERTIFIED_LENGTH}, or as many as there are)"
     _number(parser)("--length", length)
-    parser.add_argument("--card", type=Path, metavar="FILE", help="certify the model under this policy card")
+    parser.add_argument("--card", type=Path, metavar="CARD", help=f"certify the model under this card: {CARD}")
     _device(parser)
 
 
@@ -150,7 +155,7 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
         "does not gain, 4 if more text must tell."
     )
     _model_options(parser)
-    parser.add_argument("--card", type=Path, required=True, metavar="FILE", help="the policy card, or a model's folder")
+    parser.add_argument("--card", type=Path, required=True, metavar="CARD", help=CARD)
     _exam_options(parser)
 
 
@@ -174,7 +179,7 @@ def _finetune(parser: argparse.ArgumentParser) -> None:
     _model_options(parser)
     add, number = parser.add_argument, _number(parser)
     add("--task", default=defaults.TASK, help="what to train on")
-    add("--policy", default=defaults.POLICY, help="none, paper, ssmax, learn, or the path of a card")
+    add("--policy", default=defaults.POLICY, help=f"none, paper, ssmax, learn, or a card: {CARD}")
     number("--steps", "training steps", defaults.TRAIN_STEPS)
     number("--tokens", "tokens per step and process", defaults.TRAIN_TOKENS)
     number("--at-once", "tokens in memory together (default: a whole step)")
@@ -222,6 +227,7 @@ VERBS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "reproduce": (_reproduce, "run the experiments and write report.html"),
     "bench": (_bench, "measure what sharpmax costs on this machine"),
     "models": (_models, "list the pretrained models that can be fetched by name"),
+    "cards": (_cards, "list the policy cards that come with sharpmax"),
     "diagnose": (_diagnose, "see which heads of a model disperse as its input grows"),
     "certify": (_certify, "prove the size beyond which a head cannot be sharp"),
     "calibrate": (_calibrate, "fit a policy to a model, and judge it on held-out data"),

@@ -7,7 +7,7 @@ with extra("hf"):
     import transformers as _transformers  # noqa: F401
 
 from sharpmax.builtin import BUILTIN, Builtin
-from sharpmax.hf.diagnose.training_log import AttentionLog
+from sharpmax.hf.diagnosis.training_log import AttentionLog
 from sharpmax.hf.models.harness import harness_model
 from sharpmax.hf.models.load import LoadedModel, load
 from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers

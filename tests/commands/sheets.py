@@ -1,7 +1,7 @@
 """A model's results on an exam, made up."""
 
-from sharpmax.hf.calibrate.answers import Answered
-from sharpmax.hf.calibrate.judge import Sheet
+from sharpmax.hf.calibration.answers import Answered
+from sharpmax.hf.calibration.judge import Sheet
 
 
 def right_if(exact, text=(1.0, 1.0, 1.0)):

@@ -9,7 +9,7 @@ import sharpmax
 from sharpmax.commands import calibrate, judgement
 from sharpmax.commands.evaluate import evaluate
 from sharpmax.core.cards import load_card
-from sharpmax.hf.calibrate.choose import Choice
+from sharpmax.hf.calibration.choose import Choice
 from tests.commands.sheets import right_if
 from tests.hf.tiny import tiny
 from tests.marks import slow

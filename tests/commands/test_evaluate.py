@@ -6,8 +6,8 @@ import sharpmax
 from sharpmax import cli
 from sharpmax.commands import calibrate, judgement
 from sharpmax.commands.evaluate import evaluate
-from sharpmax.hf.calibrate.choose import Choice
-from sharpmax.hf.calibrate.exams import _texts
+from sharpmax.hf.calibration.choose import Choice
+from sharpmax.hf.calibration.exams import _texts
 from tests.commands.sheets import right_if
 from tests.hf.tiny import tiny
 
