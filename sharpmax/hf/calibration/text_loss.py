@@ -1,6 +1,6 @@
 """How well a causal model predicts text: the mean loss in nats of each token, in windows that do not overlap."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -40,14 +40,25 @@ def token_losses(loaded: LoadedModel, ids: Tensor, *, chunk: int = 512) -> Tenso
 
 
 @torch.no_grad()
-def text_losses(loaded: LoadedModel, text: str | Tensor, *, window: int, tokens: int = 1) -> list[float]:
+def text_losses(
+    loaded: LoadedModel,
+    text: str | Tensor,
+    *,
+    window: int,
+    tokens: int = 1,
+    read: Callable[[int], None] = lambda _: None,
+) -> list[float]:
     """Return the mean loss in nats of each whole window of the text; perplexity is exp of their mean.
 
     The text may come as its ids, (1, n). Windows are read together up to that many `tokens`, and one by one where a
-    window is longer.
+    window is longer. `read` is told of tokens as they are read.
     """
     if not loaded.generates:
         raise ValueError(f"{loaded.name} is not a causal language model: it has no next-token loss")
     ids = loaded.tokens(text) if isinstance(text, str) else text
     together = torch.split(torch.cat(list(windows(ids, window))), max(1, tokens // window))
-    return [loss for part in together for loss in token_losses(loaded, part).mean(dim=1).tolist()]
+    losses = []
+    for part in together:
+        losses += token_losses(loaded, part).mean(dim=1).tolist()
+        read(part.numel())
+    return losses

@@ -8,15 +8,19 @@ encoder and its decoder, both the same one. On a prompt the row that matters is 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from sharpmax.dispersion import Dispersion
+from sharpmax.hf.calibration.answers import Answered, Question, answer_tokens, write
 from sharpmax.hf.diagnosis.probe import RowProbe
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.layers import attention_layers
+from sharpmax.hf.sharpen.site import Probe
 from sharpmax.hf.sharpen.switch import sharpen
+from sharpmax.runs.progress import Advance, stage
 
 TOLERANCE = 0.06
 """Rows whose n is at most this share below a length count as of that length."""
@@ -30,26 +34,22 @@ def diagnose_text(loaded: LoadedModel, text: str, lengths: Sequence[int], *, row
         NotImplementedError: a model that does not read text.
         ValueError: a text or a context shorter than the longest length, or fewer than one length or row.
     """
-    must_read_text(loaded)
-    lengths = checked_lengths(loaded, lengths)
-    if rows < 1:
-        raise ValueError(f"expected 1 row or more to observe at each length, got {rows}")
-    ids = loaded.tokens(text)
-    if ids.shape[1] < lengths[-1]:
-        raise ValueError(f"the text has {ids.shape[1]} tokens, fewer than the longest length {lengths[-1]}")
+    lengths, ids = checked_text(loaded, text, lengths, rows)
     names = layer_names(loaded)
     if loaded.generates:
         wanted = torch.cat([_last_rows(length, rows) for length in lengths])
         probe = RowProbe(lambda _: wanted, lambda index: _nearest(index + 1, lengths))
-        with sharpen(loaded.model, probe=probe):
-            loaded.model.base_model(input_ids=ids[:, : lengths[-1]], use_cache=False)
+        with stage(f"reading {lengths[-1]:,} tokens", len(names)) as advance:
+            with sharpen(loaded.model, probe=_counting(probe, advance)):
+                loaded.model.base_model(input_ids=ids[:, : lengths[-1]], use_cache=False)
         return probe.dispersion(names)
     current = 0
     if loaded.model.config.is_encoder_decoder:
         probe = RowProbe(lambda queries: _last_rows(queries, rows), lambda _: current)
     else:
         probe = RowProbe(lambda queries: torch.linspace(0, queries - 1, min(rows, queries)).long(), lambda _: current)
-    with sharpen(loaded.model, probe=probe):
+    total = len(names) * len(lengths)
+    with stage("reading each length", total) as advance, sharpen(loaded.model, probe=_counting(probe, advance)):
         for current in lengths:
             # The end marker belongs to the text: an encoder sees it at every length.
             _read(loaded, torch.cat([ids[:, : current - 1], ids[:, -1:]], dim=1), decoded=current)
@@ -68,7 +68,8 @@ def diagnose_prompts(loaded: LoadedModel, prompts: dict[int, list[str]]) -> Disp
         raise ValueError("expected at least one prompt at each size")
     current = 0
     probe = RowProbe(lambda queries: torch.tensor([queries - 1]), lambda _: current)
-    with sharpen(loaded.model, probe=probe):
+    characters = sum(len(text) for texts in prompts.values() for text in texts)
+    with stage("reading prompts", characters) as advance, sharpen(loaded.model, probe=probe):
         for current, texts in sorted(prompts.items()):
             for text in texts:
                 ids = loaded.tokens(text)
@@ -77,7 +78,45 @@ def diagnose_prompts(loaded: LoadedModel, prompts: dict[int, list[str]]) -> Disp
                         f"a prompt of size {current} has {ids.shape[1]} tokens; {loaded.name} holds {loaded.context}"
                     )
                 _read(loaded, ids, decoded=1)
+                advance(len(text))
     return probe.dispersion(layer_names(loaded))
+
+
+@torch.no_grad()
+def diagnose_questions(
+    loaded: LoadedModel, questions: dict[int, list[Question]]
+) -> tuple[Dispersion, dict[int, list[Answered]]]:
+    """Measure the row that has to answer of every head, and whether the answer is right, in one pass of each question.
+
+    For a causal model, whose rows see nothing of the answer that follows them.
+
+    Raises:
+        ValueError: a question that does not fit the model, or that its tokens cannot tell from the answer.
+    """
+    must_read_text(loaded)
+    current, asked = 0, 0
+    probe = RowProbe(lambda _: torch.tensor([asked]), lambda _: current)
+    answered: dict[int, list[Answered]] = {}
+    characters = sum(len("".join(parts)) for of in questions.values() for parts in of)
+    with stage("asking questions", characters) as advance, sharpen(loaded.model, probe=probe):
+        for current, of_size in sorted(questions.items()):
+            for question, written in zip(of_size, write(loaded.tokenizer, loaded.name, of_size), strict=True):
+                asked = written.answers[0].start - 1
+                losses, right = answer_tokens(loaded, [written])
+                found = Answered(float(losses[0].mean()), bool(right[0].all()))
+                answered.setdefault(current, []).append(found)
+                advance(len("".join(question)))
+    return probe.dispersion(layer_names(loaded)), answered
+
+
+def _counting(probe: RowProbe, advance: Advance) -> Probe:
+    """Return a probe that also moves a bar, by one at every layer that was observed."""
+
+    def observe(*call: Any) -> None:
+        probe(*call)
+        advance()
+
+    return observe
 
 
 def _read(loaded: LoadedModel, ids: torch.Tensor, *, decoded: int) -> None:
@@ -88,6 +127,20 @@ def _read(loaded: LoadedModel, ids: torch.Tensor, *, decoded: int) -> None:
         loaded.model.base_model(input_ids=ids, use_cache=False)
     else:  # by its own forward: ALBERT's one block has to know which pass it is in
         loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids))
+
+
+def checked_text(
+    loaded: LoadedModel, text: str, lengths: Sequence[int], rows: int
+) -> tuple[list[int], torch.Tensor]:
+    """Return the lengths in rising order and the ids of the text, (1, n), or raise as `diagnose_text` says."""
+    must_read_text(loaded)
+    lengths = checked_lengths(loaded, lengths)
+    if rows < 1:
+        raise ValueError(f"expected 1 row or more to observe at each length, got {rows}")
+    ids = loaded.tokens(text)
+    if ids.shape[1] < lengths[-1]:
+        raise ValueError(f"the text has {ids.shape[1]} tokens, fewer than the longest length {lengths[-1]}")
+    return lengths, ids
 
 
 def must_read_text(loaded: LoadedModel) -> None:

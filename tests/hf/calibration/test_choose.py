@@ -1,12 +1,15 @@
 """The choice of a strength: the best that text allows, which may be the plain model."""
 
+import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import sharpmax
 from sharpmax.hf.calibration import choose as choosing
+from sharpmax.hf.calibration import judge as judging
 from sharpmax.hf.calibration.choose import FINE, choose, kept, search
 from sharpmax.hf.calibration.judge import sit
 from tests.hf.calibration.questions import exam
@@ -33,11 +36,14 @@ def test_the_plain_model_may_be_the_best_choice(loaded):
 def choose_a_strength(monkeypatch, least_loss, allowed):
     """Choose where answers lose least at one strength, and text costs what it may at another."""
 
-    def scored(_, strength):
-        rise = 0.004 * (strength / allowed) ** 2
-        return {"answer_loss": abs(strength - least_loss), "accuracy": 0.5, "rise_at_most": rise}
+    def scored(_, found):
+        rise = 0.004 * (found.strength / allowed) ** 2
+        return {"answer_loss": abs(found.strength - least_loss), "accuracy": 0.5, "rise_at_most": rise}
 
-    monkeypatch.setattr(choosing, "sit", lambda _, __, policy=None: 0.0 if policy is None else strength_of(policy))
+    def sat(_, __, policy=None, **___):
+        return SimpleNamespace(strength=0.0 if policy is None else strength_of(policy), losses={})
+
+    monkeypatch.setattr(choosing, "sit", sat)
     monkeypatch.setattr(choosing, "score", scored)
     return choose(None, per_layer(1.0, 1.0, 1.0, 1.0), None, most_rise=0.005)
 
@@ -78,3 +84,41 @@ def test_search_keeps_what_lowers_the_loss(loaded):
     best = min(score["answer_loss"] for score in choice.scores.values())
     found = sit(loaded, exam(), choice.policy)
     assert np.mean([a.loss for a in found.answers["letters", 1]]) == pytest.approx(best, rel=1e-5)
+
+
+@pytest.mark.parametrize("refuses", ["answers", "text"])
+def test_a_candidate_that_cannot_be_chosen_reads_no_more_text(loaded, refuses, monkeypatch):
+    """What is left out changes no choice: the same strength is kept as where every candidate reads everything."""
+    read = []
+    before = judging.text_losses
+    monkeypatch.setattr(judging, "text_losses", lambda *a, **k: read.append(k["window"]) or before(*a, **k))
+    most_rise = math.inf if refuses == "answers" else -0.5
+    fitted = per_layer(*(4 * [-3.0] if refuses == "answers" else 4 * [0.05]))
+    choice = choose(loaded, fitted, exam(windows=(16, 32)), most_rise=most_rise)
+    stopped = [score for score in choice.scores.values() if "stopped" in score]
+    assert stopped
+    assert len(read) < 2 * len(choice.scores)
+    monkeypatch.setattr(choosing, "sit", lambda *a, enough=None, **k: sit(*a, **k))
+    everything = choose(loaded, fitted, exam(windows=(16, 32)), most_rise=most_rise)
+    assert (everything.name, everything.policy) == (choice.name, choice.policy)
+
+
+def test_a_killed_choice_goes_on_with_the_candidates_it_has(loaded):
+    """What was kept is not computed again, and scores are those of a choice that was never killed."""
+    kept_on_disk, computed = {}, []
+
+    def once(key, compute):
+        if key not in kept_on_disk:
+            computed.append(key)
+            kept_on_disk[key] = json.loads(json.dumps(compute()))
+            if len(computed) == 5:
+                raise KeyboardInterrupt
+        return kept_on_disk[key]
+
+    options = {"most_rise": math.inf}
+    whole = choose(loaded, per_layer(0.1, 0.2, 0.3, 0.4), exam(), **options)
+    with pytest.raises(KeyboardInterrupt):
+        choose(loaded, per_layer(0.1, 0.2, 0.3, 0.4), exam(), once=once, **options)
+    again = choose(loaded, per_layer(0.1, 0.2, 0.3, 0.4), exam(), once=once, **options)
+    assert len(computed) == len(set(computed))
+    assert again == whole

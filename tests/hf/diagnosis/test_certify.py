@@ -1,12 +1,14 @@
 """Certificates of models: no row of a real forward pass spreads further than proved, and the bound is not idle."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import sharpmax
-from sharpmax.commands import certify as command
-from sharpmax.commands.certify import print_certificates
+from sharpmax.hf.verbs import certify as command
+from sharpmax.hf.verbs.certify import CertificationResult
 from sharpmax.dispersion.certificates import Certificate
 from sharpmax.hf import LoadedModel, attention_layers, load, sharpen
 from sharpmax.hf.diagnosis.certify import PLAIN, certify
@@ -233,9 +235,11 @@ def test_an_image_model_cannot_be_measured_on_text():
         certify(LoadedModel("vit", build("vit"), None), TEXT)
 
 
-def test_heads_that_text_does_not_reach_are_proved_and_not_measured(capsys):
+def test_heads_that_text_does_not_reach_are_proved_and_not_measured():
     heads = [Certificate(0, 0, 2.0), Certificate(1, 0, 4.0, measured_spread=1.0)]
-    print_certificates({"heads": [h.to_json() for h in heads], "largest_share_of_bound": 0.25, "file": "here"})
-    said = capsys.readouterr().out
+    metrics = {"heads": [h.to_json() for h in heads], "largest_share_of_bound": 0.25, "length": 64}
+    said = CertificationResult(metrics, Path(), "tiny").summary()
+    assert said.startswith("seen on 64 tokens: ")
+    assert said.index("proved from the weights") > said.index("seen on")
     assert "proved from the weights: spread 2.0 to 4.0" in said
-    assert "with the spread seen on the text: spread 1.0 to 1.0" in said
+    assert "seen on the text: spread 1.0 to 1.0" in said

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sharpmax.commands import diagnose
+from sharpmax.hf.verbs import diagnose
 from sharpmax.dispersion import QUANTITIES
 from sharpmax.hf import LoadedModel, Sharpened
 from sharpmax.hf.diagnosis.heads import diagnose_prompts, diagnose_text
@@ -149,7 +149,7 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     assert (folder / "figures" / "entropy.svg").exists()
     assert "OCC&gt;&gt;CCOC" in (folder / "diagnosis.html").read_text()
     assert main(["certify", *arguments[:3], "--length", "64", "--out", str(tmp_path / "runs")]) == 0
-    assert "no token holds 50% beyond" in capsys.readouterr().out
+    assert "seen on 64 tokens: with the spread of logits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("source", ["--text text.txt", pytest.param("--task maximum", marks=pytest.mark.slow)])
@@ -160,7 +160,7 @@ def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_pat
     (tmp_path / "text.txt").write_text("CC(=O)Cl.OCC>>CCOC(C)=O" * 40)
 
     def run(lengths, *others, out="runs"):
-        status = main(["diagnose", "rxnmapper", *source.split(), "--lengths", *lengths.split(), "--out", out, *others])
+        status = main(["diagnose", "rxnmapper", *source.split(), "--lengths", *lengths.split(), "--out", out, "--quiet", *others])
         return status, capsys.readouterr().err
 
     def dispersion(out):

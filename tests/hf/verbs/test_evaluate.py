@@ -4,30 +4,30 @@ import pytest
 
 import sharpmax
 from sharpmax import cli
-from sharpmax.commands import calibrate, judgement
-from sharpmax.commands.evaluate import evaluate
+from sharpmax.hf.verbs import calibrate, judgement, result
+from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.calibration.choose import Choice
 from sharpmax.hf.calibration.exams import _texts
-from tests.commands.sheets import right_if
+from tests.hf.verbs.sheets import right_if
 from tests.hf.tiny import tiny
 
 
 def test_a_card_is_judged_again_and_the_exit_code_tells(tmp_path, monkeypatch):
     big = tiny("llama", max_position_embeddings=2048)
-    monkeypatch.setattr(judgement, "load", lambda name, **_: big)
+    monkeypatch.setattr(result, "load", lambda name, **_: big)
     sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    common = ["--sizes", "2", "--prompts", "4", "--windows", "32", "--text-tokens", "512", "--out", str(tmp_path)]
+    common = ["--sizes", "2", "--prompts", "24", "--windows", "32", "--text-tokens", "512", "--out", str(tmp_path)]
     judge_card = ["evaluate", "tiny", "--card", str(tmp_path / "card.json"), *common]
     assert cli.main(judge_card) == 3  # random weights have nothing to gain
-    monkeypatch.setattr(judgement, "sit", lambda _, __, policy=None: right_if(policy is not None))
+    monkeypatch.setattr(judgement, "sit", lambda _, __, policy=None, **___: right_if(policy is not None))
     assert cli.main(judge_card) == 0
     undecided = {False: (1.0, 1.0), True: (0.99, 1.01)}
     monkeypatch.setattr(
-        judgement, "sit", lambda _, __, policy=None: right_if(policy is not None, undecided[policy is not None])
+        judgement, "sit", lambda _, __, policy=None, **___: right_if(policy is not None, undecided[policy is not None])
     )
     assert cli.main(judge_card) == 4
     monkeypatch.undo()
-    monkeypatch.setattr(judgement, "load", lambda name, **_: big)
+    monkeypatch.setattr(result, "load", lambda name, **_: big)
     monkeypatch.setattr(calibrate, "choose", lambda *_, **__: Choice(None, None, {}))
     fit = ["--fit-sizes", "1", "2", "--steps", "1", "--text-before", "300"]
     assert cli.main(["calibrate", "tiny", *fit, *common]) == 3

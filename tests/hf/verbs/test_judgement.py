@@ -4,11 +4,11 @@ import math
 
 from scipy.stats import ttest_rel
 
-from sharpmax.commands.judgement import print_judgement
+from sharpmax.hf.verbs.judgement import summary_of
 from sharpmax.statistics import paired, paired_accuracy
 
 
-def test_a_judgement_is_printed_with_its_intervals(capsys):
+def test_a_judgement_is_printed_with_its_intervals():
     plain, policy = [0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]
     right, sure = paired_accuracy(plain, policy).to_json(), paired_accuracy([0.0] * 40, [1.0] * 40).to_json()
     text = paired([2.0, 2.1, 2.2], [2.0, 2.11, 2.21])
@@ -22,8 +22,7 @@ def test_a_judgement_is_printed_with_its_intervals(capsys):
         },
     }
     metrics = {"judgement": judgement, "time_ratio": 1.0, "most_rise": 0.005, "card": "card.json"}
-    print_judgement(metrics)
-    said = capsys.readouterr().out
+    said = summary_of(metrics)
     assert "cannot be told of text in windows of 4096, source in windows of 64\nmore text would tell " in said
     low, high = (100 * end for end in paired_accuracy(plain, policy).interval_of_shares)
     assert f"right  25.0% ->  75.0% ({low:+.1f} to {high:+.1f} points; p = 0.5)" in said

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sharpmax.commands import calibrate, judgement
+from sharpmax.hf.verbs import calibrate, judgement
 
 
 @pytest.fixture

@@ -6,24 +6,23 @@ import pytest
 import torch
 
 import sharpmax
-from sharpmax.commands import calibrate, judgement
-from sharpmax.commands.evaluate import evaluate
+from sharpmax.hf.verbs import calibrate, judgement
+from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.core.cards import load_card
 from sharpmax.hf.calibration.choose import Choice
-from tests.commands.sheets import right_if
+from tests.hf.verbs.sheets import right_if
 from tests.hf.tiny import tiny
 from tests.marks import slow
 
 
 @pytest.mark.parametrize("method", ["learn", *slow("match", "search")])
-def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, tmp_path, capsys):
+def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, tmp_path):
     """Random weights have nothing to gain on lookups; whichever way the verdict goes, card and words agree with it."""
     big = tiny("llama", max_position_embeddings=2048)
     options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
     options["text_before"] = 300
     found = calibrate.calibrate(big, method=method, out=tmp_path, **options)
-    judgement.print_judgement(found)
-    said = capsys.readouterr().out
+    said = found.summary()
     card = tmp_path / "calibrate" / f"tiny-llama-{method}-seed0" / "card.json"
     assert card.exists() == bool(found["card"])
     assert bool(found["card"]) == (found["verdict"] != "no gain" and found["worst_rise"] <= 0.005)
@@ -31,17 +30,16 @@ def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, tmp_path, cap
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_a_card_that_text_leaves_undecided_is_written_only_if_its_mean_is_allowed(wide, tmp_path, capsys, monkeypatch):
+def test_a_card_that_text_leaves_undecided_is_written_only_if_its_mean_is_allowed(wide, tmp_path, monkeypatch):
     big = tiny("llama", max_position_embeddings=2048)
     policy = sharpmax.PerLayer((sharpmax.Constant(1.1),) * 2)
     text = {False: (1.0, 1.0), True: (0.99, 1.03) if wide else (0.99, 1.01)}
-    monkeypatch.setattr(judgement, "sit", lambda _, __, p=None: right_if(p is not None, text[p is not None]))
+    monkeypatch.setattr(judgement, "sit", lambda _, __, p=None, **___: right_if(p is not None, text[p is not None]))
     monkeypatch.setattr(calibrate, "choose", lambda *_, **__: Choice("it", policy, {}))
     options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 1}
     found = calibrate.calibrate(big, out=tmp_path, text_before=300, **options)
     assert found["verdict"] == "undecided"
-    judgement.print_judgement(found)
-    said = capsys.readouterr().out
+    said = found.summary()
     assert (
         "undecided: answers gain; whether perplexity rises within the allowed +0.50% cannot be told of text in " in said
     )
