@@ -1,4 +1,6 @@
-"""Hold the defaults that function signatures and the help of the command line share. It imports nothing."""
+"""Hold the defaults that function signatures and the help of the command line share. It imports nothing of ours."""
+
+from typing import Any
 
 # Calibrate: what `learn` fits on, and how.
 METHODS = ("match", "learn", "search")
@@ -21,7 +23,7 @@ MOST_RISE = 0.005  # the allowed rise of perplexity, a share
 TOGETHER = 1  # tokens read at once
 
 # Calibrate --quick: what two idle cores finish in about ten minutes with SmolLM2.
-QUICK = {
+QUICK: dict[str, Any] = {
     "steps": 18,
     "fit_sizes": (8, 16),
     "text_before": 200,

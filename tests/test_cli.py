@@ -186,13 +186,15 @@ bounds.measure = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGINT)})
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["diagnose", "certify", "evaluate", "bench", "models"])
+@pytest.mark.parametrize("verb", ["diagnose", "certify", "bench", "models", "cards"])
 def test_an_interrupted_command_that_keeps_nothing_says_so(verb, monkeypatch, capsys):
     def interrupt(**_):
         raise KeyboardInterrupt
 
     monkeypatch.setitem(cli.VERBS, verb, interrupt)
-    arguments = {"bench": ["softmax"], "models": [], "cards": [], "evaluate": ["smollm2", "--card", "smollm2"]}.get(verb, ["smollm2"])
+    arguments = {"bench": ["softmax"], "models": [], "cards": [], "evaluate": ["smollm2", "--card", "smollm2"]}.get(
+        verb, ["smollm2"]
+    )
     assert cli.main([verb, *arguments]) == 130
     assert capsys.readouterr().err == "sharpmax: interrupted; nothing was kept\n"
 

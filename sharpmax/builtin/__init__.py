@@ -127,7 +127,9 @@ def refuse_misspelling(name: str) -> None:
     Anything else may be a folder or a name on the hub.
     """
     if not Path(name).exists() and (meant := nearest(name, BUILTIN)):
-        raise ValueError(f"there is no model {name!r}; did you mean {meant!r}? `sharpmax models` lists the built-in ones")
+        raise ValueError(
+            f"there is no model {name!r}; did you mean {meant!r}? `sharpmax models` lists the built-in ones"
+        )
 
 
 def weights_of(name: str) -> str:

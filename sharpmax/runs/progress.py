@@ -16,8 +16,15 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 SILENT = 3.0  # seconds without a line after which the next one comes, where there is no terminal
 _AVERAGED = 3600.0  # seconds over which the speed of a bar is averaged
@@ -93,7 +100,7 @@ def stage(name: str, total: float | None = None) -> Iterator[Advance]:
     task = bars.add_task(name, total=total, note="")
 
     def advance(by: float = 1, *, note: str = "", total: float | None = None) -> None:
-        bars.update(task, advance=by, note=note, **({} if total is None else {"total": total}))
+        bars.update(task, advance=by, note=note, total=total)  # None leaves the total as it is
 
     try:
         yield advance
@@ -163,6 +170,8 @@ def _bars(console: Console, **options: Any) -> Progress:
 def _in_words(task: Task) -> str:
     """Return the state of a bar as a line says it."""
     counted = f" {task.completed:,.0f} of {task.total:,.0f}" if task.total else ""
-    left = f", about {duration(task.time_remaining)} left" if task.completed and task.time_remaining else ""
+    elapsed, left = task.elapsed or 0.0, ""
+    if task.total and task.completed:
+        left = f", about {duration(elapsed * (task.total / task.completed - 1))} left"
     note = f", {task.fields['note']}" if task.fields.get("note") else ""
-    return f"{task.description}{counted}{note}, {duration(task.elapsed or 0)}{left}"
+    return f"{task.description}{counted}{note}, {duration(elapsed)}{left}"

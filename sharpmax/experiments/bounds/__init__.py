@@ -22,6 +22,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+
 import sharpmax
 from sharpmax.core.bounds import dispersion_size, lemma_bounds
 from sharpmax.experiments.bounds.page import tell

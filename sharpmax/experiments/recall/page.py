@@ -9,6 +9,7 @@ from scipy.stats import ttest_rel
 from sharpmax.experiments.recall.arms import ARMS, SOFTMAX
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.style import COLOURS
 from sharpmax.runs.run_folder import RunFolder
 
 Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -101,6 +102,8 @@ def display(metrics: dict[str, Any]) -> CurvesDisplay:
                 [float(np.mean(v)) for v in values],
                 [min(v) for v in values],
                 [max(v) for v in values],
+                COLOURS.get(arm.partition("-")[0]),
+                "--" if arm.endswith("-inference") else "-",
             )
         )
     trained = metrics["trained_pairs"][1]

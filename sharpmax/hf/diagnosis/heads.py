@@ -39,9 +39,9 @@ def diagnose_text(loaded: LoadedModel, text: str, lengths: Sequence[int], *, row
     if loaded.generates:
         wanted = torch.cat([_last_rows(length, rows) for length in lengths])
         probe = RowProbe(lambda _: wanted, lambda index: _nearest(index + 1, lengths))
-        with stage(f"reading {lengths[-1]:,} tokens", len(names)) as advance:
-            with sharpen(loaded.model, probe=_counting(probe, advance)):
-                loaded.model.base_model(input_ids=ids[:, : lengths[-1]], use_cache=False)
+        reading = stage(f"reading {lengths[-1]:,} tokens", len(names))
+        with reading as advance, sharpen(loaded.model, probe=_counting(probe, advance)):
+            loaded.model.base_model(input_ids=ids[:, : lengths[-1]], use_cache=False)
         return probe.dispersion(names)
     current = 0
     if loaded.model.config.is_encoder_decoder:
@@ -129,9 +129,7 @@ def _read(loaded: LoadedModel, ids: torch.Tensor, *, decoded: int) -> None:
         loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids))
 
 
-def checked_text(
-    loaded: LoadedModel, text: str, lengths: Sequence[int], rows: int
-) -> tuple[list[int], torch.Tensor]:
+def checked_text(loaded: LoadedModel, text: str, lengths: Sequence[int], rows: int) -> tuple[list[int], torch.Tensor]:
     """Return the lengths in rising order and the ids of the text, (1, n), or raise as `diagnose_text` says."""
     must_read_text(loaded)
     lengths = checked_lengths(loaded, lengths)

@@ -20,7 +20,7 @@ class OtherModelWarning(UserWarning):
 
 
 def card_for(model: str, path: str | PathLike[str]) -> Card:
-    """Read the card (as `sharpmax.cards.card_file` finds it) for the model of that name, "" where nobody knows it; raises as `load_card`.
+    """Read the card that `card_file` finds for the model of that name, "" where nobody knows it; raises as `load_card`.
 
     Warns whoever called the caller when the card names another model, unless it lies beside this one's weights.
     """

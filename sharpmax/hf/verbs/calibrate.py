@@ -168,7 +168,7 @@ def calibrate(
             fitted, curves = fit(folder.path / "fit.safetensors")
             choice = choose(loaded, fitted, selection, fine=defaults.QUICK_FINE if quick else FINE, **chosen_by)
         fitting = time.perf_counter() - began
-        metrics = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores}
+        metrics: dict[str, Any] = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores}
         metrics |= {"curves": curves, "quick": quick}
         metrics |= judge(loaded, choice.policy, held_out, most_rise, lambda key, of: keep(f"judge-{key}", of))
         metrics["card"] = None

@@ -96,7 +96,7 @@ class CertificationResult(Result):
                     ends = (min(sizes), float(np.median(sizes)), max(sizes))
                     rows.append([name, f"{weight:.0%}", *map(_size, ends)])
         header = ["spread", "weight of one token", "first head", "half of the heads", "all heads"]
-        blocks = [
+        blocks: list[Any] = [
             Figure("figures/figure.svg", "How many heads can give half of their weight to one token.", said[0]),
             Table(header, rows, "Tokens beyond which no token can hold that weight."),
             Text(" ".join(f"{line[:1].upper()}{line[1:]}." for line in said[1:]), "What is proved"),

@@ -21,8 +21,15 @@ from sharpmax.cards import SHIPPED
 from sharpmax.dispersion import Dispersion, fit_decay
 from sharpmax.dispersion.rates import fastest_losing, head_that_matters, sharpest, slope
 from sharpmax.dispersion.record import json_values
-from sharpmax.hf.calibration.answers import Answered
-from sharpmax.hf.diagnosis.heads import checked_text, diagnose_prompts, diagnose_questions, diagnose_text, must_read_text, source_code
+from sharpmax.hf.calibration.answers import Answered, Question
+from sharpmax.hf.diagnosis.heads import (
+    checked_text,
+    diagnose_prompts,
+    diagnose_questions,
+    diagnose_text,
+    must_read_text,
+    source_code,
+)
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import SHARPENED, seconds_per_token
 from sharpmax.hf.sharpen.layers import attention_layers
@@ -46,24 +53,13 @@ class DiagnosisResult(Result):
     source: str
 
     def summary(self) -> str:
-        """Return the symptom, the heads and the spreads in a few lines."""
-        metrics, unit = self.metrics, self.metrics["unit"]
-        spread, cost, lines = metrics["spread"], metrics["cost"], []
-        if right := metrics.get("right"):
-            told = ", ".join(f"{found['share']:.0%} of {size}" for size, found in right.items())
-            lines.append(f"right answers by {unit}: {told} ({PROMPTS} questions each)")
-        if "matters" in metrics:
-            h = metrics["matters"]
-            lines.append(
-                f"look first at head {h['layer']}.{h['head']}: sharp at {self.dispersion.lengths[0]} {unit} and losing "
-                f"it fastest (dH/d log n {h['rate']:.2f}; entropy {h['entropy_short']:.2f} -> {h['entropy_long']:.2f})"
-            )
-            losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
-            lines.append(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
+        """Return the symptom, the heads, the forecast and the spreads in a few lines."""
+        metrics, lines = self.metrics, self._findings()
+        spread, cost = metrics["spread"], metrics["cost"]
         if "decay" in metrics and metrics["decay"]["layer_agreement"] is not None:
             decay = metrics["decay"]
             lines.append(
-                f"layers most dispersed at {decay['held_out_length']} {unit}: forecast "
+                f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: forecast "
                 f"{decay['layers_predicted'][:5]}, found {decay['layers_actual'][:5]} "
                 f"(rank correlation {decay['layer_agreement']:.2f})"
             )
@@ -73,6 +69,23 @@ class DiagnosisResult(Result):
             f"mean {spread['mean']:.2f} ± {spread['sd']:.2f}"
         )
         return "\n".join([*lines, f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB"])
+
+    def _findings(self) -> list[str]:
+        """Return what matters most, a sentence each: the symptom, and the heads."""
+        metrics, unit = self.metrics, self.metrics["unit"]
+        lines = []
+        if right := metrics.get("right"):
+            told = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
+            lines.append(f"right answers by {unit}: {told} ({PROMPTS} questions each)")
+        if "matters" in metrics:
+            h = metrics["matters"]
+            lines.append(
+                f"look first at head {h['layer']}.{h['head']}: sharp at {self.dispersion.lengths[0]} {unit} and losing "
+                f"it fastest (dH/d log n {h['rate']:.2f}; entropy {h['entropy_short']:.2f} -> {h['entropy_long']:.2f})"
+            )
+            losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
+            lines.append(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
+        return lines
 
     def next_step(self) -> str:
         """Return the command that tells whether a temperature helps."""
@@ -108,7 +121,7 @@ class DiagnosisResult(Result):
             rate=metrics.get("rate"),
             chosen=(metrics["matters"]["layer"], metrics["matters"]["head"]) if "matters" in metrics else (0, 0),
             right={size: found["share"] for size, found in (metrics.get("right") or {}).items()},
-            verdict=self.summary().splitlines(),
+            verdict=self._findings(),
             next_step=self.next_step(),
             tables=_tables(metrics),
             footer=f"{origin['command']} · {origin['device']} · {metrics['cost']['seconds']} s · "
@@ -180,7 +193,7 @@ def diagnose(
             _estimate(loaded, sum(len(prompt.text) for of in prompts.values() for prompt in of) // 4)
             unit, source = "items", prompts[chosen[0]][0].text
             if loaded.generates:
-                asked = {size: [(p.text, p.answer) for p in of] for size, of in prompts.items()}
+                asked: dict[int, list[Question]] = {n: [(p.text, p.answer) for p in of] for n, of in prompts.items()}
                 found, answered = diagnose_questions(loaded, asked)
             else:
                 found = diagnose_prompts(loaded, {size: [p.text for p in of] for size, of in prompts.items()})

@@ -72,8 +72,10 @@ class DoctorResult(Result):
     def _steps(self) -> list[tuple[str, str]]:
         """Return the heading and the words of each step."""
         right = self.diagnosis["right"] or {}
-        said = ", ".join(f"{found['share']:.0%} of {size}" for size, found in right.items())
-        symptom = f"Right answers by items: {said}." if right else "This model answers no questions: no symptom is measured."
+        said = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
+        symptom = (
+            f"Right answers by items: {said}." if right else "This model answers no questions: no symptom is measured."
+        )
         heads = next((line for line in self.diagnosis.summary().splitlines() if line.startswith("look first")), "")
         steps = [("The symptom", symptom), ("The heads", f"{heads[:1].upper()}{heads[1:]}.")]
         steps.append(("What is seen and proved", self.certification.summary().splitlines()[0]))

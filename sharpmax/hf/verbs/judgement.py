@@ -9,7 +9,18 @@ from typing import Any
 
 from sharpmax import defaults
 from sharpmax.core.policies import Policy
-from sharpmax.hf.calibration.judge import LEAST_QUESTIONS, TEXT, Exam, Judgement, Once, Verdict, compare, name_of, sit
+from sharpmax.hf.calibration.judge import (
+    LEAST_QUESTIONS,
+    TEXT,
+    Exam,
+    Judgement,
+    Once,
+    Sheet,
+    Verdict,
+    compare,
+    name_of,
+    sit,
+)
 from sharpmax.hf.calibration.reading_time import ReadingTime, reading_time
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.verbs.result import Result, loaded_model
@@ -53,11 +64,11 @@ def judge(loaded: LoadedModel, policy: Policy | None, exam: Exam, most_rise: flo
     """Return the metrics of a policy on an exam; without a policy there is no gain. `once` keeps the parts."""
     if policy is None:
         return {"judgement": None, "verdict": Verdict.NO_GAIN}
-    plain, sharpened = (
-        sit(loaded, exam, of, once=lambda key, compute, who=who: once(f"{who}-{key}", compute), name=f"judge: {who}")
-        for who, of in (("plain", None), ("policy", policy))
-    )
-    judgement = compare(plain, sharpened)
+
+    def taken(who: str, with_policy: Policy | None) -> Sheet:
+        return sit(loaded, exam, with_policy, once=lambda key, of: once(f"{who}-{key}", of), name=f"judge: {who}")
+
+    judgement = compare(taken("plain", None), taken("policy", policy))
     return {
         "judgement": judgement.to_json(),
         "reading_time": once("reading-time", lambda: reading_time(loaded, exam, policy).to_json()),

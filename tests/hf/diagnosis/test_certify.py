@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import sharpmax
-from sharpmax.hf.verbs import certify as command
-from sharpmax.hf.verbs.certify import CertificationResult
 from sharpmax.dispersion.certificates import Certificate
 from sharpmax.hf import LoadedModel, attention_layers, load, sharpen
 from sharpmax.hf.diagnosis.certify import PLAIN, certify
 from sharpmax.hf.diagnosis.probe import RowProbe
 from sharpmax.hf.diagnosis.projections import proved_spreads
 from sharpmax.hf.sharpen.sidecar import OtherModelWarning, card_for
+from sharpmax.hf.verbs import certify as command
+from sharpmax.hf.verbs.certify import CertificationResult
 from tests.hf.families import build, inputs, output
 from tests.hf.tiny import tiny
 from tests.places import ROOT

@@ -9,10 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sharpmax.hf.verbs import diagnose
 from sharpmax.dispersion import QUANTITIES
 from sharpmax.hf import LoadedModel, Sharpened
 from sharpmax.hf.diagnosis.heads import diagnose_prompts, diagnose_text
+from sharpmax.hf.verbs import diagnose
 from tests.hf.families import WINDOW, build
 from tests.hf.tiny import tiny
 from tests.places import ROOT
@@ -160,7 +160,9 @@ def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_pat
     (tmp_path / "text.txt").write_text("CC(=O)Cl.OCC>>CCOC(C)=O" * 40)
 
     def run(lengths, *others, out="runs"):
-        status = main(["diagnose", "rxnmapper", *source.split(), "--lengths", *lengths.split(), "--out", out, "--quiet", *others])
+        status = main(
+            ["diagnose", "rxnmapper", *source.split(), "--lengths", *lengths.split(), "--out", out, "--quiet", *others]
+        )
         return status, capsys.readouterr().err
 
     def dispersion(out):

@@ -2,16 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import sharpmax
-from sharpmax.hf.verbs import calibrate, judgement
-from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.core.cards import load_card
 from sharpmax.hf.calibration.choose import Choice
-from tests.hf.verbs.sheets import right_if
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.verbs import calibrate, judgement
+from sharpmax.hf.verbs.evaluate import evaluate
 from tests.hf.tiny import tiny
+from tests.hf.verbs.sheets import right_if
 from tests.marks import slow
 
 
@@ -128,3 +130,46 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(device, tmp_path, cap
     for verb in (["evaluate", "smollm2", "--card", str(tmp_path / "card.json")], ["calibrate", "smollm2"]):
         assert cli.main([*verb, "--device", device, "--out", str(tmp_path)]) == 2
         assert capsys.readouterr().err.startswith(f"sharpmax: error: cannot run on the device '{device}': ")
+
+
+@pytest.mark.parametrize("kills_per_stage", [(1, 1, 1), *slow((4, 3, 3))])
+def test_killed_at_random_moments_it_ends_with_the_same_metrics(kills_per_stage, tmp_path, monkeypatch):
+    """In the fit, while choosing and while judging: what differs at the end is measured times alone."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"Line {n} of a text about {n * n} things." for n in range(120)))
+    big = tiny("llama", max_position_embeddings=1024)
+    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 6, "windows": (32,), "text_tokens": 128, "steps": 7}
+    options |= {"text_before": 50, "text": text, "most_rise": 50.0, "quiet": True}
+    calls, ends, killed_at = [], [], None
+    read, judge = LoadedModel.hidden, calibrate.judge
+
+    def hidden(self, ids):
+        calls.append(ids)
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        return read(self, ids)
+
+    def noting(of):
+        """Note how many passes there were when a stage began."""
+        return lambda *a, **k: ends.append(len(calls)) or of(*a, **k)
+
+    monkeypatch.setattr(LoadedModel, "hidden", hidden)
+    for name, of in (("learn", calibrate.learn), ("choose", calibrate.choose), ("judge", judge)):
+        monkeypatch.setattr(calibrate, name, noting(of))
+
+    def metrics(folder):
+        found = calibrate.calibrate(big, out=tmp_path / folder, **options).metrics
+        return {name: value for name, value in found.items() if name not in ("fitting_seconds", "reading_time", "card")}
+
+    whole = metrics("whole")
+    assert whole["judgement"] is not None, "the test needs a candidate that is judged"
+    stages = zip(ends, [*ends[1:], len(calls)], kills_per_stage, strict=True)
+    rng = np.random.default_rng(0)
+    for begin, end, kills in list(stages):
+        for moment in rng.integers(begin + 1, end + 1, size=kills).tolist():
+            calls.clear()
+            killed_at = moment
+            with pytest.raises(KeyboardInterrupt):
+                metrics(f"killed-{moment}")
+            killed_at = None
+            assert metrics(f"killed-{moment}") == whole

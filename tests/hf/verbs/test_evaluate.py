@@ -4,12 +4,12 @@ import pytest
 
 import sharpmax
 from sharpmax import cli
-from sharpmax.hf.verbs import calibrate, judgement, result
-from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.calibration.choose import Choice
 from sharpmax.hf.calibration.exams import _texts
-from tests.hf.verbs.sheets import right_if
+from sharpmax.hf.verbs import calibrate, judgement, result
+from sharpmax.hf.verbs.evaluate import evaluate
 from tests.hf.tiny import tiny
+from tests.hf.verbs.sheets import right_if
 
 
 def test_a_card_is_judged_again_and_the_exit_code_tells(tmp_path, monkeypatch):
