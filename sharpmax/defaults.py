@@ -27,7 +27,7 @@ QUICK: dict[str, Any] = {
     "steps": 18,
     "fit_sizes": (8, 16),
     "text_before": 200,
-    "learning_rate": 0.05,
+    "learning_rate": 0.03,
     "sizes": (16, 32),
     "prompts": 24,
     "windows": (256,),

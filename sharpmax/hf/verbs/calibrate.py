@@ -34,6 +34,8 @@ MATCHED = (128, 256, 512, 1024, 2048, 4096, 8192)
 """The lengths that match measures at, those that the model and the text hold."""
 BETAS = (1.05, 1.1, 1.2)
 """What search tries in each layer."""
+QUICK_CANDIDATES = 5
+"""How many candidates a quick run tries, usually."""
 READ = 0.6
 """The share of an exam that a candidate reads before it is given up, on average."""
 GIVEN_UP = (
@@ -148,6 +150,7 @@ def calibrate(
                 draw = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step, before=before, most=text_before)
                 fit, fit_tokens = _learning(loaded, draw, recipe, exam)
             candidates = EXPECTED if fit else 1 + len(BETAS) * layer_count(attention_layers(loaded.model))
+            candidates = min(candidates, QUICK_CANDIDATES) if quick and fit else candidates
             seconds = seconds_per_token(loaded) * _work(fit_tokens, selection, held_out, candidates)
         folder = RunFolder.open(*place)
         advice = "" if quick else "--quick gives a first verdict on two cores in about ten minutes"
