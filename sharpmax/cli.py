@@ -6,21 +6,27 @@ What a command needs is imported when it runs, so `sharpmax --help` is quick and
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from sharpmax.bench import bench
-from sharpmax.commands.arguments import require_utf8, require_within_limits
+from sharpmax.commands.arguments import require_known_names, require_utf8, require_within_limits
 from sharpmax.commands.options import EXIT_USER_ERROR, parser
-from sharpmax.experiments import reproduce
+from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
+from sharpmax.runs.progress import say, shown, stage
 from sharpmax.terminal import OutputClosedError, OutputError, lacking, printable_output
 
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtraError)
 EXIT_WRONG, EXIT_NO_GAIN, EXIT_UNDECIDED, EXIT_INTERRUPTED = 1, 3, 4, 130
 EXIT_OUTPUT_CLOSED = 141  # as of a program that SIGPIPE has ended
 EXIT_BY_VERDICT = {"gains": 0, "no gain": EXIT_NO_GAIN, "undecided": EXIT_UNDECIDED}
-CONTINUING = frozenset({"reproduce", "compare", "calibrate", "finetune"})
+CONTINUING = frozenset({"reproduce", "compare", "calibrate", "evaluate", "doctor", "finetune"})
 """The commands that keep their steps; the others start afresh."""
+
+
+LONG = frozenset({"reproduce", "diagnose", "certify", "calibrate", "evaluate", "doctor", "finetune"})
+"""The commands that show how far they are."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +51,8 @@ def _run(arguments: Sequence[str]) -> int:
         options = vars(parser().parse_args(arguments))
         verb, debug = options.pop("verb"), options.pop("debug", False)
         require_within_limits(options)
-        with warnings.catch_warnings():
+        require_known_names(verb, options)
+        with warnings.catch_warnings(), shown(quiet=options.get("quiet", verb not in LONG)):
             warnings.showwarning = _each_warning_once()
             return VERBS[verb](**options) or 0
     except KeyboardInterrupt:
@@ -79,9 +86,13 @@ def _each_warning_once() -> Callable[..., None]:
     return show
 
 
-def _reproduce(experiment: str | None, **options: Any) -> None:
+def _reproduce(experiment: str | None, quiet: bool = False, **options: Any) -> None:
+    chosen = [one for one in EXPERIMENTS if one.name == experiment or (experiment is None and one.by_default)]
+    for one in chosen:
+        say(f"{one.name} takes about {one.quick_cost if options.get('quick') else one.cost}")
     report = reproduce([experiment] if experiment else (), **options)
     print(f"report: {report}")
+    print("next: open it in a browser; `sharpmax reproduce --help` lists the other experiments")
 
 
 def _compare(**options: Any) -> None:
@@ -104,38 +115,29 @@ def _models() -> None:
     print_models()
 
 
-def _diagnose(**options: Any) -> None:
-    from sharpmax.commands.diagnose import diagnose, print_diagnosis
+def _cards() -> None:
+    from sharpmax.commands.cards import print_cards
 
-    print_diagnosis(diagnose(**options))
-
-
-def _certify(**options: Any) -> None:
-    from sharpmax.commands.certify import certify, print_certificates
-
-    print_certificates(certify(**options))
+    print_cards()
 
 
-def _calibrate(**options: Any) -> int:
-    from sharpmax.commands.calibrate import calibrate
-    from sharpmax.commands.judgement import print_judgement
+def _verb_of_hf(name: str) -> Callable[..., int]:
+    """Return what runs a verb of `sharpmax.hf`, prints what it found, where that is, and what to type next."""
 
-    result = calibrate(**options)
-    print_judgement(result)
-    return EXIT_BY_VERDICT[result["verdict"]]
+    def run(**options: Any) -> int:
+        with stage("importing torch and transformers"):
+            verb = getattr(import_module("sharpmax.hf"), name)
+        result = verb(**options)
+        print(result.summary())
+        print(result.closing())
+        return EXIT_BY_VERDICT.get(result.metrics.get("verdict"), 0)
 
-
-def _evaluate(**options: Any) -> int:
-    from sharpmax.commands.evaluate import evaluate
-    from sharpmax.commands.judgement import print_judgement
-
-    result = evaluate(**options)
-    print_judgement(result)
-    return EXIT_BY_VERDICT[result["verdict"]]
+    return run
 
 
-def _finetune(**options: Any) -> None:
-    from sharpmax.commands.finetune import finetune_model, print_finetuned
+def _finetune(quiet: bool = False, **options: Any) -> None:
+    with stage("importing torch and transformers"):
+        from sharpmax.commands.finetune import finetune_model, print_finetuned
 
     print_finetuned(finetune_model(**{name: value for name, value in options.items() if value is not None}))
 
@@ -153,10 +155,8 @@ VERBS: dict[str, Callable[..., int | None]] = {
     "compare": _compare,
     "bench": _bench,
     "models": _models,
-    "diagnose": _diagnose,
-    "certify": _certify,
-    "calibrate": _calibrate,
-    "evaluate": _evaluate,
+    "cards": _cards,
+    **{name: _verb_of_hf(name) for name in ("diagnose", "certify", "calibrate", "evaluate", "doctor")},
     "finetune": _finetune,
     "serve-check": _serve_check,
 }

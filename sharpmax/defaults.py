@@ -1,4 +1,6 @@
-"""Hold the defaults that function signatures and the help of the command line share. It imports nothing."""
+"""Hold the defaults that function signatures and the help of the command line share. It imports nothing of ours."""
+
+from typing import Any
 
 # Calibrate: what `learn` fits on, and how.
 METHODS = ("match", "learn", "search")
@@ -20,12 +22,26 @@ TEXT_TOKENS = 8 * WINDOWS[-1]  # of each kind of text: eight of the longest wind
 MOST_RISE = 0.005  # the allowed rise of perplexity, a share
 TOGETHER = 1  # tokens read at once
 
+# Calibrate --quick: what two idle cores finish in about ten minutes with SmolLM2.
+QUICK: dict[str, Any] = {
+    "steps": 18,
+    "fit_sizes": (8, 16),
+    "text_before": 200,
+    "learning_rate": 0.03,
+    "sizes": (16, 32),
+    "prompts": 24,
+    "windows": (256,),
+    "text_tokens": 4096,
+}
+QUICK_FINE = 1 / 4  # the share of a strength that is too small a step, while choosing
+
 # Diagnose and certify.
 ROWS = 64  # query rows observed at each length
 CERTIFIED_LENGTH = 512  # tokens of text that spreads are measured on
 
 # Fine-tune.
 TASK = "clrs-text"
+POLICIES = ("none", "paper", "ssmax", "learn")  # by name; a card is one too
 POLICY = "none"
 TRAIN_STEPS = 500
 TRAIN_TOKENS = 32768  # per step and process

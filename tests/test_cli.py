@@ -60,6 +60,24 @@ def test_a_user_error_is_one_line_and_exit_2(arguments, words, capsys):
     assert_one_line(capsys.readouterr().err, *words)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["diagnose", "smolm2"], "smollm2"),
+        (["diagnose", "smollm2", "--task", "lokup"], "lookup"),
+        (["certify", "smollm2", "--card", "smolm2"], "smollm2"),
+        (["calibrate", "smollm2", "--fit-tasks", "recal"], "recall"),
+        (["evaluate", "smollm2", "--card", "smollm2", "--tasks", "lookup:cod"], "code"),
+        (["finetune", "gemma-tiny", "--policy", "papr"], "paper"),
+        (["finetune", "gemma-tiny", "--task", "clrstext"], "clrs-text"),
+    ],
+)
+def test_a_misspelled_name_is_refused_with_a_suggestion_before_torch_is_imported(arguments, meant):
+    done = sharpmax_process(*arguments, before=without("torch", "transformers"))
+    assert done.returncode == 2
+    assert_one_line(done.stderr, f"did you mean '{meant}'?")
+
+
 def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path, capsys):
     (tmp_path / "taken").write_text("a file where the folder should be")
     assert status_of("reproduce", "bounds", "--quick", "--out", str(tmp_path / "taken")) == 2
@@ -74,7 +92,7 @@ def test_a_json_file_that_cannot_be_written_is_found_before_measuring(tmp_path, 
 
 def test_a_file_that_is_not_there_is_named_without_a_number(tmp_path, capsys):
     assert cli.main(["certify", "smollm2", "--card", str(tmp_path / "none.json")]) == 2
-    assert_one_line(error := capsys.readouterr().err, "none.json: No such file or directory")
+    assert_one_line(error := capsys.readouterr().err, "none.json': expected a file")
     assert "Errno" not in error
 
 
@@ -168,13 +186,15 @@ bounds.measure = lambda *_, **__: os.kill(os.getpid(), {int(signal.SIGINT)})
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["diagnose", "certify", "evaluate", "bench", "models"])
+@pytest.mark.parametrize("verb", ["diagnose", "certify", "bench", "models", "cards"])
 def test_an_interrupted_command_that_keeps_nothing_says_so(verb, monkeypatch, capsys):
     def interrupt(**_):
         raise KeyboardInterrupt
 
     monkeypatch.setitem(cli.VERBS, verb, interrupt)
-    arguments = {"bench": ["softmax"], "models": [], "evaluate": ["smollm2", "--card", "x"]}.get(verb, ["smollm2"])
+    arguments = {"bench": ["softmax"], "models": [], "cards": [], "evaluate": ["smollm2", "--card", "smollm2"]}.get(
+        verb, ["smollm2"]
+    )
     assert cli.main([verb, *arguments]) == 130
     assert capsys.readouterr().err == "sharpmax: interrupted; nothing was kept\n"
 

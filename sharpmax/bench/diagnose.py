@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from sharpmax.hf.diagnose.heads import diagnose_text, source_code
+from sharpmax.hf.diagnosis.heads import diagnose_text, source_code
 from sharpmax.hf.models.load import LoadedModel, load
 
 WANTED_RATIO, WANTED_GIGABYTES = 1.6, 4.0

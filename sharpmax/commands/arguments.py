@@ -1,7 +1,15 @@
-"""What no command can use: text that is not UTF-8, and numbers that would keep a machine busy without end."""
+"""Refuse what no command can use before a framework is imported.
+
+That is text that is not UTF-8, numbers that would keep a machine busy without end, and names of nothing.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from sharpmax import defaults
+from sharpmax.builtin import refuse_misspelling
+from sharpmax.cards import SHIPPED, card_file
+from sharpmax.spelling import did_you_mean
 
 FARTHEST = 2**40  # of an option that is not listed
 LIMITS = {
@@ -36,3 +44,51 @@ def require_within_limits(options: Mapping[str, Any]) -> None:
                 )
                 got = f"{number:,}" if abs(number) < 10**40 else "a number of more than 40 digits"
                 raise ValueError(f"expected {flag} to be {limit}, got {got}")
+
+
+def require_known_names(verb: str, options: Mapping[str, Any]) -> None:
+    """Raise for a model, a task, a card or a policy that is not there: importing torch takes seconds.
+
+    Raises:
+        ValueError: a misspelled model, an unknown task, or a file that is not a card.
+        OSError: a card that is not there or cannot be read.
+    """
+    if isinstance(model := options.get("model"), str):
+        refuse_misspelling(model)
+    if verb == "finetune":
+        _require_choice("task", options["task"], (defaults.TASK,))
+        _require_policy(options["policy"])
+    elif options.get("task") is not None or options.get("tasks"):
+        from sharpmax.tasks.prompts import must_be_task
+
+        for task in (options.get("task"), *options.get("tasks", ())):
+            if task is not None:
+                must_be_task(task)
+        for task in options.get("fit_tasks", ()):
+            must_be_task(task, fitting=True)
+    if options.get("card") is not None:
+        _require_card(options["card"])
+
+
+def _require_choice(what: str, given: str, known: Sequence[str]) -> None:
+    if given not in known:
+        raise ValueError(f"expected a {what} among {', '.join(known)}, got {given!r}{did_you_mean(given, known)}")
+
+
+def _require_policy(policy: str) -> None:
+    if policy in defaults.POLICIES:
+        return
+    try:
+        _require_card(policy)
+    except FileNotFoundError:
+        known = (*defaults.POLICIES, *SHIPPED)
+        raise ValueError(
+            f"expected a policy among {', '.join(defaults.POLICIES)} or a card, got {policy!r}"
+            f"{did_you_mean(policy, known)}"
+        ) from None
+
+
+def _require_card(card: Any) -> None:
+    from sharpmax.core.cards import load_card
+
+    load_card(card_file(card))

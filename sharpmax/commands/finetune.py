@@ -11,7 +11,7 @@ from typing import Any
 from sharpmax import defaults
 from sharpmax.core.cards import policy_to_json
 from sharpmax.extras import extra
-from sharpmax.hf.calibrate.judge import must_take
+from sharpmax.hf.calibration.judge import must_take
 from sharpmax.hf.finetune.answer_batches import Encoded, encode, require_room
 from sharpmax.hf.finetune.answer_model import right_tokens
 from sharpmax.hf.finetune.judging import autocast, on_policy
@@ -21,8 +21,9 @@ from sharpmax.hf.finetune.trained_policy import NAMES, policy_named, save_policy
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.hf.models.quiet import quiet
+from sharpmax.hf.pace import LEARNED, seconds_per_token
 from sharpmax.hf.sharpen.sidecar import card_for
-from sharpmax.runs.progress import report_as
+from sharpmax.runs.progress import report_as, say_estimate, stage
 from sharpmax.runs.run_folder import RunFolder, read_metrics, run_name
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 from sharpmax.tasks.clrs_text.examples import ALGORITHMS, Example
@@ -84,7 +85,8 @@ def finetune_model(
     )
     if lora < 0:
         raise ValueError(f"expected a LoRA of rank 1 or more, or 0 for none, got {lora}")
-    loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
+    with stage(f"loading {model}"):
+        loaded = load_by_name(model, seed=seed, device=device, accept_license=accept_license)
     chosen = policy_named(policy, loaded.model)
     if policy not in NAMES and chosen is not None:
         must_take(loaded, chosen)
@@ -96,20 +98,23 @@ def finetune_model(
     folder = RunFolder.planned(out, "finetune", name, config)
     if (folder.path / "model").is_dir() and (finished := read_metrics(folder.path)):
         return finished if is_first_process() else {}
-    texts = corpus(plan)
-    train = _encoded(loaded, texts.train)
+    with stage("making the corpus"):
+        texts = corpus(plan)
+        train = _encoded(loaded, texts.train)
     require_room([len(example.ids) for example in train], recipe.width)
     folder = RunFolder.open(out, "finetune", name, config)  # now that nothing speaks against it
+    say_estimate(LEARNED * seconds_per_token(loaded) * tokens * steps, device, "--steps and --tokens set it")
     trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
-    done = finetune(
-        trained,
-        train,
-        recipe,
-        policy=chosen,
-        folder=folder.path / "training",
-        tensorboard=tensorboard,
-        report=report_as(name),
-    )
+    with stage("training"):
+        done = finetune(
+            trained,
+            train,
+            recipe,
+            policy=chosen,
+            folder=folder.path / "training",
+            tensorboard=tensorboard,
+            report=report_as(name),
+        )
     if not is_first_process():
         return {}
     if done.weights is not None:  # FSDP has taken the model apart: the same once more, with what it learned
@@ -121,7 +126,7 @@ def finetune_model(
     loaded.tokenizer.save_pretrained(folder.path / "model")
     save_policy(chosen, folder.path / "model")
     test = _encoded(loaded, texts.test)
-    with on_policy(trained, chosen), autocast(device):
+    with stage("judging"), on_policy(trained, chosen), autocast(device):
         right = right_tokens(trained, test)
     metrics = {
         "losses": done.losses,
@@ -143,6 +148,7 @@ def print_finetuned(metrics: dict[str, Any]) -> None:
     for length, found in metrics["by_length"].items():
         print(f"{length:>6}  {100 * found['exact']:12.1f}%  {100 * found['tokens']:5.1f}%")
     print(f"model: {metrics['model']}")
+    print(f"next: sharpmax diagnose {metrics['model']} (which heads disperse now)")
 
 
 def _encoded(loaded: LoadedModel, examples: list[Example]) -> list[Encoded]:

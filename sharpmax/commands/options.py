@@ -13,6 +13,7 @@ from sharpmax.bench import BENCHMARKS
 from sharpmax.experiments import EXPERIMENTS
 
 EXIT_USER_ERROR = 2
+CARD = "a file, a folder that holds one, or a name that `sharpmax cards` lists"
 
 
 class _Help(argparse.HelpFormatter):
@@ -61,20 +62,23 @@ def parser() -> argparse.ArgumentParser:
 
 def _reproduce(parser: argparse.ArgumentParser) -> None:
     parser.description = "Run one experiment, or all of them, and gather their pages into OUT/report.html."
-    _run_options(parser, out=Path(defaults.OUT), seed=defaults.SEED, quick=False, debug=False)
+    _run_options(parser, out=Path(defaults.OUT), seed=defaults.SEED, quick=False, debug=False, quiet=False)
     by_default = " and ".join(experiment.name for experiment in EXPERIMENTS if experiment.by_default)
     names = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", title=f"experiments (default: {by_default})")
     for experiment in EXPERIMENTS:
         one = names.add_parser(experiment.name, help=experiment.claim, description=experiment.claim)
         # A default here would undo the same option given before the experiment's name.
-        _run_options(one, *[argparse.SUPPRESS] * 4)
+        _run_options(one, *[argparse.SUPPRESS] * 5)
         _own_options(one, experiment.options)
 
 
-def _run_options(parser: argparse.ArgumentParser, out: object, seed: object, quick: object, debug: object) -> None:
+def _run_options(
+    parser: argparse.ArgumentParser, out: object, seed: object, quick: object, debug: object, quiet: object
+) -> None:
     parser.add_argument("--out", type=Path, default=out, help="folder of the runs and the report")
     parser.add_argument("--seed", type=int, default=seed, help="seed of every random draw")
     parser.add_argument("--quick", action="store_true", default=quick, help="a much smaller run, to see that it works")
+    _quiet(parser, quiet)
     _debug(parser, debug)
 
 
@@ -93,6 +97,10 @@ def _own_options(parser: argparse.ArgumentParser, options: Any) -> None:
 
 
 def _models(parser: argparse.ArgumentParser) -> None:
+    _debug(parser)
+
+
+def _cards(parser: argparse.ArgumentParser) -> None:
     _debug(parser)
 
 
@@ -121,7 +129,7 @@ def _certify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help=text_help)
     length = f"tokens of it to read (default: {defaults.CERTIFIED_LENGTH}, or as many as there are)"
     _number(parser)("--length", length)
-    parser.add_argument("--card", type=Path, metavar="FILE", help="certify the model under this policy card")
+    parser.add_argument("--card", type=Path, metavar="CARD", help=f"certify the model under this card: {CARD}")
     _device(parser)
 
 
@@ -131,6 +139,8 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
     )
     _model_options(parser)
     add, number = parser.add_argument, _number(parser)
+    quick = "a first verdict in about ten minutes on two cores: a small fit, and text in short windows only"
+    add("--quick", action="store_true", help=quick)
     add("--method", choices=defaults.METHODS, default="learn", help="how to fit")
     add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help="tasks to fit on")
     number("--fit-sizes", "entries of a question to fit on", defaults.FIT_SIZES, nargs=2, metavar=("LOW", "HIGH"))
@@ -150,7 +160,7 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
         "does not gain, 4 if more text must tell."
     )
     _model_options(parser)
-    parser.add_argument("--card", type=Path, required=True, metavar="FILE", help="the policy card, or a model's folder")
+    parser.add_argument("--card", type=Path, required=True, metavar="CARD", help=CARD)
     _exam_options(parser)
 
 
@@ -169,12 +179,24 @@ def _exam_options(parser: argparse.ArgumentParser) -> None:
     _device(parser)
 
 
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "The whole way in one command: does the model get worse with length, which heads disperse, does a card help, "
+        "what does it cost. A card that is shipped or given is judged; else one is fitted as `calibrate --quick` does."
+    )
+    _model_options(parser)
+    parser.add_argument("--card", type=Path, metavar="CARD", help=CARD)
+    parser.add_argument("--task", default="lookup", help="the symptom: lookup, needle, copy, maximum or residues")
+    _number(parser)("--seed", "seed of every draw", defaults.SEED)
+    _device(parser)
+
+
 def _finetune(parser: argparse.ArgumentParser) -> None:
     parser.description = "Train a model on CLRS-Text with a policy in every head, judge it on longer inputs, keep it."
     _model_options(parser)
     add, number = parser.add_argument, _number(parser)
     add("--task", default=defaults.TASK, help="what to train on")
-    add("--policy", default=defaults.POLICY, help="none, paper, ssmax, learn, or the path of a card")
+    add("--policy", default=defaults.POLICY, help=f"none, paper, ssmax, learn, or a card: {CARD}")
     number("--steps", "training steps", defaults.TRAIN_STEPS)
     number("--tokens", "tokens per step and process", defaults.TRAIN_TOKENS)
     number("--at-once", "tokens in memory together (default: a whole step)")
@@ -248,10 +270,15 @@ def _number(parser: argparse.ArgumentParser) -> Callable[..., None]:
     return add
 
 
+def _quiet(parser: argparse.ArgumentParser, default: object = False) -> None:
+    parser.add_argument("--quiet", action="store_true", default=default, help="show no progress, only the result")
+
+
 def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a name that `sharpmax models` lists, a local folder, or a name on the hub")
     parser.add_argument("--accept-license", action="store_true", help="use weights whose licence restricts their use")
     parser.add_argument("--out", type=Path, default=Path(defaults.OUT), help="folder of the runs")
+    _quiet(parser)
     _debug(parser)
 
 
@@ -268,10 +295,12 @@ VERBS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "compare": (_compare, "train other mechanisms in softmax's place, and ask them on longer inputs"),
     "bench": (_bench, "measure what sharpmax costs on this machine"),
     "models": (_models, "list the pretrained models that can be fetched by name"),
+    "cards": (_cards, "list the policy cards that come with sharpmax"),
     "diagnose": (_diagnose, "see which heads of a model disperse as its input grows"),
     "certify": (_certify, "prove the size beyond which a head cannot be sharp"),
     "calibrate": (_calibrate, "fit a policy to a model, and judge it on held-out data"),
     "evaluate": (_evaluate, "judge a policy card on a model again"),
+    "doctor": (_doctor, "go from the symptom to a card, or to the finding that none helps"),
     "finetune": (_finetune, "fine-tune a model with a policy in every head"),
     "serve-check": (_serve_check, "ask a running server whether its card acts, and what it costs"),
 }

@@ -115,14 +115,31 @@ def fit_decay(dispersion: Dispersion) -> DecayFit:
     )
 
 
+def slope(dispersion: Dispersion) -> np.ndarray:
+    """Return the least-squares slope of each head's entropy in log n over all lengths, two or more, (layer, head)."""
+    log_n = np.log(np.asarray(dispersion.lengths, dtype=np.float64))
+    x = log_n - log_n.mean()
+    return np.asarray((dispersion.entropy * x).sum(axis=-1) / (x * x).sum())
+
+
+def head_that_matters(dispersion: Dispersion, rate: np.ndarray) -> tuple[int, int]:
+    """Return the layer and head that was sharp on the shortest input and loses that fastest.
+
+    By rate · (1 - H/log n): a head that averages from the start loses nothing.
+    """
+    lost = rate * (1 - dispersion.values["relative_entropy"][..., 0])
+    layer, head = divmod(int(np.nanargmax(lost)), lost.shape[1])
+    return layer, head
+
+
 def sharpest(dispersion: Dispersion, most: int = 10) -> list[dict[str, Any]]:
     """Return the heads of least relative entropy at the shortest length, sharpest first."""
     return _ranked(dispersion, dispersion.values["relative_entropy"][..., 0], most, "relative_entropy", falling=False)
 
 
-def fastest_losing(dispersion: Dispersion, fit: DecayFit, most: int = 10) -> list[dict[str, Any]]:
-    """Return the heads whose entropy grows fastest with log n, fastest first."""
-    return _ranked(dispersion, fit.rate, most, "rate", falling=True)
+def fastest_losing(dispersion: Dispersion, rate: np.ndarray, most: int = 10) -> list[dict[str, Any]]:
+    """Return the heads whose entropy grows fastest with log n by these rates, fastest first."""
+    return _ranked(dispersion, rate, most, "rate", falling=True)
 
 
 def rank_correlation(one: Sequence[float] | np.ndarray, other: Sequence[float] | np.ndarray) -> float:

@@ -24,6 +24,7 @@ class Experiment:
         claim: one line, for the help.
         options: its own options beside the common ones, each `--flag` with the keywords argparse takes. They reach
             `run` as keywords of the same name, and only if they were given.
+        cost, quick_cost: how long it takes, and on what, as a person says it.
         by_default: whether it runs when none is named: what two CPU cores finish in minutes.
     """
 
@@ -32,6 +33,8 @@ class Experiment:
     claim: str
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     by_default: bool = True
+    cost: str = "minutes"
+    quick_cost: str = "a minute"
 
 
 EXPERIMENTS = (
@@ -39,6 +42,8 @@ EXPERIMENTS = (
         "bounds",
         "sharpmax.experiments.bounds",
         "the theorem, drawn: why the largest attention weight falls as 1/n, and what each policy does about it",
+        cost="under a minute on two cores",
+        quick_cost="a few seconds on two cores",
     ),
     Experiment(
         "max-retrieval",
@@ -53,6 +58,8 @@ EXPERIMENTS = (
             "--rotated": {"action": "store_true", "help": "turn the items by a random rotation, as sharp does"},
             "--unrotated": {"dest": "rotated", "action": "store_false", "help": "do not turn the items"},
         },
+        cost="some minutes on two cores, and with --full half an hour",
+        quick_cost="a minute or two on two cores",
     ),
     Experiment(
         "alternatives",
@@ -68,6 +75,8 @@ EXPERIMENTS = (
             "--l2": {"type": float, "metavar": "X", "help": "the penalty, instead of the recipe's 0.001"},
         },
         by_default=False,
+        cost="some minutes per arm on two cores; a GPU is advised for --full",
+        quick_cost="some minutes on two cores",
     ),
     Experiment(
         "recall",
@@ -95,6 +104,8 @@ EXPERIMENTS = (
             "--no-compile": {"dest": "compiled", "action": "store_false", "help": "do not compile"},
         },
         by_default=False,
+        cost="three minutes per arm on an H200; a GPU is advised",
+        quick_cost="a minute on two cores",
     ),
     Experiment(
         "clrs-text",
@@ -117,6 +128,8 @@ EXPERIMENTS = (
             "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
         },
         by_default=False,
+        cost="some minutes per arm and seed on an H200; it needs a GPU",
+        quick_cost="two minutes on two cores",
     ),
     Experiment(
         "calibration",
@@ -135,6 +148,8 @@ EXPERIMENTS = (
             "--gather": {"action": "store_true", "help": "judge nothing more, and name what is absent"},
         },
         by_default=False,
+        cost="ten minutes on an H200; it needs a GPU",
+        quick_cost="some minutes on two cores",
     ),
 )
 

@@ -1,5 +1,5 @@
 """The import path that the docs name; the code stands in `calibrate/`."""
 
-from sharpmax.hf.calibrate.text_loss import text_losses, token_losses, windows
+from sharpmax.hf.calibration.text_loss import text_losses, token_losses, windows
 
 __all__ = ["text_losses", "token_losses", "windows"]

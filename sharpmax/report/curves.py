@@ -16,6 +16,9 @@ with extra("report"):
     from matplotlib.figure import Figure
 
 
+PLAIN = 2**14  # the largest size up to which ticks are plain numbers, not powers of two
+
+
 @dataclass(frozen=True)
 class Curve:
     """One labelled line; `low` and `high`, if given, are shaded around it.
@@ -72,6 +75,8 @@ class CurvesDisplay:
             getattr(ax, f"set_{axis}scale")("log" if base else scale, **base)
             if scale == "symlog":
                 getattr(ax, f"{axis}axis").set_major_formatter("{x:g}")
+        if self.x_scale == "log2" and max((max(curve.x) for curve in self.curves), default=0) <= PLAIN:
+            ax.xaxis.set_major_formatter("{x:,.0f}")
         for curve in self.curves:
             self._draw(curve, ax)
         for mark in self.marks:

@@ -29,6 +29,11 @@ def write_dispersion_page(
     lead: str,
     source: str = "",
     unit: str = "keys",
+    rate: Sequence[Sequence[float | None]] | None = None,
+    chosen: tuple[int, int] = (0, 0),
+    right: Mapping[str, float] | None = None,
+    verdict: Sequence[str] = (),
+    next_step: str = "",
     tables: Sequence[Table] = (),
     footer: str = "",
 ) -> Path:
@@ -38,14 +43,20 @@ def write_dispersion_page(
         dispersion: as `Dispersion.to_json()` has it.
         source: the beginning of what the model read; shown as text.
         unit: what the lengths count.
+        rate: dH / d log n of each head, (layer, head); a map of its own.
+        chosen: the layer and head that the page opens on.
+        right: the share of right answers at each length, drawn beside the curve.
+        verdict, next_step: what was found, a sentence each, and what to type next.
     """
     missing = [name for name in (*NAMES, "lengths", "layers", "keys", "most_spread") if name not in dispersion]
     if missing:
         raise ValueError(f"expected the numbers of a diagnosis, which have {', '.join(missing)}")
     quantities = [{"key": key, "name": name} for key, name in NAMES.items()]
-    data = {**dispersion, "quantities": quantities, "unit": unit}
-    page = render(
-        "dispersion.html.jinja", title=title, lead=lead, source=source, tables=tables, footer=footer, data=data
-    )
+    if rate is not None:
+        quantities.append({"key": "rate", "name": "rate dH / d log n"})
+    opened = {"layer": chosen[0], "head": chosen[1]}
+    data = {**dispersion, "quantities": quantities, "unit": unit, "rate": rate, "opened": opened, "right": right or {}}
+    values = {"title": title, "lead": lead, "source": source, "tables": tables, "footer": footer, "data": data}
+    page = render("dispersion.html.jinja", **values, verdict=verdict, next_step=next_step)
     atomic.write_text(file, page)
     return file

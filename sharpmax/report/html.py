@@ -38,6 +38,13 @@ def write_report(root: str | Path, *, order: Sequence[str] = ()) -> Path:
     return report
 
 
+def write_page(folder: str | Path, file: Path) -> Path:
+    """Write the page of one run folder as an HTML file of its own, in the report's look."""
+    section = _section(Path(folder) / PAGE_FILE, Path(folder).parent.parent)
+    atomic.write_text(file, render("report.html.jinja", sections=[section]))
+    return file
+
+
 def _place(folder: Path, order: Sequence[str]) -> tuple[int, str]:
     experiment = folder.parts[0] if folder.parts else ""
     return (order.index(experiment) if experiment in order else len(order), folder.as_posix())

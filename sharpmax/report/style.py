@@ -20,7 +20,21 @@ with extra("report"):
 INK, INK_ON_DARK = "#1f2328", "#e6e9ed"
 GRID, GRID_ON_DARK = "#d8dee4", "#2d343c"
 # Okabe and Ito's colours, told apart by colour-blind eyes, in tones that stand on white and on near-black.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a6fdf")
+# Each has at least 3:1 against both.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a17500", "#1b93a8", "#8a6fdf")
+GREY = "#737d88"
+COLOURS = {
+    "softmax": GREY,
+    "entropy_target": "#0072b2",
+    "paper": "#d55e00",
+    "log_n": "#009e73",
+    "fitted": "#cc79a7",
+    "refit": "#a17500",
+    "constant": "#1b93a8",
+    "ssmax": "#8a6fdf",
+    "hard": INK,
+}
+"""The colour of each rule, in every figure."""
 
 _RULES: dict[Any, Any] = {
     "axes.axisbelow": True,

@@ -1,9 +1,177 @@
-"""Progress of a long run, told on standard error."""
+"""Tell how a long run goes, on standard error: bars in a terminal, a line every few seconds anywhere else.
+
+    with shown():                               # the command line, and the verbs of `sharpmax.hf`
+        with stage("fit", total=108) as advance:
+            for step in range(108):
+                advance(note=f"loss {loss:.3g}")
+
+Whatever works for long opens a stage. Outside `shown` a stage says nothing, and costs nothing.
+"""
 
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+SILENT = 3.0  # seconds without a line after which the next one comes, where there is no terminal
+_AVERAGED = 3600.0  # seconds over which the speed of a bar is averaged
+
+
+class Advance(Protocol):
+    """What a stage hands out: call it when some of the work is done."""
+
+    def __call__(self, by: float = 1, *, note: str = "", total: float | None = None) -> None:
+        """Move the bar; a note stands beside it, and a new total replaces the old one."""
+
+
+class _Shown:
+    """One set of bars, and where there is no terminal the thread that writes lines instead."""
+
+    def __init__(self, quiet: bool) -> None:
+        console = Console(stderr=True)
+        self.quiet, self.live = quiet, console.is_terminal and not quiet
+        self.bars = _bars(console, disable=not self.live)
+        self.said = time.monotonic()
+        self._ended = threading.Event()
+        self._writer = threading.Thread(target=self._write_lines, daemon=True)
+
+    def __enter__(self) -> "_Shown":
+        self.bars.start()
+        if not (self.live or self.quiet):
+            self._writer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._writer.is_alive():
+            self._writer.join()
+        self.bars.stop()
+
+    def say(self, line: str) -> None:
+        """Write a line above the bars."""
+        if not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+            self.said = time.monotonic()
+
+    def _write_lines(self) -> None:
+        while not self._ended.wait(0.25):
+            if time.monotonic() - self.said >= SILENT:
+                open_ones = [_in_words(task) for task in list(self.bars.tasks) if not task.finished]
+                self.say(" · ".join(open_ones) or "working")
+
+
+_current: _Shown | None = None
+
+
+@contextmanager
+def shown(*, quiet: bool = False) -> Iterator[None]:
+    """Show the stages of this block; inside another such block, that one shows them."""
+    global _current
+    if _current is not None:
+        yield
+        return
+    try:
+        with _Shown(quiet) as _current:
+            yield
+    finally:
+        _current = None
+
+
+@contextmanager
+def stage(name: str, total: float | None = None) -> Iterator[Advance]:
+    """Open a stage of the work that has `total` parts, or nobody knows how many."""
+    if _current is None:
+        yield lambda by=1, *, note="", total=None: None
+        return
+    bars = _current.bars
+    task = bars.add_task(name, total=total, note="")
+
+    def advance(by: float = 1, *, note: str = "", total: float | None = None) -> None:
+        bars.update(task, advance=by, note=note, total=total)  # None leaves the total as it is
+
+    try:
+        yield advance
+    finally:
+        bars.remove_task(task)
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Yield bars with a note, the time taken and the time left; what was added is gone afterwards."""
+    if _current is None:
+        with _bars(Console(stderr=True)) as bars:
+            yield bars
+        return
+    before = set(_current.bars.task_ids)
+    try:
+        yield _current.bars
+    finally:
+        for task in set(_current.bars.task_ids) - before:
+            _current.bars.remove_task(task)
+
+
+def say(line: str) -> None:
+    """Tell a line of progress on standard error, where it is shown."""
+    if _current is not None:
+        _current.say(line)
+
+
+def say_estimate(seconds: float, device: str = "cpu", advice: str = "") -> None:
+    """Tell how long the work will take, about; a GPU is advised for what takes a CPU longer than a coffee."""
+    gpu = "; a GPU is advised" if device == "cpu" and seconds > 15 * 60 else ""
+    where = "this CPU" if device == "cpu" else device
+    say(f"this takes about {duration(seconds)} on {where}{gpu}{f' ({advice})' if advice else ''}")
 
 
 def report_as(name: str) -> Callable[[str], None]:
     """Return what prints a line of progress under a name, on standard error."""
-    return lambda line: print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+    def report(line: str) -> None:
+        if _current is not None:
+            _current.say(f"{name}: {line}")
+        else:
+            print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> duration(8.2), duration(200), duration(8000)
+    ('8 s', '3 min', '2 h 13 min')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _bars(console: Console, **options: Any) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    # A result on standard output must not be led to standard error, where the bars are.
+    options = {"transient": True, "redirect_stdout": False, "speed_estimate_period": _AVERAGED, **options}
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, **options)
+
+
+def _in_words(task: Task) -> str:
+    """Return the state of a bar as a line says it."""
+    counted = f" {task.completed:,.0f} of {task.total:,.0f}" if task.total else ""
+    elapsed, left = task.elapsed or 0.0, ""
+    if task.total and task.completed:
+        left = f", about {duration(elapsed * (task.total / task.completed - 1))} left"
+    note = f", {task.fields['note']}" if task.fields.get("note") else ""
+    return f"{task.description}{counted}{note}, {duration(elapsed)}{left}"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sharpmax.spelling import did_you_mean
 from sharpmax.tasks.words import ADJECTIVES, AMINO_ACIDS, IDLE, NOUNS
 
 WORDINGS = {
@@ -66,7 +67,8 @@ def lookup(size: int, rng: np.random.Generator, *, wording: str = "code") -> Pro
 def _form(wording: str) -> tuple[str, bool]:
     """Return how a line is worded, and whether its names are close."""
     if wording not in (*WORDINGS, CLOSE):
-        raise ValueError(f"expected a wording among {', '.join((*WORDINGS, CLOSE))}, got {wording!r}")
+        known = (*WORDINGS, CLOSE)
+        raise ValueError(f"expected a wording among {', '.join(known)}, got {wording!r}{did_you_mean(wording, known)}")
     return WORDINGS["code" if wording == CLOSE else wording], wording == CLOSE
 
 
@@ -133,11 +135,22 @@ def draw(task: str, size: int, *, seed: int, index: int = 0) -> Prompt:
     >>> draw("maximum", 3, seed=0).text.count(",")
     2
     """
+    must_be_task(task)
     name, _, wording = task.partition(":")
-    if name not in TASKS or (wording and name != "lookup"):
-        raise ValueError(f"expected a task among {', '.join(TASKS)}, or lookup:WORDING, got {task!r}")
     rng = np.random.default_rng([seed, list(TASKS).index(name), size, index])
     return lookup(size, rng, wording=wording) if wording else TASKS[name](size, rng)
+
+
+def must_be_task(task: str, *, fitting: bool = False) -> None:
+    """Raise ValueError for a task that cannot be drawn; `recall` is a task to fit on only."""
+    name, _, wording = task.partition(":")
+    known = (*TASKS, "recall") if fitting else tuple(TASKS)
+    if name not in known or (wording and name not in ("lookup", "recall")):
+        raise ValueError(
+            f"expected a task among {', '.join(known)}, or lookup:WORDING, got {task!r}{did_you_mean(name, known)}"
+        )
+    if wording:
+        _form(wording)
 
 
 def parts(task: str, size: int, *, seed: int, index: int = 0) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def test_the_rate_is_recovered_and_forecasts_the_held_out_length():
     assert fit.error < 1e-9
     found = measure(two_heads, LENGTHS)
     assert [head["head"] for head in sharpest(found)] == [1, 0]
-    assert [head["head"] for head in fastest_losing(found, fit)] == [0, 1]
+    assert [head["head"] for head in fastest_losing(found, fit.rate)] == [0, 1]
 
 
 def test_layers_are_ranked_by_what_they_will_lose():
@@ -107,8 +107,8 @@ def test_layers_that_never_ran_are_in_no_ranking():
     assert fit.layers_predicted == fit.layers_actual == [2, 3, 0]
     assert fit.layer_agreement == pytest.approx(1)
     assert fit.to_json()["rate"][1] == [None, None]
-    assert [(head["layer"], head["head"]) for head in fastest_losing(found, fit)][:2] == [(2, 0), (2, 1)]
-    assert len(fastest_losing(found, fit)) == len(sharpest(found)) == 5
+    assert [(head["layer"], head["head"]) for head in fastest_losing(found, fit.rate)][:2] == [(2, 0), (2, 1)]
+    assert len(fastest_losing(found, fit.rate)) == len(sharpest(found)) == 5
 
 
 def test_rank_correlation_is_spearmans():

@@ -1,10 +1,7 @@
 """The interactive page, in a real browser: it draws, it answers, the console is empty, and text stays text."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -12,9 +9,9 @@ import pytest
 from sharpmax.dispersion import measure
 from sharpmax.report.dispersion import write_dispersion_page
 from sharpmax.report.page import Table
+from tests.report.browser import as_seen, browse, needs_browser
 
 ATTACK = "</script><script>window.attacked = true</script><img src=x onerror='window.attacked = true'>"
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 # What a reader does: look, hover, choose another head, another quantity, another length; then tell what was seen.
 READER = """<pre id="seen"></pre><script>
@@ -66,19 +63,6 @@ def page(tmp_path):
     )
 
 
-def browse(file, profile, width):
-    """Return the page's document after its scripts ran, and what the browser had to say."""
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command += ["--disable-component-update", "--disable-sync", f"--user-data-dir={profile}", "--enable-logging=stderr"]
-    command += [f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-
-needs_browser = pytest.mark.skipif(
-    BROWSER is None and "CI" not in os.environ, reason="no Chromium on this machine; CI requires it"
-)
-
 # A browser window is never narrower than 500 pixels; a frame in it is.
 PHONE = """<pre id="seen"></pre><iframe id="phone" width="390" height="800"></iframe><script>
 const phone = document.getElementById("phone");
@@ -100,10 +84,6 @@ const seen = {cell: Math.min(cell.width, cell.height), scrolls: map.scrollWidth 
 seen.wide = document.documentElement.scrollWidth <= window.innerWidth;
 document.body.insertAdjacentHTML("beforeend", `<pre id="seen">${JSON.stringify(seen)}</pre>`);
 </script></body>"""
-
-
-def as_seen(document):
-    return json.loads(re.search(r'<pre id="seen">(.*?)</pre>', document).group(1).replace("&quot;", '"'))
 
 
 def assert_read(seen):

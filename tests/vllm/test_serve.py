@@ -37,7 +37,7 @@ def model(loaded):
 
 @pytest.fixture(scope="module")
 def lookups():
-    from sharpmax.hf.calibrate.splits import questions
+    from sharpmax.hf.calibration.splits import questions
 
     sizes = (24, 32, 48, 64)
     return [question for size in sizes for question in questions("lookup", size, 5, seed=0, split="report")]
@@ -77,7 +77,7 @@ def test_constant_one_writes_what_the_stock_engine_writes(model, folder, mixed):
 
 def test_a_card_has_the_accuracy_that_evaluate_gives_it(carded, loaded, lookups):
     from sharpmax.hf import sharpen
-    from sharpmax.hf.calibrate.answers import answer
+    from sharpmax.hf.calibration.answers import answer
 
     with sharpen(loaded.model, load_card(CARD).policy):
         expected = [one.exact for one in answer(loaded, lookups)]

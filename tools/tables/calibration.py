@@ -1,15 +1,13 @@
 """Tables of the calibration study, and what `sharpmax evaluate` printed."""
 
-import io
 import math
-from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
 from scipy.stats import t
 
-from sharpmax.commands.judgement import print_judgement
 from sharpmax.experiments.calibration import table as study
+from sharpmax.hf.verbs.judgement import summary_of
 from tools.tables.records import TABLES, markdown, percent, read, table
 
 SIZES, WINDOWS = ("32", "128", "256"), ("256", "1024", "4096")
@@ -122,10 +120,8 @@ def calibration_intervals() -> str:
 
 
 def _printed(record: dict[str, Any], command: str) -> str:
-    out = io.StringIO()
-    with redirect_stdout(out):
-        print_judgement(record)
-    return "\n".join(["", *(f"    {line.rstrip()}" for line in (f"$ {command}", *out.getvalue().splitlines())), ""])
+    lines = (f"$ {command}", *summary_of(record).splitlines())
+    return "\n".join(["", *(f"    {line.rstrip()}" for line in lines), ""])
 
 
 def _again(name: str) -> str:

@@ -22,11 +22,12 @@ from sharpmax.experiments.alternatives.arms import ARMS, SOFTMAX, Arm, arms_name
 from sharpmax.experiments.alternatives.judge import judge_arm
 from sharpmax.experiments.alternatives.page import tell
 from sharpmax.experiments.alternatives.summary import summarise
-from sharpmax.experiments.max_retrieval import MOST_AT_ONCE, progress_bars
+from sharpmax.experiments.max_retrieval import MOST_AT_ONCE
 from sharpmax.experiments.max_retrieval.evaluate import BLOCK
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
 from sharpmax.experiments.max_retrieval.recipes import PAPER_RECIPE, Recipe
 from sharpmax.experiments.max_retrieval.train import train_heads
+from sharpmax.runs.progress import progress_bars
 from sharpmax.runs.run_folder import RunFolder
 
 

@@ -11,6 +11,7 @@ from sharpmax.experiments.max_retrieval.tables import with_error
 from sharpmax.extras import extra
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.style import GREY
 from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
@@ -18,7 +19,6 @@ with extra("jax"):
     import numpy as np
 
 Metrics = dict[str, Any]
-GREY = "#57606a"
 SHOWN = (16, 64, 256, 1024, 4096)
 MIDDLE = 1024
 WEIGHED = (SOFTMAX, "entropy-target", "ssmax", "asentmax", "hard", "sigmoid")

@@ -28,7 +28,8 @@ def summarise(accuracy: Accuracy) -> dict[str, dict[str, Any]]:
                 "mean": float(np.mean(values)),
                 "standard_error": standard_error(values),
                 "difference": float(np.mean(np.subtract(values, baseline[size]))),
-                "interval": student_interval(np.subtract(values, baseline[size]).tolist()),
+                # That of two seeds is wider than the scale.
+                "interval": student_interval(np.subtract(values, baseline[size]).tolist()) if len(values) > 2 else None,
                 "p_value": adjusted[size].get(arm),
             }
             for size, values in by_size.items()

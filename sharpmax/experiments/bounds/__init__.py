@@ -22,12 +22,11 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 import sharpmax
 from sharpmax.core.bounds import dispersion_size, lemma_bounds
 from sharpmax.experiments.bounds.page import tell
+from sharpmax.runs.progress import stage
 from sharpmax.runs.run_folder import RunFolder
 
 SPREAD = 5.69
@@ -54,9 +53,11 @@ def run(out: str | Path = "runs", *, seed: int = 0, quick: bool = False) -> dict
     folder = RunFolder.open(out, "bounds", f"{'quick' if quick else 'full'}-seed{seed}", config)
     measured: dict[tuple[str, int], Measured] = {}
     steps = list(product(ARRANGEMENTS, sizes))
-    for arrangement, n in track(steps, description="bounds", console=Console(stderr=True)):
-        step = partial(measure, arrangement, n, repeats=repeats, seed=seed)
-        measured[arrangement, n] = folder.once(f"{arrangement}-{n}", step)
+    with stage("bounds", len(steps)) as advance:
+        for arrangement, n in steps:
+            step = partial(measure, arrangement, n, repeats=repeats, seed=seed)
+            measured[arrangement, n] = folder.once(f"{arrangement}-{n}", step)
+            advance(note=f"{n:,} items")
     metrics = summarise(measured, sizes)
     folder.finish(metrics)
     tell(metrics, folder)

@@ -4,6 +4,7 @@ from typing import Any
 
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.style import COLOURS, GREY
 from sharpmax.runs.run_folder import RunFolder
 
 Metrics = dict[str, Any]
@@ -127,23 +128,32 @@ def _figure(name: str, caption: str, alt: str) -> Figure:
     return Figure(f"figures/{name}.svg", caption, alt)
 
 
+RULES = {
+    "plain softmax": "softmax",
+    "PAPER": "paper",
+    "log n": "log_n",
+    "SSMax": "ssmax",
+    "EntropyTarget": "entropy_target",
+}
+"""The rule that a policy's name begins with, as `COLOURS` has it."""
+
+
 def _policy_names(metrics: Metrics) -> list[str]:
     return [rule for rule in metrics["curves"]["needle"] if rule not in metrics["bounds"]]
 
 
 def _curves(metrics: Metrics, arrangement: str, quantity: str, line: str = "mean") -> list[Curve]:
     curves = []
-    for index, rule in enumerate(_policy_names(metrics)):
+    for rule in _policy_names(metrics):
         values = metrics["curves"][arrangement][rule][quantity]
-        # Plain softmax is the background that the policies are seen against.
-        color = f"C{index - 1}" if index else "#737d88"
+        color = next((COLOURS[name] for begins, name in RULES.items() if rule.startswith(begins)), None)
         curves.append(Curve(rule, metrics["sizes"], values[line], values["min"], values["max"], color=color))
     return curves
 
 
 def _squeeze(metrics: Metrics) -> CurvesDisplay:
     bounds, sizes = metrics["bounds"]["θ = 1"], metrics["sizes"]
-    band = Curve("Lemma 2.1", sizes, bounds["upper"], bounds["lower"], bounds["upper"], color="#737d88", line="")
+    band = Curve("Lemma 2.1", sizes, bounds["upper"], bounds["lower"], bounds["upper"], color=GREY, line="")
     curves = [band]
     for arrangement, by_rule in metrics["curves"].items():
         weight = by_rule["θ = 1"]["weight"]

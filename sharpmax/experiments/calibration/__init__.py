@@ -23,7 +23,7 @@ from typing import Any
 from sharpmax.experiments.calibration.plan import plan_for
 from sharpmax.experiments.calibration.study import Study
 from sharpmax.extras import extra
-from sharpmax.hf.calibrate.choose import best_of
+from sharpmax.hf.calibration.choose import best_of
 from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.runs.run_folder import RunFolder
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.style import COLOURS
 
 RIVALS = {"b-alone": "b alone", "lora": "LoRA of equal cost", "paper": "the paper's rule"}
 ALLOWED, FITTED = 0.5, 32
@@ -26,8 +27,22 @@ def accuracy_by_size(metrics: Mapping[str, Any]) -> CurvesDisplay:
     by_seed = [[_right(metrics[name], size) for size in sizes] for name in metrics["seeds"]["chosen"]]
     low, high = ([pick(column) for column in zip(*by_seed, strict=True)] for pick in (min, max))
     curves = [
-        Curve("learned, five seeds", sizes, [_right(metrics["seeds"], n) for n in sizes], low, high, marker="o"),
-        Curve("plain model", sizes, [_right(metrics["seeds"], n, "plain") for n in sizes], marker="o"),
+        Curve(
+            "learned, five seeds",
+            sizes,
+            [_right(metrics["seeds"], n) for n in sizes],
+            low,
+            high,
+            COLOURS["fitted"],
+            marker="o",
+        ),
+        Curve(
+            "plain model",
+            sizes,
+            [_right(metrics["seeds"], n, "plain") for n in sizes],
+            color=COLOURS["softmax"],
+            marker="o",
+        ),
     ]
     for name, label in RIVALS.items():
         if metrics.get(name, {}).get("tasks"):

@@ -12,14 +12,14 @@ from sharpmax.core.policies import Policy
 from sharpmax.defaults import FIT_TASKS, TRUTH
 from sharpmax.experiments.calibration.plan import FRESH, READ, Plan
 from sharpmax.extras import extra
-from sharpmax.hf.calibrate.choose import choose, score
-from sharpmax.hf.calibrate.descent import Recipe
-from sharpmax.hf.calibrate.exams import MORE_TEXT, held_out_exam, selection_exam, spread
-from sharpmax.hf.calibrate.fitting_data import fitting_questions, fitting_texts, recipe_for
-from sharpmax.hf.calibrate.judge import TEXT, Exam, Sheet, compare, sit
-from sharpmax.hf.calibrate.learn import learn_side_by_side
-from sharpmax.hf.calibrate.learn_lora import learn_lora
-from sharpmax.hf.calibrate.splits import KINDS, proposals_of, text_of, unseen_kind
+from sharpmax.hf.calibration.choose import choose, score
+from sharpmax.hf.calibration.descent import Recipe
+from sharpmax.hf.calibration.exams import MORE_TEXT, held_out_exam, selection_exam, spread
+from sharpmax.hf.calibration.fitting_data import fitting_questions, fitting_texts, recipe_for
+from sharpmax.hf.calibration.judge import TEXT, Exam, Sheet, compare, sit
+from sharpmax.hf.calibration.learn import learn_side_by_side
+from sharpmax.hf.calibration.learn_lora import learn_lora
+from sharpmax.hf.calibration.splits import KINDS, proposals_of, text_of, unseen_kind
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder

@@ -59,7 +59,8 @@ def by_seed(apart: Mapping[str, Any] | None) -> str:
     if apart is None:
         return "-"
     seeds = ", ".join(f"{100 * value:+.1f}" for value in apart["seeds"])
-    return seeds if apart["student"] is None else f"{seeds} {_points(*apart['student'])}"
+    # The interval of two seeds is wider than the scale.
+    return seeds if apart["student"] is None or len(apart["seeds"]) < 3 else f"{seeds} {_points(*apart['student'])}"
 
 
 def _points(low: float, high: float) -> str:

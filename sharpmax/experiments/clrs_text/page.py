@@ -8,6 +8,7 @@ from sharpmax.experiments.clrs_text.summary import verdicts
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
+from sharpmax.report.style import COLOURS
 from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
@@ -192,7 +193,13 @@ def _draw(metrics: dict[str, Any], folder: RunFolder) -> None:
         ("tokens", "tokens", "answer tokens right, %", None),
     ):
         curves = [
-            Curve(LABELS[arm], lengths, [_times_100(of[str(n)][key]) for n in lengths], marker="o")
+            Curve(
+                LABELS[arm],
+                lengths,
+                [_times_100(of[str(n)][key]) for n in lengths],
+                color=COLOURS[{"plain": "softmax", "learn": "fitted"}.get(arm, arm)],
+                marker="o",
+            )
             for arm, of in metrics["by_length"].items()
         ]
         CurvesDisplay(curves, "items in the input", label, marks=mark, x_scale="linear", y_limits=limits).save(

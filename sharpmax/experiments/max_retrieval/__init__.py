@@ -16,8 +16,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from sharpmax.core.policies import Policy
 from sharpmax.experiments.max_retrieval.figures import draw
@@ -27,6 +26,7 @@ from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
 from sharpmax.experiments.max_retrieval.rules import fit_rules, rules_for
 from sharpmax.experiments.max_retrieval.summary import losses, summarise, with_best_constant
 from sharpmax.experiments.max_retrieval.train import Trained, train_heads
+from sharpmax.runs.progress import progress_bars
 from sharpmax.runs.run_folder import RunFolder
 
 MOST_AT_ONCE = 16
@@ -64,7 +64,7 @@ def _train(plan: Plan, folder: RunFolder, progress: Progress) -> Trained:
     training = progress.add_task(f"training {plan.seeds} seeds", total=plan.recipe.steps, note="compiling")
 
     def report(step: int, loss: float) -> None:
-        speed = progress.tasks[training].speed
+        speed = next(task.speed for task in progress.tasks if task.id == training)
         progress.update(training, completed=step, note=f"loss {loss:.4g}" + (f", {speed:.0f} steps/s" if speed else ""))
 
     return train_heads(plan.recipe, seed=plan.seed, seeds=plan.seeds, folder=folder.path, report=report)
@@ -115,9 +115,3 @@ def _gather(measured: dict[int, Any]) -> dict[str, Any]:
         "largest_spread": by_size("largest_spread"),
         "largest_weight": {rule: by_size("largest_weight", rule) for rule in weights},
     }
-
-
-def progress_bars() -> Progress:
-    """Return bars with a note, the time taken and the time left."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True))

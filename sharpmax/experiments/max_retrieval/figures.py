@@ -10,12 +10,14 @@ from sharpmax.experiments.max_retrieval import paper_table
 from sharpmax.extras import extra
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
+from sharpmax.report.style import COLOURS, GREY
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.statistics import standard_error
 
 with extra("jax"):
     import numpy as np
 
+LEAST_SEEDS = 3  # below them no interval is shown: that of two seeds is wider than the scale
 ITEMS, ACCURACY = "items n", "accuracy (%)"
 LABELS = {
     "softmax": "plain softmax",
@@ -25,18 +27,20 @@ LABELS = {
     "log_n": "log n",
     "best_constant": "best constant, in hindsight",
     "entropy_target": "EntropyTarget(0.5)",
-    "hard": "hard (ceiling of any temperature)",
+    "hard": "hard: the largest logit alone",
 }
 _LINES = {
-    "softmax": ("#57606a", "-"),
-    "paper": ("C1", "-"),
-    "refit": ("C4", "-"),
-    "table": ("C3", "-"),
-    "log_n": ("C2", "-"),
-    "best_constant": ("C5", "--"),
-    "entropy_target": ("C0", "-"),
-    "hard": ("#1f2328", ":"),
+    "softmax": (COLOURS["softmax"], "-"),
+    "paper": (COLOURS["paper"], "-"),
+    "refit": (COLOURS["refit"], "-"),
+    "table": (COLOURS["fitted"], "-"),
+    "log_n": (COLOURS["log_n"], "-"),
+    "best_constant": (COLOURS["constant"], "--"),
+    "entropy_target": (COLOURS["entropy_target"], "-"),
+    "hard": (COLOURS["hard"], ":"),
 }
+SHOWN = ("softmax", "paper", "entropy_target", "hard")
+"""The rules that are drawn; the tables have all of them, and more lines cannot be told apart."""
 
 
 def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any], folder: RunFolder) -> list[str]:
@@ -61,13 +65,14 @@ def accuracy_by_size(metrics: dict[str, Any]) -> CurvesDisplay:
     """Draw accuracy against size for every rule, one standard error shaded, with the paper's points."""
     curves = [
         mean_curve(LABELS[rule], metrics["accuracy"][rule], *_LINES[rule])
-        for rule in LABELS
+        for rule in SHOWN
         if rule in metrics["accuracy"]
     ]
     shown = [i for i, n in enumerate(paper_table.SIZES) if n <= metrics["sizes"][-1]]
-    for name, row, color in (("softmax", paper_table.SOFTMAX, "#57606a"), ("adaptive", paper_table.ADAPTIVE, "C1")):
+    for rule, row in (("softmax", paper_table.SOFTMAX), ("paper", paper_table.ADAPTIVE)):
         points = [paper_table.SIZES[i] for i in shown], [row[i] for i in shown]
-        curves.append(Curve(f"Table 1, {name}", *points, color=color, line="", marker="o"))
+        name = "adaptive" if rule == "paper" else rule
+        curves.append(Curve(f"Table 1, {name}", *points, color=COLOURS[rule], line="", marker="o"))
     return CurvesDisplay(
         curves, ITEMS, ACCURACY, "Right answers, by rule", [Mark("trained up to 16", x=16)], y_limits=(0.0, 104.0)
     )
@@ -107,8 +112,8 @@ def largest_weight(metrics: dict[str, Any]) -> CurvesDisplay:
     # Beyond a spread of 700 the bound has long passed 1, and its exponential is about to pass float64.
     bounds = [lemma_bounds(min(metrics["largest_spread"][str(n)], 700.0), n) for n in sizes]
     low, high = [max(float(b[0]), 1e-9) for b in bounds], [min(1.0, float(b[1])) for b in bounds]
-    band = Curve("Lemma 2.1, plain softmax", sizes, high, low, high, color="#8c959f", line="")
-    rules = [rule for rule in LABELS if rule in metrics["largest_weight"] and rule != "hard"]
+    band = Curve("Lemma 2.1, plain softmax", sizes, high, low, high, color=GREY, line="")
+    rules = [rule for rule in SHOWN if rule in metrics["largest_weight"] and rule != "hard"]
     curves = [band, *(mean_curve(LABELS[r], metrics["largest_weight"][r], *_LINES[r], scale=1.0) for r in rules)]
     least = min(min(curve.y) for curve in curves[1:])  # type: ignore[type-var]
     limits = (0.5 * float(least), 1.3)  # type: ignore[arg-type]
@@ -122,7 +127,7 @@ def entropy(metrics: dict[str, Any]) -> CurvesDisplay:
     sizes = metrics["sizes"]
     ceiling = np.log(sizes)
     floor = np.maximum(0.0, ceiling - [metrics["largest_spread"][str(n)] for n in sizes])
-    band = Curve("Lemma 2.1", sizes, ceiling.tolist(), floor.tolist(), ceiling.tolist(), color="#8c959f", line="")
+    band = Curve("Lemma 2.1", sizes, ceiling.tolist(), floor.tolist(), ceiling.tolist(), color=GREY, line="")
     curves = [band, mean_curve(LABELS["softmax"], metrics["entropy"], *_LINES["softmax"], scale=1.0)]
     off = PAPER.silent_above
     marks = [Mark("above: the paper's polynomial is off", y=off)] if off else []
@@ -139,14 +144,17 @@ def polynomial_fit(fit: dict[str, Any]) -> CurvesDisplay:
             "best β of a mis-ranked row",
             fit["entropy"],
             fit["inverse_temperature"],
-            color="#a8b2bc",
+            color=GREY,
             line="",
             marker=".",
         ),
         Curve(
-            "our fit, held flat outside its rows", grid.tolist(), policy(RowStats(entropy=grid)).tolist(), color="C0"
+            "our fit, held flat outside its rows",
+            grid.tolist(),
+            policy(RowStats(entropy=grid)).tolist(),
+            color=COLOURS["refit"],
         ),
-        Curve("published", grid.tolist(), PAPER(RowStats(entropy=grid)).tolist(), color="C1"),
+        Curve("published", grid.tolist(), PAPER(RowStats(entropy=grid)).tolist(), color=COLOURS["paper"]),
     ]
     marks = [Mark("rows end", x=high)]
     return CurvesDisplay(
@@ -169,8 +177,10 @@ def attention(maps: dict[int, Any], rules: tuple[str, ...]) -> HeatMapsDisplay:
 def mean_curve(
     label: str, by_size: dict[str, list[float]], color: str | None, line: str, scale: float = 100.0
 ) -> Curve:
-    """Return the mean over seeds by size, with one standard error shaded."""
+    """Return the mean over seeds by size, with one standard error shaded; two seeds have none worth showing."""
     mean = [scale * float(np.mean(v)) for v in by_size.values()]
+    if min(map(len, by_size.values())) < LEAST_SEEDS:
+        return Curve(label, [int(n) for n in by_size], mean, color=color, line=line)
     error = [scale * (standard_error(v) or 0.0) for v in by_size.values()]
     low, high = np.subtract(mean, error).tolist(), np.add(mean, error).tolist()
     return Curve(label, [int(n) for n in by_size], mean, low, high, color, line)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.experiments.max_retrieval.figures import LABELS
+from sharpmax.experiments.max_retrieval.figures import LABELS, accuracy_by_size
 from sharpmax.experiments.max_retrieval.tables import (
     all_rules,
     beside_the_paper,
@@ -70,15 +70,16 @@ CRITERIA = {
 
 def tell(metrics: dict[str, Any], figures: list[str], folder: RunFolder) -> Page:
     """Write the page into the run folder."""
-    blocks: list[Text | PageTable | Figure] = [_how_it_was_made(metrics, folder), *_the_claim(metrics, folder)]
     kind = _kind(folder)
+    blocks: list[Text | PageTable | Figure] = [*_committed(metrics, folder), _how_it_was_made(metrics, folder)]
     if kind == "paper":
         blocks += [beside_the_paper(metrics), *_discrepancy(metrics)]
+    blocks += [*_the_claim(metrics, folder)]
     blocks += [_figure("accuracy"), all_rules(metrics), recovered(metrics), _what_rules_do(metrics)]
     blocks += [_figure(name) for name in ("maps-softmax", "maps-rules", "fit") if name in figures]
     blocks += [_fits(metrics), _figure("largest-weight"), _figure("entropy"), _why(metrics)]
     blocks += [_figure("losses"), _precision(metrics), _figure("precision"), _differences(kind), redraws(metrics)]
-    blocks += [*_committed(metrics), *(_rotation() if kind == "sharp" else _beyond())]
+    blocks += _rotation() if kind == "sharp" else _beyond()
     page = Page(TITLES[kind], LEADS[kind], blocks)
     page.save(folder.path)
     return page
@@ -102,10 +103,11 @@ def _how_it_was_made(metrics: dict[str, Any], folder: RunFolder) -> Text:
         "changed": f"This run differs from the full one by its options: {made}.",
     }
     smaller = (
-        f"This is a smaller run ({metrics['scale']}), made to finish soon: {made}. Its numbers are rougher than those "
-        "of the full run (ten seeds), which --full makes; where the checkout holds that one, it stands at the end."
+        f"The run of your machine is a smaller one ({metrics['scale']}), made to finish soon: {made}. It checks that "
+        "the code does here what it did for the full run (ten seeds, --full), and is no result by itself: its heads "
+        "are trained for less, so their accuracies are lower, and so few seeds give no interval."
     )
-    return Text(told.get(metrics["scale"], smaller), "What you are looking at")
+    return Text(told.get(metrics["scale"], smaller), "Your run")
 
 
 def _the_claim(metrics: dict[str, Any], folder: RunFolder) -> list[Text]:
@@ -260,13 +262,15 @@ def _rotation() -> list[Text | PageTable]:
     return [Text(why, "Does it matter how the inputs are turned?"), rotated_or_not(rotated, straight, "entropy_target")]
 
 
-def _committed(metrics: dict[str, Any]) -> list[Text | PageTable | Figure]:
-    """Return the committed full result, where this run is smaller and the checkout is at hand."""
+def _committed(metrics: dict[str, Any], folder: RunFolder) -> list[Text | PageTable | Figure]:
+    """Return the committed full result with its plot, where this run is smaller and the checkout is at hand."""
     full = committed_metrics(EXPERIMENT, metrics["recipe"])
     if metrics["scale"] == "full" or full is None:
         return []
-    origin = f"Made by: {full['command']} on {full['device']}."
-    blocks: list[Text | PageTable | Figure] = [Text(origin, "The full run, as committed")]
+    accuracy_by_size(full).save(folder.figures, "accuracy-full")
+    told = f"{full['seeds']} seeds, every step of the recipe. Made by: {full['command']} on {full['device']}."
+    blocks: list[Text | PageTable | Figure] = [Text(told, "The full result, as committed")]
+    blocks.append(Figure("figures/accuracy-full.svg", *CAPTIONS["accuracy"]))
     if full["recipe"] == "paper":
         blocks += [beside_the_paper(full), *_discrepancy(full)]
     return [*blocks, all_rules(full)]

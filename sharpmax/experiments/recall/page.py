@@ -9,6 +9,7 @@ from sharpmax.experiments.compare.arms import SOFTMAX
 from sharpmax.experiments.compare.page import lines_of
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.style import COLOURS
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.statistics import paired
 
@@ -108,6 +109,8 @@ def display(metrics: dict[str, Any]) -> CurvesDisplay:
                 [float(np.mean(v)) for v in values],
                 [min(v) for v in values],
                 [max(v) for v in values],
+                COLOURS.get(arm.partition("-")[0]),
+                "--" if arm.endswith("-inference") else "-",
             )
         )
     trained = metrics["trained_pairs"][1]

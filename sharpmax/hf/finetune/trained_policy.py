@@ -3,7 +3,7 @@
     none     plain attention                        paper    the published polynomial in every head
     ssmax    beta = s·log n, s learned per head     learn    log beta = a + b·log(n/n0) + c·(H - 1), learned per head
 
-or the path of a card. Learned numbers are parameters of the attention modules (`sharpmax_…`), so whatever moves,
+or a card. Learned numbers are parameters of the attention modules (`sharpmax_…`), so whatever moves,
 wraps or synchronises the model does the same to them. They are saved as a card beside the weights, not among them.
 """
 
@@ -14,18 +14,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sharpmax.core.cards import CARD_FILE, Card, load_card, load_policy
+from sharpmax import defaults
+from sharpmax.cards import CARD_FILE, SHIPPED, card_file
+from sharpmax.core.cards import Card, load_card, load_policy
 from sharpmax.core.policies import PAPER, LengthScaled, LogLinear, PerLayer, Policy
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
-from sharpmax.hf.sharpen.sidecar import card_file
 from sharpmax.hf.sharpen.switch import sharpen
+from sharpmax.spelling import did_you_mean
 
 with extra("hf"):
     import torch
     from torch import nn
 
-NAMES = ("none", "paper", "ssmax", "learn")
+NAMES = defaults.POLICIES
 PREFIX = "sharpmax_"
 USUAL_LENGTH = 256
 """Visible keys at which SSMax starts as plain attention, about the middle of what CLRS-Text shows a model."""
@@ -63,9 +65,16 @@ def policy_named(name: str | PathLike[str], model: Any) -> Policy | None:
 
 
 def must_name_a_policy(name: str | PathLike[str]) -> None:
-    """Raise ValueError unless the name is one of `NAMES` or the path of a card that is there."""
-    if name not in NAMES and not card_file(name).is_file():
-        raise ValueError(f"expected a policy among {', '.join(NAMES)} or the path of a card, got {str(name)!r}")
+    """Raise ValueError unless the name is one of `NAMES` or a card that is there."""
+    if name in NAMES:
+        return
+    try:
+        card_file(name)
+    except FileNotFoundError:
+        meant = did_you_mean(str(name), (*NAMES, *SHIPPED))
+        raise ValueError(
+            f"expected a policy among {', '.join(NAMES)} or the path of a card, got {str(name)!r}{meant}"
+        ) from None
 
 
 def query_heads(model: Any) -> list[int]:

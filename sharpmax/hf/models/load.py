@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sharpmax.builtin import BUILTIN
+from sharpmax.builtin import BUILTIN, refuse_misspelling
 from sharpmax.builtin.fetch import fetch, is_cached
 from sharpmax.extras import extra
 from sharpmax.hf.models.config_file import reason_of, require_bounded_config
@@ -74,6 +74,7 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
         ValueError: no such model or device, weights that are missing or not finite, or a licence that was not accepted.
         OSError: the weights cannot be had.
     """
+    refuse_misspelling(name)
     must_run_on(device or "cpu")
     builtin = BUILTIN.get(name)
     if builtin is None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import model_folder
-from sharpmax.core.cards import CARD_FILE, Card, load_card
+from sharpmax.cards import CARD_FILE, card_file
+from sharpmax.core.cards import Card, load_card
 from sharpmax.core.policies import Policy
 
 
@@ -18,14 +19,8 @@ class OtherModelWarning(UserWarning):
     """A card is used on a model that it was not fitted on."""
 
 
-def card_file(path: str | PathLike[str]) -> Path:
-    """Return the card at `path`: the file itself, or the sidecar of a model's folder."""
-    file = Path(path)
-    return file / CARD_FILE if file.is_dir() else file
-
-
 def card_for(model: str, path: str | PathLike[str]) -> Card:
-    """Read the card at `path` for the model of that name, "" where nobody knows it; raises as `load_card`.
+    """Read the card that `card_file` finds for the model of that name, "" where nobody knows it; raises as `load_card`.
 
     Warns whoever called the caller when the card names another model, unless it lies beside this one's weights.
     """
@@ -52,7 +47,7 @@ def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]
 
 
 def from_card(model: Any, path: str | PathLike[str], **options: Any) -> Any:
-    """Sharpen the model with the card at `path` (a file, or a folder with a sidecar); `options` as in `sharpen`.
+    """Sharpen the model with a card (a file, a folder with a sidecar, a shipped name); `options` as in `sharpen`.
 
     Warns as `sharpen` does when the card was fitted on another model.
     """

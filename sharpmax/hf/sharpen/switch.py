@@ -60,8 +60,9 @@ def sharpen(
     Args:
         model: any transformers model (bare, under PEFT, compiled), or any module with `nn.MultiheadAttention` or our
             `Attention` slots inside.
-        policy: a policy, `PerLayer` for one per layer (`attention_layers` gives their order), or the path of a card or
-            of a folder that holds one; a card that was fitted on another model is warned of (`OtherModelWarning`).
+        policy: a policy, `PerLayer` for one per layer (`attention_layers` gives their order), or a card: its path, the
+            folder that holds one, or the name of one that `sharpmax cards` lists. A card that was fitted on another
+            model is warned of (`OtherModelWarning`).
         observer: called with a layer's index and its row statistics at every attention call.
         probe: called with a layer's index, query, key and options before every attention call.
         implementation: of `sharpmax.torch.attention`; the fastest that can serve unless given.

@@ -11,8 +11,8 @@ from sharpmax.core.cards import load_card, policy_from_json
 from sharpmax.defaults import MOST_RISE
 from sharpmax.experiments.calibration.figures import save_figures
 from sharpmax.experiments.calibration.plan import CHOSEN, FITS, FRESH, LORAS, RULES, SEEDS
-from sharpmax.hf.calibrate.choose import MARGIN, best_of, kept
-from sharpmax.hf.calibrate.judge import Sheet, compare
+from sharpmax.hf.calibration.choose import MARGIN, best_of, kept
+from sharpmax.hf.calibration.judge import Sheet, compare
 from sharpmax.statistics import Paired
 from tests.places import ROOT
 

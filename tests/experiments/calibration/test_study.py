@@ -10,8 +10,8 @@ from sharpmax.experiments import reproduce
 from sharpmax.experiments.calibration import run, study
 from sharpmax.experiments.calibration.plan import QUICK
 from sharpmax.experiments.calibration.table import transfer
-from sharpmax.hf.calibrate.choose import Choice, choose, kept
-from sharpmax.hf.calibrate.splits import proposals_of, text_of
+from sharpmax.hf.calibration.choose import Choice, choose, kept
+from sharpmax.hf.calibration.splits import proposals_of, text_of
 from sharpmax.hf.models.gemma import gemma
 
 

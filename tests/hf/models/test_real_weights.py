@@ -8,7 +8,7 @@ import torch
 
 import sharpmax
 from sharpmax.hf import load, sharpen
-from sharpmax.hf.calibrate.text_loss import text_losses
+from sharpmax.hf.calibration.text_loss import text_losses
 from tests.places import ROOT
 
 LICENSE = (ROOT / "LICENSE").read_text(encoding="utf-8")

@@ -1,0 +1,72 @@
+"""Certify a model: for every head the proved spread of its logits, the measured one, and the sizes that follow."""
+
+import numpy as np
+import torch
+
+from sharpmax.core.policies import Constant, Detached, PerHead, Policy
+from sharpmax.dispersion.certificates import Certificate, largest_inverse_temperature
+from sharpmax.hf.diagnosis.heads import checked_lengths, layer_names, must_read_text
+from sharpmax.hf.diagnosis.probe import RowProbe
+from sharpmax.hf.diagnosis.projections import proved_spreads
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.sharpen.layers import attention_layers
+from sharpmax.hf.sharpen.switch import check_layers, sharpen
+
+PLAIN = Constant(1.0)
+
+
+def certify(
+    loaded: LoadedModel, text: str | None = None, *, length: int = 512, policy: Policy = PLAIN
+) -> list[Certificate]:
+    """Return a certificate for every head; with a text, also the largest spread of all its rows under the policy.
+
+    Raises:
+        NotImplementedError: a family whose norm layers are not known, or a text for a model that reads none.
+        ValueError: a policy of other layers or heads, or one that may sharpen without bound: nothing can be proved.
+    """
+    check_layers(policy, attention_layers(loaded.model))
+    proved = [row[~np.isnan(row)] for row in proved_spreads(loaded.model)]
+    betas = [_largest_beta(policy.for_layer(layer), layer, len(row)) for layer, row in enumerate(proved)]
+    measured = None if text is None else widest_rows(loaded, text, length, policy)
+    certificates = []
+    for layer, (row, beta) in enumerate(zip(proved, betas, strict=True)):
+        for head, spread in enumerate(row):
+            seen = None if measured is None or np.isnan(measured[layer, head]) else float(measured[layer, head])
+            certificates.append(Certificate(layer, head, float(spread), seen, beta))
+    return certificates
+
+
+def _largest_beta(policy: Policy, layer: int, heads: int) -> float:
+    held = _heads_of(policy)
+    if held not in (1, heads):
+        raise ValueError(f"the policy of layer {layer} holds {held} heads, and this layer has {heads}")
+    beta = largest_inverse_temperature(policy)
+    if beta is None:
+        raise ValueError(f"{type(policy).__name__} may sharpen without bound as n grows: it gets no certificate")
+    return beta
+
+
+def _heads_of(policy: Policy) -> int:
+    """Return how many heads a policy tells apart; 1 for one that serves any number."""
+    match policy:
+        case PerHead():
+            return len(policy.policies)
+        case Detached():
+            return _heads_of(policy.policy)
+        case _:
+            return max((shape[-2] for shape in policy.field_shapes if len(shape) > 1), default=1)
+
+
+@torch.no_grad()
+def widest_rows(loaded: LoadedModel, text: str, length: int, policy: Policy = PLAIN) -> np.ndarray:
+    """Return the largest spread of every row of a text of `length` tokens, (layer, head), before the policy's beta.
+
+    The policy is on all the same: it changes what later layers read.
+    """
+    must_read_text(loaded)
+    checked_lengths(loaded, [length])
+    ids = loaded.tokens(text)[:, :length]
+    probe = RowProbe(torch.arange, lambda _: length)
+    with sharpen(loaded.model, policy, probe=probe):
+        loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids))
+    return probe.dispersion(layer_names(loaded)).most_spread

@@ -1,0 +1,255 @@
+"""Fit a temperature to every head of a model, choose how much of it to keep, and judge it: `sharpmax calibrate`.
+
+Cost: a few minutes on an H200, hours on two cores; with `quick` about ten minutes on two cores. What was found:
+docs/guide-length.md.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sharpmax import defaults
+from sharpmax.core.cards import Card
+from sharpmax.core.policies import PerLayer, Policy
+from sharpmax.hf.calibration.answers import write
+from sharpmax.hf.calibration.choose import EXPECTED, FINE, choose, search
+from sharpmax.hf.calibration.descent import Draw, Recipe
+from sharpmax.hf.calibration.exams import MORE_TEXT, called, held_out_exam, selection_exam, windows_of
+from sharpmax.hf.calibration.fitting_data import fitting_questions, fitting_texts, recipe_for
+from sharpmax.hf.calibration.judge import Exam, Verdict, must_fit, must_hold
+from sharpmax.hf.calibration.learn import learn
+from sharpmax.hf.calibration.match import match
+from sharpmax.hf.calibration.reading_time import TIMED, TURNS
+from sharpmax.hf.calibration.splits import text_of
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.pace import LEARNED, SHARPENED, seconds_per_token
+from sharpmax.hf.sharpen.layers import attention_layers, layer_count
+from sharpmax.hf.verbs.judgement import JudgedResult, check_exam, exam_config, judge, loaded_generator
+from sharpmax.runs.progress import say, say_estimate, shown, stage
+from sharpmax.runs.run_folder import RunFolder, run_name
+
+MATCHED = (128, 256, 512, 1024, 2048, 4096, 8192)
+"""The lengths that match measures at, those that the model and the text hold."""
+BETAS = (1.05, 1.1, 1.2)
+"""What search tries in each layer."""
+QUICK_CANDIDATES = 5
+"""How many candidates a quick run tries, usually."""
+READ = 0.6
+"""The share of an exam that a candidate reads before it is given up, on average."""
+GIVEN_UP = (
+    "--quick fits fewer steps on shorter questions, and judges text in windows of "
+    f"{', '.join(map(str, defaults.QUICK['windows']))} tokens only: what longer text costs is not known"
+)
+
+
+class CalibrationResult(JudgedResult):
+    """A fitted policy and its judgement."""
+
+    def _title(self) -> str:
+        return "Calibration of"
+
+    def summary(self) -> str:
+        """Return every comparison, its interval, and the verdict; of a quick run also what was given up."""
+        return super().summary() + (f"\n{GIVEN_UP}" if self.metrics["quick"] else "")
+
+
+def calibrate(
+    model: str | LoadedModel,
+    *,
+    method: str = "learn",
+    quick: bool = False,
+    fit_tasks: Sequence[str] = defaults.FIT_TASKS,
+    fit_sizes: Sequence[int] = defaults.FIT_SIZES,
+    text_before: int = defaults.TEXT_BEFORE,
+    steps: int = defaults.LEARN_STEPS,
+    questions_a_step: int = defaults.QUESTIONS_PER_STEP,
+    penalty: float | None = None,
+    learning_rate: float = defaults.LEARN_RATE,
+    learned: str = defaults.LEARNED,
+    truth: float = defaults.TRUTH,
+    out: str | Path = defaults.OUT,
+    seed: int = defaults.SEED,
+    accept_license: bool = False,
+    device: str | None = None,
+    quiet: bool = False,
+    **exam: Any,
+) -> CalibrationResult:
+    """Fit a policy, choose how much of it to keep on one split, judge it on another; write a card unless it fails.
+
+    A card of which text left the verdict undecided is written, and says so, if the mean rise of perplexity is allowed.
+    A killed run continues where it was, in any of its three stages.
+
+    Args:
+        model: a built-in name, a local folder, a hub name, or a loaded model.
+        method: match (no labels), learn (gradient through beta) or search (layer by layer).
+        quick: a small fit and a small exam, for a first verdict; what is given beside it is kept.
+        fit_tasks, fit_sizes: what to fit and choose on; sizes from low to high.
+        text_before: the most characters of text that a question of `learn` stands behind.
+        steps, questions_a_step, learning_rate, learned, truth: of `learn`, as in `Recipe`; a recall is one question.
+        penalty: a fixed price of text for `learn`; None lets prices follow the allowed rise of perplexity.
+        quiet: say nothing while it works.
+        exam: what to judge on, as in `held_out_exam`.
+
+    Returns:
+        The result: `verdict` is one of `Verdict`, `card` the path of the card, or None if there is none.
+    """
+    if quick:
+        steps, fit_sizes, text_before, learning_rate = (
+            _quick(*pair)
+            for pair in (
+                ("steps", steps, defaults.LEARN_STEPS),
+                ("fit_sizes", fit_sizes, defaults.FIT_SIZES),
+                ("text_before", text_before, defaults.TEXT_BEFORE),
+                ("learning_rate", learning_rate, defaults.LEARN_RATE),
+            )
+        )
+        usual = {"sizes": defaults.EXAM_SIZES, "prompts": defaults.PROMPTS, "text_tokens": defaults.TEXT_TOKENS}
+        exam |= {name: _quick(name, exam.get(name, of), of) for name, of in usual.items()}
+        exam["windows"] = _quick("windows", exam.get("windows"), None)
+    if method not in defaults.METHODS:
+        raise ValueError(f"expected a method among {', '.join(defaults.METHODS)}, got {method!r}")
+    counts = {"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}
+    check_exam(counts, seed, exam)
+    if text_before < 0:
+        raise ValueError(f"expected text_before of at least 0 characters, got {text_before}")
+    if fit_sizes[0] > fit_sizes[-1]:
+        raise ValueError(f"expected fit_sizes from low to high, got {', '.join(map(str, fit_sizes))}")
+    most_rise = exam.get("most_rise", defaults.MOST_RISE)
+    if method == "learn" and penalty is None and most_rise == 0:
+        raise ValueError("expected most_rise above 0 for prices to follow, or a fixed penalty; got 0")
+    recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, truth=truth, seed=seed)
+    recipe = replace(recipe, learning_rate=learning_rate)
+    with shown(quiet=quiet):
+        loaded = loaded_generator(model, accept_license, device)
+        exam["windows"] = windows_of(loaded, exam.get("windows"))
+        # Held to itself at every length it is judged at: nothing is known beyond them.
+        recipe = replace(recipe, windows=tuple(exam["windows"]))
+        config = {"seed": seed, "model": loaded.name, "method": method, "fit_tasks": list(fit_tasks)}
+        config |= {"fit_sizes": list(fit_sizes), "steps": steps, "questions_a_step": questions_a_step}
+        config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned, "truth": truth}
+        config["text_before"] = text_before
+        config |= exam_config(exam) | ({"quick": True} if quick else {})
+        name = f"{run_name(loaded.name)}-{method}{'-quick' if quick else ''}-seed{seed}"
+        place = (out, "calibrate", name, config)
+        RunFolder.planned(*place)
+        with stage("drawing questions and text"):
+            # Whatever may be refused is, before hours of fitting.
+            selection = selection_exam(
+                loaded, fit_tasks, fit_sizes[-1], seed, exam, more_text=1 if quick else MORE_TEXT
+            )
+            must_fit(loaded, selection, called("choose", exam))
+            held_out = held_out_exam(loaded, seed=seed, **exam)
+            must_fit(loaded, held_out, called("report", exam))
+            fit, fit_tokens = None, 0.0
+            if method == "match":
+                fit, fit_tokens = _matching(loaded, exam)
+            elif method == "learn":
+                before = text_of("fit", exam.get("text"))
+                draw = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step, before=before, most=text_before)
+                fit, fit_tokens = _learning(loaded, draw, recipe, exam)
+            candidates = EXPECTED if fit else 1 + len(BETAS) * layer_count(attention_layers(loaded.model))
+            candidates = min(candidates, QUICK_CANDIDATES) if quick and fit else candidates
+            seconds = seconds_per_token(loaded) * _work(fit_tokens, selection, held_out, candidates)
+        folder = RunFolder.open(*place)
+        advice = "" if quick else "--quick gives a first verdict on two cores in about ten minutes"
+        say_estimate(seconds, str(loaded.model.device), advice)
+        if any((folder.path / "steps").glob("*.json")) or (folder.path / "fit.safetensors").exists():
+            say(f"going on with the run in {folder.path}")
+        began = time.perf_counter()
+        curves: dict[str, list[float]] = {}
+
+        def keep(key: str, compute: Callable[[], Any]) -> Any:
+            return folder.once(key.replace(":", "-"), compute)
+
+        chosen_by: dict[str, Any] = {"most_rise": most_rise, "once": lambda key, of: keep(f"choose-{key}", of)}
+        if fit is None:
+            layers = layer_count(attention_layers(loaded.model))
+            choice = search(loaded, layers, BETAS, selection, **chosen_by)
+        else:
+            fitted, curves = fit(folder.path / "fit.safetensors")
+            choice = choose(loaded, fitted, selection, fine=defaults.QUICK_FINE if quick else FINE, **chosen_by)
+        fitting = time.perf_counter() - began
+        metrics: dict[str, Any] = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores}
+        metrics |= {"curves": curves, "quick": quick}
+        metrics |= judge(loaded, choice.policy, held_out, most_rise, lambda key, of: keep(f"judge-{key}", of))
+        metrics["card"] = None
+        # What is undecided may be kept if the mean is as allowed: to judge it on more text, there must be a card.
+        if choice.policy is not None and metrics["verdict"] != Verdict.NO_GAIN and metrics["worst_rise"] <= most_rise:
+            card = folder.path / "card.json"
+            _card(loaded, choice.policy, config, metrics).save(card)
+            metrics["card"] = str(card)
+        folder.finish(metrics)
+    return CalibrationResult(metrics, folder.path, loaded.name)
+
+
+def _quick(name: str, given: Any, usual: Any) -> Any:
+    """Return what a quick run takes, unless something else than the usual was asked for."""
+    same = given is None or (tuple(given) == tuple(usual or ()) if isinstance(given, list | tuple) else given == usual)
+    return defaults.QUICK[name] if same else given
+
+
+def _work(fit_tokens: float, selection: Exam, held_out: Exam, candidates: int) -> float:
+    """Return how many tokens all of it reads, in plain readings, about."""
+    choosing = selection.tokens * (1 + SHARPENED * READ * (candidates - 1))
+    judging = held_out.tokens * (1 + SHARPENED) + (1 + TURNS) * TIMED * (1 + SHARPENED)
+    return fit_tokens + choosing + judging
+
+
+_Fit = Callable[[Path], tuple[PerLayer, dict[str, list[float]]]]
+"""What fits a policy, given a file to keep its state in, and returns it with how the fit went."""
+
+
+def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> tuple[_Fit, float]:
+    """Return what matches and how much it reads, or raise ValueError where there is too little to match on."""
+    text = _cut(loaded, text_of("fit", exam.get("text")), exam.get("text_tokens", defaults.TEXT_TOKENS))
+    tokens = loaded.tokens(text).shape[1]
+    lengths = [length for length in MATCHED if length <= min(loaded.context, tokens)]
+    if len(lengths) < 3:
+        raise ValueError(
+            f"match needs {MATCHED[2]} tokens or more: {called('fit', exam)} has {tokens}, and {loaded.name} holds "
+            f"{loaded.context}"
+        )
+
+    def fit(_: Path) -> tuple[PerLayer, dict[str, list[float]]]:
+        with stage("fit"):
+            return match(loaded, text, lengths, reference=lengths[0]), {}
+
+    return fit, lengths[-1] + lengths[0]
+
+
+def _learning(loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str, Any]) -> tuple[_Fit, float]:
+    """Return what learns and how much it reads, or raise ValueError for a text or a question that does not fit."""
+    texts = fitting_texts(loaded, exam.get("text"))
+    must_hold(loaded, texts, recipe.windows, called("fit", exam))
+    asked = 0
+    for step in range(recipe.steps):
+        lengths = [len(question.ids) for question in write(loaded.tokenizer, loaded.name, draw(step))]
+        longest = max(lengths)
+        asked += longest * len(lengths)  # padded to the longest
+        if longest > loaded.context:
+            raise ValueError(
+                f"a question to fit on has {longest} tokens with the text before it; {loaded.name} holds "
+                f"{loaded.context}: lower --text-before or --fit-sizes"
+            )
+
+    def fit(keep: Path) -> tuple[PerLayer, dict[str, list[float]]]:
+        result = learn(loaded, draw, texts, recipe, keep=keep)
+        return result.policy, result.course._asdict()
+
+    text = sum(max(window, recipe.text_tokens) for window in recipe.windows) / len(recipe.windows) * recipe.steps
+    # Text is read once by the plain model, and three times as many logits are made of it as of a question.
+    return fit, LEARNED * asked + (1 + 1.5 * LEARNED) * text
+
+
+def _card(loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: dict[str, Any]) -> Card:
+    data = f"{', '.join(config['fit_tasks'])} of size {config['fit_sizes']}, seed {config['seed']}"
+    notes = f"{config['method']}: {metrics['chosen']}; verdict: {metrics['verdict']}"
+    return Card(policy, loaded.name, data, held_out=metrics["judgement"], notes=notes)
+
+
+def _cut(loaded: LoadedModel, text: str, tokens: int) -> str:
+    """Return about the first `tokens` tokens of a text; every token is at least a character."""
+    ids = loaded.tokens(text[: 8 * tokens], special=False)[0]
+    return str(loaded.tokenizer.decode(ids[:tokens])) if len(ids) > tokens else text[: 8 * tokens]

@@ -1,0 +1,184 @@
+"""Prove beyond which size no token can hold half of a head's attention, and measure what is seen: `sharpmax certify`.
+
+Claim (Prop. 3.1 and Lemma 2.1): weights bound the spread of the logits, and the spread bounds sharpness. Expected:
+proved sizes that are astronomical, because weights allow far more than text ever shows; measured spreads all within the
+proved ones. Cost: one singular value per head, and one forward pass; seconds for a small model.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharpmax import defaults
+from sharpmax.core.cards import policy_to_json
+from sharpmax.core.policies import Constant
+from sharpmax.dispersion.certificates import WEIGHTS
+from sharpmax.hf.diagnosis.certify import certify as certify_heads
+from sharpmax.hf.diagnosis.heads import checked_lengths, source_code
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.pace import seconds_per_token
+from sharpmax.hf.sharpen.layers import attention_layers
+from sharpmax.hf.sharpen.sidecar import card_for
+from sharpmax.hf.verbs.evaluate import digest
+from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.runs.progress import say_estimate, shown, stage
+from sharpmax.runs.run_folder import RunFolder, run_name
+from sharpmax.tasks.text_files import read_texts
+
+HALF = "0.5"
+"""The weight that the first lines speak of, as the metrics name it."""
+SPREADS = 2.5
+"""Singular values of a model's projections take about so many readings of the default text."""
+
+
+class CertificationResult(Result):
+    """The certificates of every head."""
+
+    def summary(self) -> str:
+        """Return first what was seen, then what is proved, in words."""
+        seen, proved = (self._sizes(kind, HALF) for kind in ("measured", "proved"))
+        length = self.metrics["length"]
+        lines = []
+        if seen:
+            lines.append(
+                f"seen on {length} tokens: with the spread of logits that this text shows, the first head cannot give "
+                f"half of its weight to one token beyond {_size(min(seen))} tokens, half of the heads cannot beyond "
+                f"{_size(float(np.median(seen)))}, and no head can beyond {_size(max(seen))}"
+            )
+        lines.append(
+            f"proved from the weights, for any text: the first head cannot beyond {_size(min(proved))} tokens, and no "
+            f"head can beyond {_size(max(proved))}"
+        )
+        if min(proved) > 7:
+            lines.append("so the proof holds, and its sizes are beyond any text: go by what was seen")
+        for kind, said in (("measured", "seen on the text"), ("proved", "proved from the weights")):
+            spreads = self._spreads(kind)
+            if spreads:
+                lines.append(
+                    f"{said}: spread {min(spreads):.1f} to {max(spreads):.1f}, median {np.median(spreads):.1f}"
+                )
+        lines.append(f"the widest row used {self.metrics['largest_share_of_bound']:.1%} of its proved bound")
+        return "\n".join(lines)
+
+    def next_step(self) -> str:
+        """Return the command that shows which heads disperse on this model."""
+        return f"sharpmax diagnose {self.model} (which heads disperse, and how fast)"
+
+    def display(self) -> Any:
+        """Return how many heads can still give half of their weight to one token, by the number of tokens."""
+        from sharpmax.report.curves import Curve, CurvesDisplay
+        from sharpmax.report.style import COLOURS
+
+        sizes = np.linspace(1, 8, 141)
+        able = np.asarray(self._sizes("measured", HALF) or self._sizes("proved", HALF))
+        share = [100 * float((able >= size).mean()) for size in sizes]
+        curve = Curve("of all heads", (10**sizes).tolist(), share, color=COLOURS["entropy_target"])
+        return CurvesDisplay(
+            [curve],
+            "tokens",
+            "heads that can hold half, %",
+            f"{self.model}: by the spread seen on {self.metrics['length']} tokens",
+            x_scale="log",
+            y_limits=(0, 104),
+        )
+
+    def page(self) -> Any:
+        """Return the two sentences, the figure, and the sizes by weight."""
+        from sharpmax.report.page import Figure, Page, Table, Text
+
+        said = self.summary().splitlines()
+        rows = []
+        for kind, name in (("measured", "seen"), ("proved", "proved")):
+            for weight in WEIGHTS:
+                sizes = self._sizes(kind, f"{weight:g}")
+                if sizes:
+                    ends = (min(sizes), float(np.median(sizes)), max(sizes))
+                    rows.append([name, f"{weight:.0%}", *map(_size, ends)])
+        header = ["spread", "weight of one token", "first head", "half of the heads", "all heads"]
+        blocks: list[Any] = [
+            Figure("figures/figure.svg", "How many heads can give half of their weight to one token.", said[0]),
+            Table(header, rows, "Tokens beyond which no token can hold that weight."),
+            Text(" ".join(f"{line[:1].upper()}{line[1:]}." for line in said[1:]), "What is proved"),
+            Text(self.next_step(), "What to do next"),
+        ]
+        weights = [Text(self._weights())] if self._weights() else []
+        card = f" under {self.metrics['card']}" if self.metrics["card"] else ""
+        return Page(f"Certificates of {self.model}{card}", f"{said[0][:1].upper()}{said[0][1:]}.", [*blocks, *weights])
+
+    def _spreads(self, kind: str) -> list[float]:
+        # Text passes by the heads that read images.
+        return [h[f"{kind}_spread"] for h in self.metrics["heads"] if h[f"{kind}_spread"] is not None]
+
+    def _sizes(self, kind: str, weight: str) -> list[float]:
+        """Return the logarithm to base 10 of each head's size."""
+        return [h[f"{kind}_log10_n"][weight] for h in self.metrics["heads"] if h[f"{kind}_spread"] is not None]
+
+
+def certify(
+    model: str | LoadedModel,
+    *,
+    text: str | Path | None = None,
+    length: int | None = None,
+    card: str | Path | None = None,
+    out: str | Path = defaults.OUT,
+    device: str | None = None,
+    accept_license: bool = False,
+    quiet: bool = False,
+) -> CertificationResult:
+    """Certify every head of a model, and measure its spread on a text.
+
+    Args:
+        model: a built-in name, a local folder, a hub name, or a loaded model.
+        text: a file to measure on; Python's own source code unless given.
+        length: how many tokens of it; 512, or as many as the text and the model hold, unless given.
+        card: certify the model as sharpened by this card, and measure it so; in a folder of its own.
+        device: where to run; the processor unless given.
+        quiet: say nothing while it works.
+    """
+    if length is not None and length < 2:
+        raise ValueError(f"expected a length of 2 tokens or more, got {length}")
+    called = model if isinstance(model, str) else model.name
+    policy = Constant(1.0) if card is None else card_for(called, card).policy
+    content = source_code() if text is None else read_texts([text])
+    with shown(quiet=quiet):
+        loaded = loaded_model(model, accept_license, device)
+        tokens = loaded.tokens(content).shape[1]
+        if tokens < 2 or not content.strip():
+            raise ValueError(f"expected a text of 2 tokens or more to measure on, got {tokens}")
+        if length is None:
+            length = min(defaults.CERTIFIED_LENGTH, loaded.context, tokens)
+        checked_lengths(loaded, [length])
+        if length > tokens:
+            raise ValueError(f"the text has {tokens} tokens, fewer than the length {length}")
+        config = {"seed": None, "model": called, "text": None if text is None else str(text), "length": length}
+        config["card"] = None if card is None else str(card)
+        if device is not None:
+            config["device"] = device
+        name = run_name(called)
+        if card is not None:  # by what it says: an edited card gets another folder
+            name = f"{name}-{run_name(Path(card).stem)}-{digest(policy_to_json(policy))[:8]}"
+        place = (out, "certify", name, config)
+        RunFolder.planned(*place)
+        attention_layers(loaded.model)  # refuses a family that cannot be reached, before a word is said
+        say_estimate(seconds_per_token(loaded) * length * (1 + SPREADS), str(loaded.model.device))
+        with stage("certifying heads"):
+            certificates = certify_heads(loaded, content, length=length, policy=policy)
+        folder = RunFolder.open(*place)
+        ratios = [c.measured_spread / c.proved_spread for c in certificates if c.measured_spread is not None]
+        metrics = {
+            "heads": [c.to_json() for c in certificates],
+            "largest_share_of_bound": float(np.max(ratios)),
+            "file": str(folder.path / "metrics.json"),
+        }
+        folder.finish(metrics)
+    return CertificationResult({**metrics, "length": length, "card": config["card"]}, folder.path, called)
+
+
+def _size(log10: float) -> str:
+    """Return a number of tokens from its logarithm, as people read it.
+
+    >>> _size(2.9), _size(10.1), _size(1657.4)
+    ('790', '10^10', '10^1657')
+    """
+    return f"{float(f'{10**log10:.2g}'):,.0f}" if log10 < 7 else f"10^{log10:.0f}"

@@ -1,0 +1,327 @@
+"""Measure which heads of a model disperse, how fast, and which layers most: `sharpmax diagnose`.
+
+Claim (the paper's figure of Gemma, and its table of spreads): heads that are sharp on short inputs disperse on longer
+ones. Expected: entropy that rises with log n in most heads. The order of the layers at the longest length is forecast
+from the shorter ones, and held against persistence, the order at the length before, which often does as well.
+Cost: about one forward pass of the longest text, under a minute for SmolLM2 on two cores; no matrix of all weights is
+ever formed.
+"""
+
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharpmax import defaults
+from sharpmax.cards import SHIPPED
+from sharpmax.dispersion import Dispersion, fit_decay
+from sharpmax.dispersion.rates import fastest_losing, head_that_matters, sharpest, slope
+from sharpmax.dispersion.record import json_values
+from sharpmax.hf.calibration.answers import Answered, Question
+from sharpmax.hf.diagnosis.heads import (
+    checked_text,
+    diagnose_prompts,
+    diagnose_questions,
+    diagnose_text,
+    must_read_text,
+    source_code,
+)
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.pace import SHARPENED, seconds_per_token
+from sharpmax.hf.sharpen.layers import attention_layers
+from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.runs.progress import say_estimate, shown
+from sharpmax.runs.provenance import provenance
+from sharpmax.runs.run_folder import RunFolder, run_name, stored_config
+from sharpmax.tasks.prompts import Prompt, draw
+from sharpmax.tasks.text_files import read_texts
+
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+SIZES = (4, 8, 16, 32, 64, 128)
+PROMPTS = 8
+
+
+@dataclass(frozen=True)
+class DiagnosisResult(Result):
+    """What every head does at every length: `dispersion`, and on questions whether answers are right."""
+
+    dispersion: Dispersion
+    source: str
+
+    def summary(self) -> str:
+        """Return the symptom, the heads, the forecast and the spreads in a few lines."""
+        metrics, lines = self.metrics, self._findings()
+        spread, cost = metrics["spread"], metrics["cost"]
+        if "decay" in metrics and metrics["decay"]["layer_agreement"] is not None:
+            decay = metrics["decay"]
+            lines.append(
+                f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: forecast "
+                f"{decay['layers_predicted'][:5]}, found {decay['layers_actual'][:5]} "
+                f"(rank correlation {decay['layer_agreement']:.2f})"
+            )
+            lines.append(_beside_persistence(decay))
+        lines.append(
+            f"spread of the logits over all heads: {spread['min']:.2f} to {spread['max']:.2f}, "
+            f"mean {spread['mean']:.2f} ± {spread['sd']:.2f}"
+        )
+        return "\n".join([*lines, f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB"])
+
+    def _findings(self) -> list[str]:
+        """Return what matters most, a sentence each: the symptom, and the heads."""
+        metrics, unit = self.metrics, self.metrics["unit"]
+        lines = []
+        if right := metrics.get("right"):
+            told = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
+            lines.append(f"right answers by {unit}: {told} ({PROMPTS} questions each)")
+        if "matters" in metrics:
+            h = metrics["matters"]
+            lines.append(
+                f"look first at head {h['layer']}.{h['head']}: sharp at {self.dispersion.lengths[0]} {unit} and losing "
+                f"it fastest (dH/d log n {h['rate']:.2f}; entropy {h['entropy_short']:.2f} -> {h['entropy_long']:.2f})"
+            )
+            losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
+            lines.append(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
+        return lines
+
+    def next_step(self) -> str:
+        """Return the command that tells whether a temperature helps."""
+        if self.model in SHIPPED:
+            return f"sharpmax evaluate {self.model} --card {self.model} (a card is shipped; what is it worth?)"
+        if not self.metrics["generates"]:
+            return f"sharpmax certify {self.model} (what can be proved of each head)"
+        return f"sharpmax calibrate {self.model} --quick (does a temperature help? minutes on two cores)"
+
+    def display(self) -> Any:
+        """Return entropy against length: each layer's mean, and the range of its heads."""
+        return _entropy_figure(self.dispersion, self.model, self.metrics["unit"])
+
+    def save_page(self, file: str | Path | None = None) -> Path:
+        """Write the interactive page, and the figure of entropies beside it."""
+        from sharpmax.report.dispersion import write_dispersion_page
+
+        self.display().save(self.folder / "figures", "entropy")
+        metrics, found, unit, origin = self.metrics, self.dispersion, self.metrics["unit"], provenance()
+        spread = metrics["spread"]
+        return write_dispersion_page(
+            Path(file or metrics["page"]),
+            metrics["dispersion"],
+            title=f"How the heads of {self.model} disperse",
+            lead=(
+                f"{_count(found.entropy.shape[0], 'layer')}, {_count(found.entropy.shape[1], 'head')}, "
+                f"{found.lengths[0]} to {found.lengths[-1]} {unit}. The logits of a head spread over "
+                f"{spread['min']:.2f} to {spread['max']:.2f}, mean {spread['mean']:.2f} ± {spread['sd']:.2f}. "
+                f"{self._weights()}"
+            ),
+            source=self.source[:1500],
+            unit=unit,
+            rate=metrics.get("rate"),
+            chosen=(metrics["matters"]["layer"], metrics["matters"]["head"]) if "matters" in metrics else (0, 0),
+            right={size: found["share"] for size, found in (metrics.get("right") or {}).items()},
+            verdict=self._findings(),
+            next_step=self.next_step(),
+            tables=_tables(metrics),
+            footer=f"{origin['command']} · {origin['device']} · {metrics['cost']['seconds']} s · "
+            f"commit {origin['commit']}",
+        )
+
+
+def diagnose(
+    model: str | LoadedModel,
+    *,
+    texts: Sequence[str | Path] = (),
+    task: str | None = None,
+    lengths: Sequence[int] = (),
+    out: str | Path = defaults.OUT,
+    seed: int = defaults.SEED,
+    rows: int = defaults.ROWS,
+    device: str | None = None,
+    accept_license: bool = False,
+    quiet: bool = False,
+) -> DiagnosisResult:
+    """Diagnose a model on texts, or on prompts of a task: what every head does at every length.
+
+    Args:
+        model: a built-in name, a local folder, a hub name, or a loaded model.
+        texts: files to read one after the other; Python's own source code unless given (and no task is).
+        task: maximum, lookup, needle or copy, instead of text; lengths are then the number of items.
+        lengths: what to measure at; those that fit the model and the text unless given. To them come those of the run
+            that the folder holds already: it is measured anew, at all of them.
+        rows: query rows observed at each length.
+        device: where to run; the processor unless given.
+        quiet: say nothing while it works.
+
+    Returns:
+        The result; `out/diagnose/<model>-<source>/metrics.json` holds its metrics too.
+    """
+    if task is not None and texts:
+        raise ValueError("expected texts or a task, got both")
+    if seed < 0:
+        raise ValueError(f"expected a seed of at least 0, got {seed}")
+    if lengths and min(lengths) < 1:
+        raise ValueError(f"expected lengths above 0, got {list(lengths)}")
+    prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed)
+    text = read_texts(texts) if texts else source_code()
+    with shown(quiet=quiet):
+        loaded = loaded_model(model, accept_license, device)
+        name = f"{run_name(loaded.name)}-{task or ('text' if texts else 'code')}".replace(":", "-")
+        before = stored_config(Path(out) / "diagnose" / name) or {}
+        chosen = sorted({*(lengths or prompts or _lengths_of(loaded, text)), *before.get("lengths", ())})
+        config = {
+            "seed": seed,
+            "model": loaded.name,
+            "task": task,
+            "lengths": chosen,
+            "rows": rows,
+            "texts": list(map(str, texts)),
+        } | ({} if device is None else {"device": device})
+        place = (out, "diagnose", name, config)
+        RunFolder.planned(*place, grows="lengths")
+        attention_layers(loaded.model)  # refuses a family that cannot be reached, before a word is said
+        answered: dict[int, list[Answered]] = {}
+        began = time.perf_counter()
+        if task is None:
+            checked_text(loaded, text, chosen, rows)
+            _estimate(loaded, chosen[-1])
+            found, unit, source = diagnose_text(loaded, text, chosen, rows=rows), "tokens", text
+        else:
+            must_read_text(loaded)
+            prompts = _prompts(task, chosen, seed)
+            _estimate(loaded, sum(len(prompt.text) for of in prompts.values() for prompt in of) // 4)
+            unit, source = "items", prompts[chosen[0]][0].text
+            if loaded.generates:
+                asked: dict[int, list[Question]] = {n: [(p.text, p.answer) for p in of] for n, of in prompts.items()}
+                found, answered = diagnose_questions(loaded, asked)
+            else:
+                found = diagnose_prompts(loaded, {size: [p.text for p in of] for size, of in prompts.items()})
+        cost = {
+            "seconds": round(time.perf_counter() - began, 2),
+            "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3),
+        }
+        folder = RunFolder.open(*place, grows="lengths")
+        metrics = {**verdict(found), "unit": unit, "cost": cost, "page": str(folder.path / "diagnosis.html")}
+        metrics |= {"right": _right(answered), "generates": loaded.generates, "dispersion": found.to_json()}
+        folder.finish(metrics)
+    return DiagnosisResult(metrics, folder.path, loaded.name, found, source)
+
+
+def verdict(found: Dispersion) -> dict[str, Any]:
+    """Rank the heads, fit the rates, check the forecast, and summarise the spreads."""
+    verdict: dict[str, Any] = {"spread": found.spread_summary(), "sharpest": sharpest(found)}
+    if len(found.lengths) < 2:
+        return verdict
+    rate = slope(found)
+    if len(found.lengths) >= 3:
+        fit = fit_decay(found)
+        rate = fit.rate
+        verdict["decay"] = fit.to_json()
+    losing = fastest_losing(found, rate, rate.size)
+    first = head_that_matters(found, rate)
+    verdict["matters"] = next(h for h in losing if (h["layer"], h["head"]) == first)
+    return verdict | {"rate": json_values(rate), "fastest_losing": losing[:10]}
+
+
+def _right(answered: dict[int, list[Answered]]) -> dict[str, Any] | None:
+    """Return the share of right answers at each size; None where nothing was asked."""
+    return {
+        str(size): {"share": sum(a.exact for a in of) / len(of), "questions": len(of)} for size, of in answered.items()
+    } or None
+
+
+def _estimate(loaded: LoadedModel, tokens: int) -> None:
+    say_estimate(SHARPENED * seconds_per_token(loaded) * tokens, str(loaded.model.device))
+
+
+def _entropy_figure(found: Dispersion, model: str, unit: str) -> Any:
+    from sharpmax.report.curves import Curve, CurvesDisplay
+    from sharpmax.report.style import GREY
+
+    H = found.entropy
+    ran = np.flatnonzero(np.isfinite(H).any(axis=(1, 2)))  # on text the layers of images do not
+    shown = sorted({int(ran[round(i)]) for i in np.linspace(0, len(ran) - 1, min(len(ran), 5))})
+    curves = [
+        Curve(
+            f"layer {layer}",
+            found.lengths,
+            np.nanmean(H[layer], axis=0).tolist(),
+            np.nanmin(H[layer], axis=0).tolist(),
+            np.nanmax(H[layer], axis=0).tolist(),
+        )
+        for layer in shown
+    ]
+    # Of keys, not of the lengths the rows are gathered by: an item of a prompt takes several tokens.
+    keys = np.broadcast_to(found.lengths, H.shape[::2]) if found.keys is None else found.keys
+    most = np.log(np.nanmax(keys[ran], axis=0))
+    curves.append(Curve("log n keys: all alike", found.lengths, most.tolist(), color=GREY, line=":"))
+    return CurvesDisplay(curves, unit, "entropy (nats)", f"{model}: mean of each layer, range of its heads")
+
+
+def _tables(metrics: dict[str, Any]) -> list[Any]:
+    from sharpmax.report.page import Table
+
+    tables = [_heads_table(metrics["sharpest"], "relative_entropy", "Sharpest at the shortest length", "H / log n")]
+    if "fastest_losing" in metrics:
+        tables.append(_heads_table(metrics["fastest_losing"], "rate", "Losing it fastest", "dH / d log n"))
+    if "decay" in metrics:
+        decay = metrics["decay"]
+        if decay["layer_agreement"] is None:
+            return tables
+        order = [[i + 1, p, a] for i, (p, a) in enumerate(_first(decay["layers_predicted"], decay["layers_actual"]))]
+        caption = (
+            f"Layers most dispersed at {decay['held_out_length']}: forecast from the shorter lengths, and found. Rank "
+            f"correlation {decay['layer_agreement']:.2f}. {_beside_persistence(decay)}"
+        )
+        tables.append(Table(["rank", "forecast layer", "found layer"], order, caption))
+    return tables
+
+
+def _beside_persistence(decay: dict[str, Any]) -> str:
+    """Return how the forecast compares with the order of layers at the length before."""
+    verdict = "the forecast beats it" if decay["beats_persistence"] else "the forecast does not beat it"
+    return (
+        f"persistence (the order at the length before): rank correlation {decay['persistence_agreement']:.2f}, "
+        f"{verdict}; mean error of a head's entropy: forecast {decay['mean_absolute_error']:.2f} nats, persistence "
+        f"{decay['persistence_error']:.2f}; fitted rates against found ones: rank correlation "
+        f"{decay['rate_agreement']:.2f}"
+    )
+
+
+def _heads_table(heads: list[dict[str, Any]], key: str, caption: str, name: str) -> Any:
+    from sharpmax.report.page import Table
+
+    header = ["layer", "head", name, "entropy, shortest", "entropy, longest"]
+    return Table(
+        header,
+        [
+            [h["layer"], h["head"], f"{h[key]:.3f}", f"{h['entropy_short']:.2f}", f"{h['entropy_long']:.2f}"]
+            for h in heads
+        ],
+        caption,
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _first(*orders: list[int], most: int = 8) -> list[tuple[int, ...]]:
+    return list(zip(*(order[:most] for order in orders), strict=True))
+
+
+def _prompts(task: str, sizes: Sequence[int], seed: int) -> dict[int, list[Prompt]]:
+    return {n: [draw(task, n, seed=seed, index=i) for i in range(PROMPTS)] for n in sizes}
+
+
+def _lengths_of(loaded: LoadedModel, text: str) -> list[int]:
+    """Return the usual lengths that the model and the text hold."""
+    tokens = loaded.tokens(text).shape[1]
+    fitting = [length for length in LENGTHS if length <= min(loaded.context, tokens)]
+    if not fitting:
+        raise ValueError(
+            f"the text has {tokens} tokens and {loaded.name} positions for {loaded.context}; the shortest usual length "
+            f"is {LENGTHS[0]}: give a longer text, or --lengths"
+        )
+    return fitting

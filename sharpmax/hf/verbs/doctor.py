@@ -1,0 +1,161 @@
+"""Go the whole way, from the symptom to a card or to "do not": `sharpmax doctor`.
+
+    does it get worse with length?  ->  which heads disperse?  ->  does a card help, and what does it cost?  ->  use it
+
+Every step is a verb of its own, whose folder is kept; this one asks them with small exams and gathers what they say.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharpmax import defaults
+from sharpmax.cards import SHIPPED
+from sharpmax.hf.calibration.judge import Verdict
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.verbs.calibrate import GIVEN_UP, calibrate
+from sharpmax.hf.verbs.certify import CertificationResult, certify
+from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose
+from sharpmax.hf.verbs.evaluate import evaluate
+from sharpmax.hf.verbs.judgement import JudgedResult, reading_of
+from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.runs.progress import say, shown
+from sharpmax.runs.run_folder import RunFolder, run_name
+
+SIZES = (4, 8, 16, 32, 64)
+"""Items of the questions that show the symptom."""
+WELL = 0.9
+"""The share of right answers, at the largest size, from which there is nothing to treat."""
+EXAM = {name: defaults.QUICK[name] for name in ("sizes", "prompts", "windows", "text_tokens")}
+"""What a card that is at hand is judged on: as much as `calibrate --quick` judges on."""
+
+
+@dataclass(frozen=True)
+class DoctorResult(Result):
+    """The symptom, the heads, what is proved, and the judged card, if the model answers questions at all."""
+
+    diagnosis: DiagnosisResult
+    certification: CertificationResult
+    judged: JudgedResult | None
+
+    def summary(self) -> str:
+        """Return one line or two per step, and the advice."""
+        return "\n".join(f"{number}. {said}" for number, (_, said) in enumerate(self._steps(), 1))
+
+    def next_step(self) -> str:
+        """Return how to use the card, or what else to look at."""
+        if self.judged is None or self.metrics["advice"] == "nothing to treat":
+            return self.diagnosis.next_step()
+        return self.judged.next_step()
+
+    def display(self) -> Any:
+        """Return the figure of the last step there is."""
+        return (self.judged or self.diagnosis).display()
+
+    def page(self) -> Any:
+        """Return the steps in their order, each with its table, and the card's figure."""
+        from sharpmax.report.page import Figure, Page, Text
+
+        (_, symptom), (_, heads), (_, proved), *rest = self._steps()
+        blocks: list[Any] = [Text(symptom, "1. The symptom")]
+        blocks += [Text(heads, "2. The heads"), *_fastest(self.diagnosis), Text(f"All heads: {self.diagnosis['page']}")]
+        blocks += [Text(proved, "3. What is seen and proved")]
+        for number, (heading, said) in enumerate(rest, 4):
+            blocks.append(Text(said, f"{number}. {heading}"))
+            if heading == "A card, or not" and self.judged is not None and self.judged["judgement"] is not None:
+                blocks += [block for block in self.judged.page().blocks if not isinstance(block, Text)]
+            elif heading == "A card, or not":
+                blocks.append(Figure("figures/figure.svg", "Entropy by length.", "Entropy of each layer by length."))
+        blocks += [Text(self.next_step(), "What to do next"), *([Text(self._weights())] if self._weights() else [])]
+        return Page(f"sharpmax doctor {self.model}", f"{self.metrics['advice'].capitalize()}.", blocks)
+
+    def _steps(self) -> list[tuple[str, str]]:
+        """Return the heading and the words of each step."""
+        right = self.diagnosis["right"] or {}
+        said = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
+        symptom = (
+            f"Right answers by items: {said}." if right else "This model answers no questions: no symptom is measured."
+        )
+        heads = next((line for line in self.diagnosis.summary().splitlines() if line.startswith("look first")), "")
+        steps = [("The symptom", symptom), ("The heads", f"{heads[:1].upper()}{heads[1:]}.")]
+        steps.append(("What is seen and proved", self.certification.summary().splitlines()[0]))
+        if self.judged is None:
+            return [*steps, ("A card, or not", "A card is judged by answers, and this model gives none.")]
+        verdict = self.judged.summary().splitlines()
+        last = verdict[-2] if verdict[-1] == GIVEN_UP else verdict[-1]
+        steps.append(("A card, or not", f"{last[:1].upper()}{last[1:]}. {GIVEN_UP[:1].upper()}{GIVEN_UP[1:]}."))
+        if self.judged["judgement"] is not None:
+            steps.append(("The cost", f"{reading_of(self.judged.metrics)}."))
+        return steps
+
+
+def doctor(
+    model: str | LoadedModel,
+    *,
+    card: str | Path | None = None,
+    task: str = "lookup",
+    out: str | Path = defaults.OUT,
+    seed: int = defaults.SEED,
+    device: str | None = None,
+    accept_license: bool = False,
+    quiet: bool = False,
+) -> DoctorResult:
+    """Diagnose a model, certify it, and judge a card for it; one is fitted where none is given or shipped.
+
+    Args:
+        model: a built-in name, a local folder, a hub name, or a loaded model.
+        card: a card to judge; the shipped one of that name unless given, or one that `calibrate(quick=True)` fits.
+        task: what shows the symptom.
+    """
+    with shown(quiet=quiet):
+        loaded = loaded_model(model, accept_license, device)
+        common: dict[str, Any] = {"out": out, "quiet": quiet}
+        say("step 1 and 2 of 4: the symptom and the heads")
+        diagnosis = diagnose(loaded, task=task, lengths=SIZES, seed=seed, **common)
+        diagnosis.save_page()
+        say("step 3 of 4: what is seen and proved")
+        certification = certify(loaded, **common)
+        judged: JudgedResult | None = None
+        if loaded.generates:
+            chosen = card if card is not None else (loaded.name if loaded.name in SHIPPED else None)
+            if chosen is None:
+                say("step 4 of 4: fitting a card, and judging it")
+                judged = calibrate(loaded, quick=True, seed=seed, **common)
+            else:
+                say(f"step 4 of 4: judging the card {chosen}")
+                judged = evaluate(loaded, chosen, seed=seed, **common, **EXAM)
+        config = {"seed": seed, "model": loaded.name, "task": task, "card": None if card is None else str(card)}
+        folder = RunFolder.open(out, "doctor", f"{run_name(loaded.name)}-{run_name(task)}-seed{seed}", config)
+        metrics: dict[str, Any] = {"advice": _advice(diagnosis, judged), "right": diagnosis["right"]}
+        metrics |= {"matters": diagnosis.metrics.get("matters"), "diagnosis": str(diagnosis.folder)}
+        metrics |= {"certification": str(certification.folder), "judged": judged and str(judged.folder)}
+        if judged is not None:
+            metrics |= {"verdict": judged["verdict"], "card": judged["card"]}
+        folder.finish(metrics)
+    return DoctorResult(metrics, folder.path, loaded.name, diagnosis, certification, judged)
+
+
+def _advice(diagnosis: DiagnosisResult, judged: JudgedResult | None) -> str:
+    """Return what to do, in a few words."""
+    if judged is None:
+        return "no card: this model answers no questions that one could be judged by"
+    right = list((diagnosis["right"] or {}).values())
+    if right and right[-1]["share"] >= WELL:
+        return "nothing to treat"
+    return {
+        Verdict.GAINS: "use the card",
+        Verdict.UNDECIDED: "judge the card on more before you use it",
+        Verdict.NO_GAIN: "do not sharpen this model",
+    }[judged.verdict]
+
+
+def _fastest(diagnosis: DiagnosisResult) -> list[Any]:
+    from sharpmax.report.page import Table
+
+    losing = diagnosis.metrics.get("fastest_losing", [])[:5]
+    rows = [
+        [f"{h['layer']}.{h['head']}", f"{h['rate']:.2f}", f"{h['entropy_short']:.2f}", f"{h['entropy_long']:.2f}"]
+        for h in losing
+    ]
+    header = ["layer.head", "dH / d log n", "entropy, shortest", "entropy, longest"]
+    return [Table(header, rows, "The heads that lose sharpness fastest.")] if rows else []

@@ -1,0 +1,73 @@
+"""Judge a policy card on a model again: `sharpmax evaluate`."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from sharpmax import defaults
+from sharpmax.core.cards import policy_to_json
+from sharpmax.hf.calibration.exams import called, held_out_exam, windows_of
+from sharpmax.hf.calibration.judge import must_fit, must_take
+from sharpmax.hf.calibration.reading_time import TIMED, TURNS
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.pace import SHARPENED, seconds_per_token
+from sharpmax.hf.sharpen.sidecar import card_for
+from sharpmax.hf.verbs.judgement import JudgedResult, check_exam, exam_config, judge, loaded_generator
+from sharpmax.runs.progress import say_estimate, shown, stage
+from sharpmax.runs.run_folder import RunFolder, run_name
+
+
+class EvaluationResult(JudgedResult):
+    """A card, judged again."""
+
+    def _title(self) -> str:
+        return f"The card {Path(self.metrics['card']).stem} on"
+
+
+def evaluate(
+    model: str | LoadedModel,
+    card: str | Path,
+    *,
+    out: str | Path = defaults.OUT,
+    seed: int = defaults.SEED,
+    accept_license: bool = False,
+    device: str | None = None,
+    quiet: bool = False,
+    **exam: Any,
+) -> EvaluationResult:
+    """Judge a card on a model again, on data that no fitting step of the same seed saw.
+
+    A card counts by what it says, not by its path: one that was edited makes another run. A killed run continues.
+    """
+    check_exam({}, seed, exam)
+    found = card_for(model if isinstance(model, str) else model.name, card)
+    with shown(quiet=quiet):
+        loaded = loaded_generator(model, accept_license, device)
+        exam["windows"] = windows_of(loaded, exam.get("windows"))
+        policy_digest = digest(policy_to_json(found.policy))
+        config = {"seed": seed, "model": loaded.name, "card": policy_digest, **exam_config(exam)}
+        # Another exam of the same card goes into a folder of its own.
+        asked = digest(config)[:8]
+        place = (out, "evaluate", f"{run_name(loaded.name)}-{run_name(Path(card).stem)}-seed{seed}-{asked}", config)
+        RunFolder.planned(*place)
+        with stage("drawing questions and text"):
+            held_out = held_out_exam(loaded, seed=seed, **exam)
+            must_fit(loaded, held_out, called("report", exam))
+            must_take(loaded, found.policy)
+            work = (held_out.tokens + (1 + TURNS) * TIMED) * (1 + SHARPENED)
+            seconds = seconds_per_token(loaded) * work
+        say_estimate(seconds, str(loaded.model.device), "fewer --prompts, --sizes and --text-tokens take less")
+        folder = RunFolder.open(*place)
+        metrics = {"chosen": "card", "card": str(card)}
+        most_rise = exam.get("most_rise", defaults.MOST_RISE)
+        metrics |= judge(
+            loaded, found.policy, held_out, most_rise, lambda key, of: folder.once(key.replace(":", "-"), of)
+        )
+        folder.finish(metrics)
+    return EvaluationResult(metrics, folder.path, loaded.name)
+
+
+def digest(content: Any) -> str:
+    """Return a fingerprint of JSON values."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

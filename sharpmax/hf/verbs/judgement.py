@@ -1,0 +1,195 @@
+"""Judge a policy for `calibrate` and `evaluate`: check the options, compare with the plain model, say the verdict."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharpmax import defaults
+from sharpmax.core.policies import Policy
+from sharpmax.hf.calibration.judge import (
+    LEAST_QUESTIONS,
+    TEXT,
+    Exam,
+    Judgement,
+    Once,
+    Sheet,
+    Verdict,
+    compare,
+    name_of,
+    sit,
+)
+from sharpmax.hf.calibration.reading_time import ReadingTime, reading_time
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.statistics import Paired
+
+
+def loaded_generator(model: str | LoadedModel, accept_license: bool, device: str | None) -> LoadedModel:
+    """Return the model, loaded if it is a name, or raise ValueError if it gives no answers."""
+    loaded = loaded_model(model, accept_license, device)
+    if not loaded.generates:
+        raise ValueError(f"{loaded.name} is not a causal language model: there are no answers to calibrate it on")
+    return loaded
+
+
+def check_exam(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[str, Any]) -> None:
+    """Raise ValueError for a number that is too small or none, or a text that is not there, before any work."""
+    asked = {name: exam[name] for name in ("sizes", "windows") if exam.get(name) is not None}
+    asked |= {name: [exam[name]] for name in ("prompts", "text_tokens", "together") if name in exam}
+    for name, values in {**fitting, **asked}.items():
+        least = 2 if name == "windows" else 1  # a token alone has no next one to predict
+        if not values or min(values) < least:
+            raise ValueError(f"expected {name} of at least {least}, got {', '.join(map(str, values)) or 'none'}")
+    if seed < 0:
+        raise ValueError(f"expected a seed of at least 0, got {seed}")
+    most_rise = exam.get("most_rise", defaults.MOST_RISE)
+    if not 0 <= most_rise < math.inf:
+        raise ValueError(f"expected most_rise, a share such as 0.005, of at least 0, got {most_rise}")
+    if exam.get("text") is not None and not Path(exam["text"]).is_file():
+        raise FileNotFoundError(f"there is no text file {exam['text']}")
+
+
+def exam_config(exam: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an exam's options as they are recorded: a text by its path and its contents."""
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
+    if exam.get("text") is not None:
+        options["text_sha256"] = hashlib.sha256(Path(exam["text"]).read_bytes()).hexdigest()
+    return options
+
+
+def judge(loaded: LoadedModel, policy: Policy | None, exam: Exam, most_rise: float, once: Once) -> dict[str, Any]:
+    """Return the metrics of a policy on an exam; without a policy there is no gain. `once` keeps the parts."""
+    if policy is None:
+        return {"judgement": None, "verdict": Verdict.NO_GAIN}
+
+    def taken(who: str, with_policy: Policy | None) -> Sheet:
+        return sit(loaded, exam, with_policy, once=lambda key, of: once(f"{who}-{key}", of), name=f"judge: {who}")
+
+    judgement = compare(taken("plain", None), taken("policy", policy))
+    return {
+        "judgement": judgement.to_json(),
+        "reading_time": once("reading-time", lambda: reading_time(loaded, exam, policy).to_json()),
+        "most_rise": most_rise,
+        "worst_rise": judgement.worst_rise,
+        "undecided": [name_of(*key) for key in judgement.undecided(most_rise)],
+        "verdict": judgement.verdict(most_rise),
+    }
+
+
+def summary_of(metrics: Mapping[str, Any]) -> str:
+    """Return a judgement in words: the verdict, which follows from the comparisons, stands last."""
+    judgement = metrics["judgement"]
+    if judgement is None:
+        return "no candidate was better on the selection split; the model stays as it is, and no card was written"
+    lines = []
+    for task, sizes in judgement["tasks"].items():
+        for size, found in sizes.items():
+            right, loss = (Paired.from_json(found[name]) for name in ("accuracy", "loss"))
+            low, high = (100 * end for end in right.interval_of_shares)
+            lines.append(
+                f"{task:16} {size:>5}: right {right.plain:6.1%} -> {right.policy:6.1%} "
+                f"({low:+.1f} to {high:+.1f} points; p = {right.p_value:.2g}), "
+                f"loss {loss.plain:.3f} -> {loss.policy:.3f} (p = {loss.p_value:.2g})"
+            )
+    for name, found in judgement["text"].items():
+        lines.append(f"{spelled(name)}: perplexity {found['perplexity_rise']:+.2%} ({_interval(found)})")
+    lines.append("in brackets: 95 % intervals of the differences")
+    lines.append(reading_of(metrics))
+    return "\n".join([*lines, *verdict_lines(metrics)])
+
+
+def verdict_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the verdict in words, one fact per line."""
+    judged, most_rise = Judgement.from_json(metrics["judgement"]), metrics["most_rise"]
+    card = metrics["card"]
+    kept = "no card was written" if card is None else f"card: {card}"
+    verdict, allowed = judged.verdict(most_rise), f"the allowed {most_rise:+.2%}"
+    if verdict == Verdict.GAINS:
+        return [f"it gains; {kept}"]
+    if verdict == Verdict.UNDECIDED and judged.too_few:
+        asked = judged.overall[0].items if judged.overall else 0
+        return [f"no verdict: {asked} questions were asked, and a verdict needs {LEAST_QUESTIONS} (--prompts)", kept]
+    if verdict == Verdict.UNDECIDED:
+        places = ", ".join(spelled(name_of(*key)) for key in judged.undecided(most_rise))
+        return [
+            f"undecided: answers gain; whether perplexity rises within {allowed} cannot be told of {places}",
+            f"more text would tell (--text-tokens); {kept}",
+        ]
+    without = "no card was written" if card is None else f"better without {card}"
+    alone = ["answers are no better; their loss alone falls"] if judged.loss_alone else []
+    return [*alone, f"it does not gain with perplexity within {allowed}; {without}"]
+
+
+def reading_of(metrics: Mapping[str, Any]) -> str:
+    """Say what the policy costs to run; of an early record, which has no spread, the ratio alone."""
+    if "reading_time" in metrics:
+        return str(ReadingTime(**metrics["reading_time"]))
+    return f"reading takes {metrics['time_ratio']:.2f}x as long with the policy (medians of 5 turns)"
+
+
+def spelled(name: str) -> str:
+    """Return what `name_of` named, in words."""
+    kind, _, window = name.rpartition(" ")
+    return f"{kind or TEXT} in windows of {window}"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    low, high = map(math.expm1, Paired.from_json(found).interval)
+    return "one window: no interval" if math.isinf(high) else f"{low:+.2%} to {high:+.2%}; {found['items']} windows"
+
+
+@dataclass(frozen=True)
+class JudgedResult(Result):
+    """A judged policy: `verdict`, `card`, and the comparison with the plain model."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it gains."""
+        return Verdict(self.metrics["verdict"])
+
+    @property
+    def card(self) -> str | None:
+        """The path of the card; None if none was written."""
+        card: str | None = self.metrics["card"]
+        return card
+
+    def summary(self) -> str:
+        """Return every comparison, its interval, and the verdict."""
+        return summary_of(self.metrics)
+
+    def display(self) -> Any:
+        """Return right answers by size, plain and with the policy; None where nothing was asked or judged."""
+        from sharpmax.report.judgement import answers_display
+
+        judgement = self.metrics["judgement"]
+        return answers_display(judgement, self.model) if judgement and judgement["tasks"] else None
+
+    def page(self) -> Any:
+        """Return the verdict, the figure, both tables and what to do next."""
+        from sharpmax.report.judgement import judgement_page
+
+        verdict = summary_of(self.metrics) if self.metrics["judgement"] is None else verdict_lines(self.metrics)[0]
+        return judgement_page(
+            self.metrics["judgement"],
+            title=f"{self._title()} {self.model}",
+            verdict=verdict,
+            cost=None if self.metrics["judgement"] is None else reading_of(self.metrics),
+            next_step=self.next_step(),
+            weights=self._weights(),
+        )
+
+    def next_step(self) -> str:
+        """Return what to type next: use the card, judge it on more, or leave the model as it is."""
+        if self.card is None:
+            return f"sharpmax diagnose {self.model} (no temperature helps here; see which heads disperse)"
+        if self.verdict == Verdict.GAINS:
+            return f'with sharpmax.hf.sharpen(model, "{self.card}"): ...'
+        if self.verdict == Verdict.NO_GAIN:
+            return f"leave {self.model} as it is, or fit a card to it: sharpmax calibrate {self.model} --quick"
+        return f"sharpmax evaluate {self.model} --card {self.card} --prompts 80 --text-tokens 131072 (to decide it)"
+
+    def _title(self) -> str:
+        return "A policy for"

@@ -1,0 +1,38 @@
+"""The whole way in one call: the symptom, the heads, a card or "do not", and one page."""
+
+import pytest
+
+import sharpmax
+from sharpmax.hf.calibration.judge import Verdict
+from sharpmax.hf.verbs import doctor as whole
+from sharpmax.hf.verbs.doctor import doctor
+from tests.hf.tiny import tiny
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(whole, "SIZES", (1, 2))
+    monkeypatch.setattr(
+        whole, "EXAM", {"sizes": (2,), "prompts": 24, "windows": (32,), "text_tokens": 128, "together": 4096}
+    )
+
+
+def test_a_given_card_is_judged_and_one_page_says_what_to_do(small, tmp_path):
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    big = tiny("llama", max_position_embeddings=2048)
+    found = doctor(big, card=tmp_path / "card.json", out=tmp_path, quiet=True)
+    assert found["verdict"] == Verdict.NO_GAIN  # random weights have nothing to gain
+    assert found["advice"] == "do not sharpen this model"
+    page = found.save_page().read_text()
+    for heading in ("1. The symptom", "2. The heads", "3. What is seen and proved", "4. A card, or not", "5. The cost"):
+        assert heading in page
+    assert "Right answers by items: 0% at 1, 0% at 2." in page
+    assert found.summary().count("\n") == 4
+    assert found.closing().splitlines()[1].startswith("next: leave tiny-llama as it is")
+
+
+def test_a_model_that_answers_nothing_is_told_so(small, tmp_path):
+    found = doctor(tiny("bert"), out=tmp_path, quiet=True)
+    assert found.judged is None
+    assert "no card" in found["advice"]
+    assert found.save_page().exists()
