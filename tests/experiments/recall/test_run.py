@@ -61,8 +61,7 @@ def test_differences_are_paired_over_seeds():
     assert found["paper"]["8"]["p_value"] == pytest.approx(test.pvalue)
     assert found["paper"]["8"]["interval"] == pytest.approx(list(test.confidence_interval()))
     assert found["softmax"]["8"]["interval"] is None
-    wide = summarise({arm: {"8": {"right": r * 4, "questions": 4}} for arm, r in right.items()})
-    said = verdict({"summary": wide, "arms": {"paper": {"label": "the paper's rule"}}})
+    said = verdict({"summary": found, "arms": {"paper": {"label": "the paper's rule"}}})
     assert said.startswith("the paper's rule: ahead of softmax at 8 pairs.")
 
 
