@@ -153,7 +153,7 @@ class Transformer:
             at: the places (seeds, batch, …) to return logits of, (seeds, batch, …, vocabulary); all unless given.
             places: positions (seeds, batch, length) for "rope", as `self.places` draws them.
             block: `self.block`, compiled; itself unless given.
-            streaming: whether attention goes in blocks, without a gradient, or by all weights at once.
+            streaming: whether attention goes in blocks, without a gradient, or by all weights at once, as in training.
             observer: gets a layer's index and the entropy of its weights, (seeds, batch, heads, last queries).
         """
         if (self.positions == "rope") != (places is not None):
@@ -199,7 +199,7 @@ class Transformer:
         if streaming:
             out = self.mechanism.stream(q, k, v, slopes, learned, precision.streamed)
         else:
-            out = self.mechanism.attend(q, k, v, slopes, learned)
+            out = self.mechanism.learn(q, k, v, slopes, learned)
         if watch is not None:
             watch(self._entropy(q[..., -WATCHED:, :], k, slopes, learned))
         x = x[:, :, length - queries :]

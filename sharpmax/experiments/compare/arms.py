@@ -12,6 +12,7 @@ from sharpmax.core.policies import PAPER, LengthScaled, LogLinear
 from sharpmax.experiments.compare.rules import Beyond, Gated, NewtonTarget, line, rising
 from sharpmax.models.mechanisms import (
     AdaptiveEntmax,
+    Crowded,
     Differential,
     Entmax,
     Hierarchical,
@@ -80,6 +81,15 @@ ARMS = {
         "1 + 0.5 log(n/80) (1 - H/log n), in heads without positions, at inference",
         Sharpened(Beyond(0.5), heads="free"),
         SOFTMAX,
+    ),
+    # Plain softmax when asked; trained as if there were more keys.
+    "crowd-16": Arm("softmax, trained in a crowd of up to 16 times the keys", Crowded(crowd=16.0)),
+    "crowd-256": Arm("softmax, trained in a crowd of up to 256 times the keys", Crowded(crowd=256.0)),
+    "crowd-4096": Arm("softmax, trained in a crowd of up to 4,096 times the keys", Crowded(crowd=4096.0)),
+    "crowd-256-beyond": Arm(
+        "the same, and 1 + 0.5 log(n/80) (1 - H/log n) in heads without positions, at inference",
+        Sharpened(Beyond(0.5), heads="free"),
+        "crowd-256",
     ),
     "ssmax": Arm("SSMax with an offset, learned", LearnedSSMax()),
     "log-linear": Arm("LogLinear, learned", LearnedLogLinear()),

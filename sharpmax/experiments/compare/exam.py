@@ -67,6 +67,6 @@ def held_out_loss(
     tokens, at, answers = (t.expand(len(params), *t.shape) for t in (drawn.tokens, drawn.at, drawn.answers))
     with float32_products(precision.float32):
         places = model.places(tokens, EXAM_SEED)
-        logits = model(model.named(params), tokens, at=at, places=places, precision=precision, streaming=False)
+        logits = model(model.named(params), tokens, at=at, places=places, precision=precision)
     losses: list[float] = loss_of(logits, answers).tolist()
     return losses

@@ -63,18 +63,17 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
 
 
 def verdict(metrics: dict[str, Any]) -> str:
-    """Say at which sizes the paper's rule, trained in, is ahead of softmax, behind it, or neither."""
-    if "paper" not in metrics["summary"]:
-        return "The paper's rule was not among the arms."
-    sides: dict[str, list[str]] = {"ahead of": [], "behind": [], "within chance of": []}
-    for size, found in metrics["summary"]["paper"].items():
-        ends = found["interval"]
-        side = (
-            "within chance of" if ends is None or ends[0] <= 0 <= ends[1] else "ahead of" if ends[0] > 0 else "behind"
-        )
-        sides[side].append(size)
-    said = [f"{side} softmax at {', '.join(sizes)} pairs" for side, sizes in sides.items() if sizes]
-    return f"The paper's rule, trained in, is {'; '.join(said)} (95 % intervals, paired over seeds)."
+    """Say of each arm at which sizes it is ahead of softmax, behind it, or neither."""
+    said = []
+    for arm, by_size in metrics["summary"].items():
+        sides: dict[str, list[str]] = {"ahead of": [], "behind": [], "within chance of": []}
+        for size, found in by_size.items():
+            low, high = found["interval"] or (0.0, 0.0)
+            sides["ahead of" if low > 0 else "behind" if high < 0 else "within chance of"].append(f"{int(size):,}")
+        if arm != SOFTMAX:
+            parts = [f"{side} softmax at {', '.join(sizes)} pairs" for side, sizes in sides.items() if sizes]
+            said.append(f"{metrics['arms'][arm]['label']}: {'; '.join(parts)}.")
+    return " ".join([*said, "By 95 % intervals, paired over seeds."])
 
 
 def table(metrics: dict[str, Any]) -> Table:

@@ -1,6 +1,7 @@
 """Mechanisms: what an attention layer does with its queries and keys. One idea a file."""
 
 from sharpmax.models.mechanisms.base import Learned, Mechanism
+from sharpmax.models.mechanisms.crowded import Crowded
 from sharpmax.models.mechanisms.differential import Differential
 from sharpmax.models.mechanisms.entmax import AdaptiveEntmax, Entmax
 from sharpmax.models.mechanisms.few import Hierarchical, TopK
@@ -11,6 +12,7 @@ from sharpmax.models.mechanisms.selective import Selective
 
 __all__ = [
     "AdaptiveEntmax",
+    "Crowded",
     "Differential",
     "Entmax",
     "Hierarchical",

@@ -49,6 +49,10 @@ class Mechanism(ABC):
         """Return the output (seeds, batch, heads, queries, width) by all weights at once: for short sequences."""
         return self.weights(q, k, slopes, learned).to(v.dtype) @ v
 
+    def learn(self, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, learned: Learned) -> Tensor:
+        """Return the output in training: that of `attend`, unless training is made harder than asking."""
+        return self.attend(q, k, v, slopes, learned)
+
     def stream(self, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, learned: Learned, dtype: torch.dtype) -> Tensor:
         """Return the same in blocks of queries, for long sequences without a gradient.
 

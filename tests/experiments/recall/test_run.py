@@ -61,7 +61,8 @@ def test_differences_are_paired_over_seeds():
     assert found["paper"]["8"]["p_value"] == pytest.approx(test.pvalue)
     assert found["paper"]["8"]["interval"] == pytest.approx(list(test.confidence_interval()))
     assert found["softmax"]["8"]["interval"] is None
-    assert "ahead of softmax at 8 pairs" in verdict({"summary": found})
+    said = verdict({"summary": found, "arms": {"paper": {"label": "the paper's rule"}}})
+    assert said.startswith("the paper's rule: ahead of softmax at 8 pairs.")
 
 
 def test_two_seeds_give_no_interval():
