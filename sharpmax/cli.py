@@ -95,7 +95,7 @@ def _reproduce(experiment: str | None, quiet: bool = False, **options: Any) -> N
     print("next: open it in a browser; `sharpmax reproduce --help` lists the other experiments")
 
 
-def _compare(**options: Any) -> None:
+def _compare(quiet: bool = False, **options: Any) -> None:
     from sharpmax.commands.compare import compare_and_print
 
     compare_and_print(**options)

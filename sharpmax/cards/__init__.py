@@ -7,10 +7,9 @@ before torch is imported.
 from os import PathLike, fspath
 from pathlib import Path
 
+from sharpmax.core.cards import CARD_FILE
 from sharpmax.spelling import did_you_mean
 
-CARD_FILE = "sharpmax.json"
-"""The card beside a model's weights."""
 SHIPPED = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.json"))}
 """The cards of this package by name."""
 

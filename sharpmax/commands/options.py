@@ -221,7 +221,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
         "Train small Transformers with other mechanisms in softmax's place, ask them on longer inputs, and write "
         "OUT/compare/…/leaderboard.html. A run that is there is continued, and cells can be added."
     )
-    _run_options(parser, out=Path(defaults.OUT), seed=defaults.SEED, quick=False, debug=False)
+    _run_options(parser, out=Path(defaults.OUT), seed=defaults.SEED, quick=False, debug=False, quiet=False)
     add, number = parser.add_argument, _number(parser)
     add("--tasks", nargs="+", default=(), metavar="TASK", help="tasks with a size dial (default: all)")
     arms_help = "mechanisms by name, or MODULE:ATTRIBUTE of your own (default: fifteen)"
