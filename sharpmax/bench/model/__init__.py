@@ -23,6 +23,7 @@ from sharpmax.hf.models.load import load, must_run_on
 from sharpmax.hf.models.shapes import SHAPES, random_model
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.hf.sharpen.switch import sharpen
+from sharpmax.runs.progress import say
 
 with extra("hf"):
     import numpy as np
@@ -83,11 +84,20 @@ def measure(
             for length in sorted({min(length, LONGEST.get(case_name, length)) for length in lengths}):
                 found = _time(model, CASES[case_name], contestants, length, new_tokens, repeats)
                 results.append({"model": name, "case": case_name, "length": length, **found})
+                _say(results[-1])
         del model, contestants
         _forget()
     options = {"new_tokens": new_tokens, "repeats": repeats, "policies": list(policies), "card": card}
     name = torch.cuda.get_device_name() if kind == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     return {"device": name, "versions": {"torch": torch.__version__}, **options, "results": results}
+
+
+def _say(result: dict[str, Any]) -> None:
+    """Print one result as soon as it is there: the whole may take long, or be stopped."""
+    of = result["contestants"]
+    ratios = ", ".join(f"{name} {found['ratio']:.2f}" for name, found in of.items() if name != PLAIN)
+    seconds = f"plain {1e3 * of[PLAIN]['seconds']:.1f} ms"
+    say(f"{result['model']}, {result['case']}, {result['length']:,} tokens: {seconds}; {ratios}")
 
 
 def show(figures: dict[str, Any]) -> Any:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
-from sharpmax.cards import CARD_FILE, SHIPPED, card_file
-from sharpmax.core.cards import Card, load_card, load_policy
+from sharpmax.cards import SHIPPED, card_file
+from sharpmax.core.cards import CARD_FILE, Card, load_card, load_policy
 from sharpmax.core.policies import PAPER, LengthScaled, LogLinear, PerLayer, Policy
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count

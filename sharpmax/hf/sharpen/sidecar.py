@@ -10,8 +10,8 @@ from typing import Any
 
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import model_folder
-from sharpmax.cards import CARD_FILE, card_file
-from sharpmax.core.cards import Card, load_card
+from sharpmax.cards import card_file
+from sharpmax.core.cards import CARD_FILE, Card, load_card
 from sharpmax.core.policies import Policy
 
 

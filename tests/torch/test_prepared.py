@@ -1,0 +1,61 @@
+"""A prepared call gives what the whole call gives, and is made again when something it depends on changes."""
+
+import pytest
+import torch
+
+from sharpmax import PAPER, EntropyTarget, LogLinear
+from sharpmax.torch import IMPLEMENTATIONS, attention, prepared
+from sharpmax.torch.dispatch import plan_of
+from sharpmax.torch.prepared import key_of, prepare
+
+if "triton" not in IMPLEMENTATIONS:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+OPTIONS = {"is_causal": False, "scale": None, "softcap": None}
+
+
+def qkv(queries, keys=40):
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 4, queries, 16), (2, 2, keys, 16), (2, 2, keys, 16))
+    return [torch.randn(shape, generator=generator).to(DEVICE, torch.float16) for shape in shapes]
+
+
+@pytest.mark.parametrize(("queries", "causal", "implementation"), [(1, False, "triton"), (40, True, "hybrid")])
+@pytest.mark.parametrize("policy", [PAPER, LogLinear(torch.full((4, 1), 0.2), 0.1, 0.1)], ids=["paper", "card"])
+def test_it_gives_what_the_whole_call_gives(queries, causal, implementation, policy, monkeypatch):
+    monkeypatch.setattr(prepared, "plan_of", lambda request: plan_of(request, implementation))
+    q, k, v = qkv(queries)
+    mask = None if causal else torch.rand(2, 1, 1, 40, device=DEVICE) > 0.3
+    with torch.no_grad():
+        call = prepare(q, k, v, mask, policy=policy, is_causal=causal, scale=None, softcap=None)
+        wanted = attention(q, k, v, mask=mask, policy=policy, is_causal=causal, implementation=implementation)
+        assert torch.equal(call(q, k, v, mask), wanted)
+
+
+def test_what_one_operator_does_not_do_is_not_prepared(monkeypatch):
+    monkeypatch.setattr(prepared, "plan_of", lambda request: plan_of(request, "triton"))
+    q, k, v = qkv(1)
+    with torch.no_grad():
+        assert prepare(q, k, v, None, policy=EntropyTarget(1.0), **OPTIONS) is None
+
+
+def test_a_call_that_depends_on_more_has_no_key():
+    q, k, v = (x.cpu() for x in qkv(1))
+    with torch.no_grad():
+        assert key_of(q, k, v, None, **OPTIONS) is None  # a CPU's plan depends on values
+
+
+@pytest.mark.gpu
+def test_keys_on_the_gpu():
+    q, k, v = qkv(1)
+    assert key_of(q, k, v, None, **OPTIONS) is None  # gradients may be due
+    with torch.no_grad():
+        first = key_of(q, k, v, None, **OPTIONS)
+        assert first == key_of(q, k[:, :, :9], v[:, :, :9], None, **OPTIONS)  # one query, whatever the keys
+        mask = torch.ones(2, 1, 1, 40, dtype=torch.bool, device=DEVICE)
+        assert first != key_of(q, k, v, mask, **OPTIONS)
+        assert key_of(q, k, v, mask.float(), **OPTIONS) is None
+        assert key_of(q, k, v, mask[..., :7], **OPTIONS) is None  # refused by the whole call
+        with torch.autocast("cuda"):
+            assert key_of(q, k, v, None, **OPTIONS) is None

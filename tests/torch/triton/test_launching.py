@@ -1,0 +1,41 @@
+"""A remembered variant of a kernel is launched only where Triton itself would choose it."""
+
+import pytest
+import torch
+
+from sharpmax import PAPER, LogLinear, reference_attention
+from sharpmax.torch import IMPLEMENTATIONS, attention
+
+if "triton" not in IMPLEMENTATIONS:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+from sharpmax.torch.triton.launching import begins_aligned
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_alignment_is_of_all_tensors():
+    whole = torch.zeros(64)
+    assert begins_aligned(whole, whole[4:])
+    assert not begins_aligned(whole, whole[1:])
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_calls_that_differ_in_one_thing_do_not_share_a_variant(queries):
+    """Twice each, so that the second takes what is remembered; a softcap, a mask, sinks, odd addresses and strides."""
+    generator = torch.Generator().manual_seed(0)
+    memory = torch.randn(3, 2, 4, 21, 17, generator=generator).to(DEVICE, torch.float16)
+    straight = [x[..., :16].contiguous() for x in memory]
+    shifted = [x[..., 1:] for x in memory]  # begins at an odd address, rows 17 apart
+    mask = torch.rand(2, 1, 1, 21, generator=generator).to(DEVICE) > 0.3
+    sinks = torch.randn(4, generator=generator).to(DEVICE)
+    changes = ({}, {"softcap": 5.0}, {"mask": mask}, {"sinks": sinks}, {"policy": LogLinear(0.1, 0.2, 0.3)})
+    for _ in range(2):
+        for q, k, v in (straight, shifted):
+            for change in changes:
+                options = {"policy": PAPER, **change}
+                q_now = q[:, :, :queries]
+                got = attention(q_now, k, v, **options, implementation="triton")
+                wide = {n: x.double() if n == "sinks" else x for n, x in options.items()}
+                wanted = reference_attention(q_now.double(), k.double(), v.double(), **wide)
+                assert (got.double() - wanted).abs().max() < 5e-3, change
