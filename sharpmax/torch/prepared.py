@@ -15,6 +15,7 @@ from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.plan import WITHOUT_GRADIENT
 from sharpmax.torch.request import validated
 from sharpmax.torch.torch_internals import in_forward_mode, is_traced
+from sharpmax.torch.tracing import device_of
 
 Prepared = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 """(query, key, value, mask) -> output; all have a last axis that is contiguous."""
@@ -50,8 +51,17 @@ def prepare(
     if plan.path != WITHOUT_GRADIENT or plan.policy is None or plan.policy.detached or request.sinks is not None:
         return None
     kind, numbers, _ = plan.policy
-    module: Any = MODULES[plan.implementation]
+    operators: Any = MODULES[plan.implementation].operators
     scale, left, right, softcap = request.scale, request.left, request.right, request.softcap
-    if plan.implementation == "hybrid":
-        return lambda q, k, v, mask: module.operators.sharpened_attention(q, k, v, scale, right, kind, numbers)
-    return lambda q, k, v, mask: module.operators.fused(q, k, v, mask, None, scale, left, right, softcap, kind, numbers)
+
+    def sharpened(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        with device_of((q,)):
+            output: Tensor = operators.sharpened_attention.alone(q, k, v, scale, right, kind, numbers)
+            return output
+
+    def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        with device_of((q,)):
+            output: Tensor = operators.fused.alone(q, k, v, mask, None, scale, left, right, softcap, kind, numbers)
+            return output
+
+    return sharpened if plan.implementation == "hybrid" else fused

@@ -25,7 +25,8 @@ def untraced(
 ) -> Any:  # fmt: skip
     """Return a function that calls the operator under a tracer, and what the operator stands for otherwise.
 
-    That is the function it was made of, or `alone`, which need not lay out its result as tracing expects it.
+    That is the function it was made of, or `alone`, which need not lay out its result as tracing expects it. It is the
+    attribute `alone` of what is returned, for a caller who knows that nobody traces and no gradient is due.
     `keep` and `backward` are registered as its gradient. Without them a gradient that is due is left to the operator,
     which refuses when it comes to it: a second derivative, of an operator that is itself a gradient.
     """
@@ -37,11 +38,12 @@ def untraced(
     def call(*arguments: Any) -> Any:
         if torch.compiler.is_compiling() or is_traced(*arguments):
             return operator(*arguments)
-        with _device_of(arguments):
+        with device_of(arguments):
             if not _needs_gradient(arguments):
                 return compute(*arguments)
             return operator(*arguments) if differentiable is None else differentiable.apply(*arguments)
 
+    call.alone = compute  # type: ignore[attr-defined]
     return call
 
 
@@ -60,7 +62,7 @@ def _function(compute: Callable[..., Any], keep: Keep, backward: Callable[..., A
     return Differentiable
 
 
-def _device_of(arguments: tuple[Any, ...]) -> AbstractContextManager[Any]:
+def device_of(arguments: tuple[Any, ...]) -> AbstractContextManager[Any]:
     """Make the tensors' GPU the current one, on which kernels are launched and events recorded."""
     device = next((x.device for x in arguments if isinstance(x, Tensor)), None)
     if device is None or device.type != "cuda" or device.index == torch.cuda.current_device():
