@@ -29,7 +29,7 @@ def card_file(path: str | PathLike[str]) -> Path:
 def card_for(model: str, path: str | PathLike[str]) -> Card:
     """Read the card at `path` for the model of that name, "" where nobody knows it; raises as `load_card`.
 
-    Warns whoever called the caller when the card names another model, unless it lies beside this one's weights.
+    Warns the caller of the caller when the card names another model, unless it lies beside this one's weights.
     """
     file = card_file(path)
     card = load_card(file)
