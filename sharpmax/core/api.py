@@ -1,4 +1,4 @@
-"""The public names of `sharpmax`, gathered; the package imports them from here when one is first asked for."""
+"""The public names of `sharpmax`, gathered; the package, which lists them, imports each when it is first asked for."""
 
 from sharpmax.core import bounds, normalisers
 from sharpmax.core.attention import reference_attention
@@ -18,29 +18,3 @@ from sharpmax.core.policies import (
 )
 from sharpmax.core.softmax import SilentPolicyWarning, entropy, softmax
 from sharpmax.core.stats import RowStats, StreamState, row_stats
-
-__all__ = [
-    "PAPER",
-    "Card",
-    "Constant",
-    "EntropyTarget",
-    "LengthScaled",
-    "LogLinear",
-    "PerHead",
-    "PerLayer",
-    "Policy",
-    "Polynomial",
-    "RowStats",
-    "SilentPolicyWarning",
-    "StreamState",
-    "Table",
-    "bounds",
-    "detach",
-    "entropy",
-    "load_card",
-    "load_policy",
-    "normalisers",
-    "reference_attention",
-    "row_stats",
-    "softmax",
-]

@@ -18,7 +18,8 @@ def differentiable_once(request: Request) -> Request:
     given = {name: tensor for name in LEARNING if (tensor := getattr(request, name)) is not None}
     if not request.needs_gradient or torch.compiler.is_compiling() or is_traced(*given.values()):
         return request
-    return replace(request, **dict(zip(given, _Once.apply(*given.values()), strict=True)))  # type: ignore[no-untyped-call]
+    same = _Once.apply(*given.values())  # type: ignore[no-untyped-call]
+    return replace(request, **dict(zip(given, same, strict=True)))
 
 
 class _Once(Function):

@@ -139,7 +139,7 @@ def test_the_gradient_policy_is_stated_and_exact():
 
 
 def test_vocabulary_logits_are_told_that_the_rule_is_off():
-    """Sampling with the attention polynomial on a vocabulary does nothing: whoever looks is told."""
+    """Sampling with the attention polynomial on a vocabulary does nothing, and says so."""
     with pytest.warns(sharpmax.SilentPolicyWarning, match=r"nothing above an entropy of 5\.945"):
         weights, stats = softmax(np.random.default_rng(0).normal(size=50_000), return_stats=True)
     assert stats.inverse_temperature == 1.0

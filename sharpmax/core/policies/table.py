@@ -46,7 +46,7 @@ class Table(Policy):
             raise ValueError(f"Table needs two knots or more and one beta a knot, got {len(h)} and {betas}")
         if any(later <= earlier for earlier, later in pairwise(h)):
             raise ValueError(f"Table.entropies must increase strictly, got {short(h)}")
-        # Betas that learn are watched by whoever trains them; numbers are checked here.
+        # Betas that learn are for the training to watch; numbers are checked here.
         if all(isinstance(beta, int | float) for beta in b) and any(later < earlier for earlier, later in pairwise(b)):
             raise ValueError(f"Table.inverse_temperatures must not decrease, got {short(b)}")
 

@@ -187,7 +187,7 @@ def _identity(recipe: Recipe, policy: Policy | None, examples: Sequence[Encoded]
     data = hashlib.sha256()
     for example in examples:
         data.update(np.asarray([example.start, len(example.ids), *example.ids], np.int64).tobytes())
-    frozen = policy.freeze() if is_dataclass(policy) else policy
+    frozen = policy.freeze() if isinstance(policy, Policy) and is_dataclass(policy) else type(policy).__qualname__
     decides = {name: value for name, value in asdict(recipe).items() if name not in INDIFFERENT}
     told = hashlib.sha256(repr(frozen).encode()).hexdigest()
     return {**decides, "policy": told, "examples": data.hexdigest()}

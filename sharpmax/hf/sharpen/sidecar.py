@@ -22,7 +22,7 @@ class OtherModelWarning(UserWarning):
 def card_for(model: str, path: str | PathLike[str]) -> Card:
     """Read the card that `card_file` finds for the model of that name, "" where nobody knows it; raises as `load_card`.
 
-    Warns whoever called the caller when the card names another model, unless it lies beside this one's weights.
+    Warns the caller of the caller when the card names another model, unless it lies beside this one's weights.
     """
     file = card_file(path)
     card = load_card(file)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from sharpmax.core.policies import PAPER
+from sharpmax.core.policies.base import needed
 from sharpmax.jax.api import attention
 from sharpmax.jax.request import check_options, check_policy
 
@@ -64,6 +65,11 @@ def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
             raise NotImplementedError("dropout is drawn for each weight: pass broadcast_dropout=False")
         if is_causal and query.shape[-3] != key.shape[-3]:
             raise NotImplementedError("Flax aligns is_causal with the first key, sharpmax with the last: pass a mask")
+        if mask is not None and query.shape[-3] != key.shape[-3] and "position" in needed(policy):
+            raise NotImplementedError(
+                "the policy reads positions, which Flax does not tell where a mask hides the rest of a cache; take a "
+                "policy that reads the count of keys"
+            )
         if dtype is not None:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         leading = query.shape[:-3]

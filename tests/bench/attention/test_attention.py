@@ -211,7 +211,7 @@ def test_committed_memory_is_given_beyond_the_inputs_and_with_them():
     assert before[0] == pytest.approx(before[1])
     assert before[0] >= inputs
     rows = ours["length"] * FEATURES // ours["width"]
-    more = rows * 4 / 1e6 * (1 + 1 / 64 + 1 / 192)  # beta of each row, marks and tickets of tiles, four bytes each
+    more = rows * 4 / 1e6 * (1 + 1 / 64 + 1 / 192)  # beta of each row, marks and queue of tiles, four bytes each
     assert ours["megabytes"] - plain["megabytes"] == pytest.approx(more, rel=1e-3)
     assert ours["ratio_of_memory"] == pytest.approx(ours["megabytes"] / plain["megabytes"])
 

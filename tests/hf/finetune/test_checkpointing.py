@@ -53,7 +53,7 @@ def test_sinks_learn_under_checkpointing():
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_whoever_looks_is_told_of_every_layer_once(reentrant):
+def test_an_observer_is_told_of_every_layer_once(reentrant):
     seen, probed = [], []
     looks = {"observer": lambda layer, _: seen.append(layer), "probe": lambda layer, *_: probed.append(layer)}
     gradients(trained(True, reentrant=reentrant), sharpmax.PAPER, **looks)

@@ -184,9 +184,9 @@ def test_checkpoints_of_another_run_are_not_continued(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"checkpoints of a run with another {what}: it cannot be continued"):
             run(tmp_path, policy, recipe)
-    model = gemma("gemma-tiny").model
+    model, recipe = gemma("gemma-tiny").model, replace(RECIPE, steps=2)
     with pytest.raises(ValueError, match="another examples: "):
-        finetune(model, learnable(199), replace(RECIPE, steps=2), policy=policy_named("paper", model), folder=tmp_path)
+        finetune(model, learnable(199), recipe, policy=policy_named("paper", model), folder=tmp_path)
     run(tmp_path, "paper", replace(RECIPE, steps=2, log_every=2))  # which decides no number
 
 

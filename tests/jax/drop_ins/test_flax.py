@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from sharpmax import PAPER, Constant
+from sharpmax import PAPER, Constant, LengthScaled
 from sharpmax.jax.flax import attention_fn  # the documented path
 
 KEY = jax.random.key(0)
@@ -92,6 +92,8 @@ def test_nnx_decodes():
         return jnp.concatenate([layer(X[:, t : t + 1], decode=True) for t in range(X.shape[1])], axis=1)
 
     np.testing.assert_allclose(decoded(attention_fn(PLAIN)), decoded(), atol=1e-5)
+    with pytest.raises(NotImplementedError, match="reads positions, which Flax does not tell"):
+        decoded(attention_fn(LengthScaled.llama4(4)))
 
 
 @pytest.mark.parametrize(
