@@ -13,7 +13,7 @@ LEARNED = 3.5  # times as long as plain, with a policy and its gradient
 
 @torch.no_grad()
 def seconds_per_token(loaded: LoadedModel) -> float:
-    """Return how long a token takes to read, by the fastest of a few passes: what else a machine does slows the others."""
+    """Return how long a token takes to read, by the fastest of a few passes: other work slows the rest."""
     length = min(PROBED, loaded.context)
     ids = torch.zeros(1, length, dtype=torch.long, device=loaded.model.device)
     taken = []
