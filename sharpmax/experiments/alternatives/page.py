@@ -11,7 +11,7 @@ from sharpmax.experiments.max_retrieval.tables import with_error
 from sharpmax.extras import extra
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
-from sharpmax.report.style import GREY
+from sharpmax.report.style import COLOURS, GREY, PALETTE
 from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
@@ -175,9 +175,22 @@ def _with_softmax(metrics: Metrics, family: str) -> list[Arm]:
     return [arm for arm in _told(metrics) if arm.family == family or arm.name == SOFTMAX]
 
 
+RULES = {
+    SOFTMAX: "softmax",
+    "paper": "paper",
+    "entropy-target": "entropy_target",
+    "paper-trained": "refit",
+    "ssmax": "ssmax",
+    "hard": "hard",
+}
+"""The rule of an arm, as `COLOURS` has it."""
+
+
 def _curves(values: dict[str, dict[str, list[float]]], arms: list[Arm], scale: float) -> list[Curve]:
-    colors = {SOFTMAX: GREY}
-    return [mean_curve(arm.title, values[arm.name], colors.get(arm.name), "-", scale) for arm in arms]
+    """Draw each arm in the colour of its rule; what has none takes those that are left."""
+    rules = {arm.name: COLOURS[rule] for arm in arms if (rule := RULES.get(arm.name))}
+    left = iter([colour for colour in PALETTE if colour not in rules.values()] * len(arms))
+    return [mean_curve(a.title, values[a.name], rules.get(a.name) or next(left), "-", scale) for a in arms]
 
 
 def _caption(family: str) -> str:

@@ -185,6 +185,10 @@ def _committed(metrics: dict[str, Any]) -> list[Text | Table]:
     ]
 
 
+RULES = {"plain": "softmax", "learn": "fitted"}
+"""The rule of an arm, as `COLOURS` has it, where their names differ; `plain+paper` is drawn as paper's, dashed."""
+
+
 def _draw(metrics: dict[str, Any], folder: RunFolder) -> None:
     lengths = [*metrics["trained"], *metrics["beyond"]]
     mark = [Mark("longest trained", x=max(metrics["trained"]))]
@@ -197,7 +201,8 @@ def _draw(metrics: dict[str, Any], folder: RunFolder) -> None:
                 LABELS[arm],
                 lengths,
                 [_times_100(of[str(n)][key]) for n in lengths],
-                color=COLOURS[{"plain": "softmax", "learn": "fitted"}.get(arm, arm)],
+                color=COLOURS[RULES.get(arm.rpartition("+")[2], arm.rpartition("+")[2])],
+                line="--" if "+" in arm else "-",
                 marker="o",
             )
             for arm, of in metrics["by_length"].items()
