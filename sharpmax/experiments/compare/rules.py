@@ -20,7 +20,7 @@ from math import log
 import numpy as np
 
 from sharpmax.core.arrays import Array, clamp, namespace
-from sharpmax.core.policies import PAPER, Policy, Table
+from sharpmax.core.policies import PAPER, EntropyTarget, Policy, Table
 from sharpmax.core.stats import RowStats, StatsAt
 
 TRAINED = 80.0  # keys that a row of the comparison's trainings can see
@@ -104,6 +104,36 @@ class Beyond(Policy):
         if self.start:
             rise = rise * clamp(1.0 - self.start / clamp(stats.entropy, self.start), 0.0)
         return 1.0 + rise
+
+
+@dataclass(frozen=True, eq=False)
+class BeyondTarget(Policy):
+    """Beyond the trained length, solve the rows that have chosen for a target entropy; the others stay as they are.
+
+    A row has chosen if its entropy is less than `share` of log n.
+    """
+
+    target: float = 1.0
+    share: float = 0.6
+    maximum: float = 8.0
+    trained: float = TRAINED
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What `EntropyTarget` needs, and count."""
+        return frozenset({"entropy", "variance", "count"})
+
+    @property
+    def iterative(self) -> bool:
+        """True: it solves."""
+        return True
+
+    def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
+        """Return the solved beta where it applies, else 1."""
+        beta = EntropyTarget(self.target, maximum=self.maximum)(stats, stats_at)
+        applies = (stats.count > self.trained) & (_chosen(stats) > 1.0 - self.share)
+        xp = namespace(beta)
+        return xp.where(applies, beta, xp.ones_like(beta))
 
 
 def _chosen(stats: RowStats) -> Array:
