@@ -109,8 +109,11 @@ ARMS = {
 }
 """Every arm by name."""
 
-GRID = ((0.35, 0, 0), (0.5, 0, 0), (0.5, 2, 0), (1, 2, 0), (2, 2, 1), (3, 2, 1), (1, 1, 1), (2, 3, 1), (3, 3, 1))
-GRID += ((2, 2, 2), (4, 2, 2), (1, 2, 1))
+GRID: tuple[tuple[float, int, int], ...] = (
+    *((0.35, 0, 0), (0.5, 0, 0), (0.5, 2, 0), (1, 2, 0)),
+    *((1, 1, 1), (1, 2, 1), (2, 2, 1), (3, 2, 1), (2, 3, 1), (3, 3, 1)),
+    *((2, 2, 2), (4, 2, 2)),
+)
 """More rules `beyond` the trained length to search among: slope, start in nats, power."""
 
 for _slope, _start, _power in GRID:
