@@ -5,6 +5,7 @@ from sharpmax.core.attention import reference_attention
 from sharpmax.core.cards import Card, load_card, load_policy
 from sharpmax.core.policies import (
     PAPER,
+    Beyond,
     Constant,
     EntropyTarget,
     LengthScaled,
@@ -21,6 +22,7 @@ from sharpmax.core.stats import RowStats, StreamState, row_stats
 
 __all__ = [
     "PAPER",
+    "Beyond",
     "Card",
     "Constant",
     "EntropyTarget",

@@ -8,8 +8,8 @@ from math import log
 from pathlib import Path
 
 from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
-from sharpmax.core.policies import PAPER, LengthScaled, LogLinear
-from sharpmax.experiments.compare.rules import Beyond, BeyondTarget, Gated, NewtonTarget, line, rising
+from sharpmax.core.policies import PAPER, Beyond, LengthScaled, LogLinear
+from sharpmax.experiments.compare.rules import TRAINED, BeyondTarget, Gated, NewtonTarget, line, rising
 from sharpmax.models.mechanisms import (
     AdaptiveEntmax,
     Crowded,
@@ -60,25 +60,23 @@ ARMS = {
     "gated-0.5": Arm("beta = 1 + 0.5 H (1 - H/log n)", Sharpened(Gated(0.5))),
     "gated-1": Arm("beta = 1 + H (1 - H/log n)", Sharpened(Gated(1.0))),
     # At trained lengths these are plain softmax, so they share its weights. The first is log n / log 80.
-    "beyond-log-n": Arm("log n / log 80, at inference", Sharpened(Beyond(1 / log(80), power=0)), SOFTMAX),
+    "beyond-log-n": Arm("log n / log 80, at inference", Sharpened(Beyond(TRAINED, 1 / log(TRAINED), 0.0, 0)), SOFTMAX),
     "beyond-log-n-free": Arm(
         "log n / log 80, in heads without positions, at inference",
-        Sharpened(Beyond(1 / log(80), power=0), heads="free"),
+        Sharpened(Beyond(TRAINED, 1 / log(TRAINED), 0.0, 0), heads="free"),
         SOFTMAX,
     ),
-    "beyond-0.5": Arm("1 + 0.5 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.5)), SOFTMAX),
-    "beyond-1": Arm("1 + log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(1.0)), SOFTMAX),
-    "beyond-1-start": Arm(
-        "1 + log(n/80) (1 - H/log n) (1 - 2/H), at inference", Sharpened(Beyond(1.0, start=2.0)), SOFTMAX
-    ),
+    "beyond-0.5": Arm("1 + 0.5 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(TRAINED, 0.5, 0.0)), SOFTMAX),
+    "beyond-1": Arm("1 + log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(TRAINED, 1.0, 0.0)), SOFTMAX),
+    "beyond-1-start": Arm("1 + log(n/80) (1 - H/log n) (1 - 2/H), at inference", Sharpened(Beyond(TRAINED)), SOFTMAX),
     "beyond-0.5-free": Arm(
         "1 + 0.5 log(n/80) (1 - H/log n), in heads without positions, at inference",
-        Sharpened(Beyond(0.5), heads="free"),
+        Sharpened(Beyond(TRAINED, 0.5, 0.0), heads="free"),
         SOFTMAX,
     ),
     "beyond-1-free": Arm(
         "1 + log(n/80) (1 - H/log n), in heads without positions, at inference",
-        Sharpened(Beyond(1.0), heads="free"),
+        Sharpened(Beyond(TRAINED, 1.0, 0.0), heads="free"),
         SOFTMAX,
     ),
     "beyond-target-1": Arm(
@@ -118,7 +116,7 @@ GRID: tuple[tuple[float, int, int], ...] = (
 
 for _slope, _start, _power in GRID:
     _label = f"1 + {_slope} log(n/80)" + " (1 - H/log n)" * _power + (f" (1 - {_start}/H)" if _start else "")
-    _rule = Sharpened(Beyond(_slope, _power, float(_start)))
+    _rule = Sharpened(Beyond(TRAINED, _slope, float(_start), _power))
     ARMS[f"beyond-{_slope}-{_start}-{_power}"] = Arm(f"{_label}, at inference", _rule, SOFTMAX)
     ARMS[f"crowd-beyond-{_slope}-{_start}-{_power}"] = Arm(
         f"crowd-256, then {_label}, at inference", _rule, "crowd-256"

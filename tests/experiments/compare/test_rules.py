@@ -4,9 +4,8 @@ import torch
 
 import sharpmax
 from sharpmax import PAPER
-from sharpmax.core.policies import LengthScaled
 from sharpmax.core.stats import RowStats, row_stats
-from sharpmax.experiments.compare.rules import PEAK, Beyond, BeyondTarget, Gated, NewtonTarget, line, rising
+from sharpmax.experiments.compare.rules import PEAK, BeyondTarget, Gated, NewtonTarget, line, rising
 
 
 def test_the_rising_rule_is_the_papers_up_to_its_peak_and_never_falls():
@@ -30,19 +29,6 @@ def test_rows_that_average_are_left_alone_and_rows_that_have_chosen_are_sharpene
     stats = RowStats(entropy=np.array([0.0, 4.0, np.log(16401.0)]), count=n)
     share = 4 / np.log(16401)
     np.testing.assert_allclose(Gated(0.5)(stats), [1.0, 1 + 0.5 * 4 * (1 - share), 1.0])
-    grown = np.log(16401 / 80)
-    np.testing.assert_allclose(Beyond(0.5)(stats), [1 + 0.5 * grown, 1 + 0.5 * grown * (1 - share), 1.0])
-    np.testing.assert_allclose(Beyond(0.5, power=2)(stats)[1], 1 + 0.5 * grown * (1 - share) ** 2)
-    late = Beyond(0.5, start=2.0)(stats)
-    np.testing.assert_allclose(late, [1.0, 1 + 0.5 * grown * (1 - share) * (1 - 2 / 4), 1.0])
-
-
-def test_beyond_is_plain_softmax_up_to_the_trained_length_and_log_n_without_a_gate():
-    counts = np.array([0.0, 1.0, 40.0, 80.0])
-    assert (Beyond(3.0)(RowStats(entropy=np.zeros(4), count=counts)) == 1).all()
-    counts = np.array([1.0, 80.0, 500.0, 20000.0])
-    ours = Beyond(1 / np.log(80), power=0)(RowStats(count=counts))
-    np.testing.assert_allclose(ours, LengthScaled.log_n(80)(RowStats(count=counts)))
 
 
 def test_beyond_a_target_is_solved_for_where_rows_have_chosen():
