@@ -5,6 +5,7 @@ from sharpmax.core.attention import reference_attention
 from sharpmax.core.cards import Card, load_card, load_policy
 from sharpmax.core.policies import (
     PAPER,
+    Beyond,
     Constant,
     EntropyTarget,
     LengthScaled,

@@ -7,7 +7,17 @@ import torch
 
 import sharpmax.jax
 import sharpmax.torch
-from sharpmax import Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table, reference_attention, softmax
+from sharpmax import (
+    Beyond,
+    Constant,
+    EntropyTarget,
+    LengthScaled,
+    LogLinear,
+    Polynomial,
+    Table,
+    reference_attention,
+    softmax,
+)
 from sharpmax.core.masks import query_positions
 from sharpmax.torch.lengths import counted_by_position, positions
 from sharpmax.torch.request import Request
@@ -24,6 +34,8 @@ MILLIONS = 2**24
         EntropyTarget,
         LengthScaled,
         LogLinear,
+        Beyond,
+        lambda n: Beyond(80, n),
         LengthScaled.yarn,
         LengthScaled.log_n,
         lambda n: Polynomial((n, 1.0)),

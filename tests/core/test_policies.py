@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import sharpmax
 from sharpmax import (
     PAPER,
+    Beyond,
     Constant,
     EntropyTarget,
     LengthScaled,
@@ -71,6 +72,21 @@ def test_log_linear_is_its_formula_and_clips():
     np.testing.assert_allclose(policy(stats), np.exp(0.1 + 0.2 * np.log(2) + 0.3))
     np.testing.assert_allclose(LogLinear(a=9.0)(stats), np.exp(1.5))
     np.testing.assert_array_equal(LogLinear()(stats), 1.0)
+
+
+def test_beyond_leaves_rows_alone_that_average_or_see_few_keys():
+    stats = RowStats(entropy=np.array([0.5, 4.0, np.log(16401.0)]), count=np.full(3, 16401.0))
+    grown, share = np.log(16401 / 80), 1 - 4 / np.log(16401)
+    np.testing.assert_allclose(Beyond(80)(stats), [1.0, 1 + grown * share * (1 - 2 / 4), 1.0], atol=1e-12)
+    np.testing.assert_allclose(Beyond(80, 0.5, 0.0, 2)(stats)[1], 1 + 0.5 * grown * share**2)
+
+
+def test_beyond_is_plain_up_to_the_trained_length_and_log_n_without_its_gates():
+    counts = np.array([0.0, 1.0, 40.0, 80.0])
+    np.testing.assert_array_equal(Beyond(80, 3.0, 0.0)(RowStats(entropy=np.zeros(4), count=counts)), 1.0)
+    counts = np.array([1.0, 80.0, 500.0, 20000.0])
+    ours = Beyond(80, 1 / np.log(80), 0.0, 0)(RowStats(count=counts))
+    np.testing.assert_allclose(ours, LengthScaled.log_n(80)(RowStats(count=counts)))
 
 
 @given(st.floats(0, 12))

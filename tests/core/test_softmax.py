@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sharpmax
-from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Table, detach, softmax
+from sharpmax import PAPER, Beyond, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Table, detach, softmax
 from tests.core.naive import plain_softmax
 
 POLICIES = [
@@ -24,6 +24,7 @@ POLICIES = [
     EntropyTarget(0.5),
     LengthScaled.log_n(8),
     LogLinear(b=0.2, c=0.3),
+    Beyond(8, start=0.5),
     Table((0.5, 3.0), (1.0, 4.0)),
 ]
 SOLVED = PerHead((PAPER, EntropyTarget(0.5), Constant(2.0)))

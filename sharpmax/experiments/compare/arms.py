@@ -8,8 +8,8 @@ from math import log
 from pathlib import Path
 
 from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
-from sharpmax.core.policies import PAPER, LengthScaled, LogLinear
-from sharpmax.experiments.compare.rules import Beyond, Gated, NewtonTarget, line, rising
+from sharpmax.core.policies import PAPER, Beyond, LengthScaled, LogLinear
+from sharpmax.experiments.compare.rules import TRAINED, BeyondTarget, Gated, NewtonTarget, line, rising
 from sharpmax.models.mechanisms import (
     AdaptiveEntmax,
     Crowded,
@@ -60,37 +60,35 @@ ARMS = {
     "gated-0.5": Arm("beta = 1 + 0.5 H (1 - H/log n)", Sharpened(Gated(0.5))),
     "gated-1": Arm("beta = 1 + H (1 - H/log n)", Sharpened(Gated(1.0))),
     # At trained lengths these are plain softmax, so they share its weights. The first is log n / log 80.
-    "beyond-log-n": Arm("log n / log 80, at inference", Sharpened(Beyond(1 / log(80), power=0)), SOFTMAX),
+    "beyond-log-n": Arm("log n / log 80, at inference", Sharpened(Beyond(TRAINED, 1 / log(TRAINED), 0.0, 0)), SOFTMAX),
     "beyond-log-n-free": Arm(
         "log n / log 80, in heads without positions, at inference",
-        Sharpened(Beyond(1 / log(80), power=0), heads="free"),
+        Sharpened(Beyond(TRAINED, 1 / log(TRAINED), 0.0, 0), heads="free"),
         SOFTMAX,
     ),
-    "beyond-0.2": Arm("1 + 0.2 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.2)), SOFTMAX),
-    "beyond-0.5": Arm("1 + 0.5 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(0.5)), SOFTMAX),
-    "beyond-1": Arm("1 + log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(1.0)), SOFTMAX),
-    "beyond-1-start": Arm(
-        "1 + log(n/80) (1 - H/log n) (1 - 2/H), at inference", Sharpened(Beyond(1.0, start=2.0)), SOFTMAX
+    "beyond-0.5": Arm("1 + 0.5 log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(TRAINED, 0.5, 0.0)), SOFTMAX),
+    "beyond-1": Arm("1 + log(n/80) (1 - H/log n), at inference", Sharpened(Beyond(TRAINED, 1.0, 0.0)), SOFTMAX),
+    "beyond-1-start": Arm("1 + log(n/80) (1 - H/log n) (1 - 2/H), at inference", Sharpened(Beyond(TRAINED)), SOFTMAX),
+    "beyond-0.5-free": Arm(
+        "1 + 0.5 log(n/80) (1 - H/log n), in heads without positions, at inference",
+        Sharpened(Beyond(TRAINED, 0.5, 0.0), heads="free"),
+        SOFTMAX,
     ),
     "beyond-1-free": Arm(
         "1 + log(n/80) (1 - H/log n), in heads without positions, at inference",
-        Sharpened(Beyond(1.0), heads="free"),
+        Sharpened(Beyond(TRAINED, 1.0, 0.0), heads="free"),
         SOFTMAX,
     ),
-    "beyond-0.5-free": Arm(
-        "1 + 0.5 log(n/80) (1 - H/log n), in heads without positions, at inference",
-        Sharpened(Beyond(0.5), heads="free"),
-        SOFTMAX,
+    "beyond-target-1": Arm(
+        "solved for 1 nat where rows have chosen, at inference", Sharpened(BeyondTarget(1.0)), SOFTMAX
+    ),
+    "beyond-target-0.5": Arm(
+        "solved for 0.5 nats where rows have chosen, at inference", Sharpened(BeyondTarget(0.5)), SOFTMAX
     ),
     # Plain softmax when asked; trained as if there were more keys.
     "crowd-16": Arm("softmax, trained in a crowd of up to 16 times the keys", Crowded(crowd=16.0)),
     "crowd-256": Arm("softmax, trained in a crowd of up to 256 times the keys", Crowded(crowd=256.0)),
     "crowd-4096": Arm("softmax, trained in a crowd of up to 4,096 times the keys", Crowded(crowd=4096.0)),
-    "crowd-256-beyond": Arm(
-        "the same, and 1 + 0.5 log(n/80) (1 - H/log n) in heads without positions, at inference",
-        Sharpened(Beyond(0.5), heads="free"),
-        "crowd-256",
-    ),
     "ssmax": Arm("SSMax with an offset, learned", LearnedSSMax()),
     "log-linear": Arm("LogLinear, learned", LearnedLogLinear()),
     "log-linear-rising": Arm("LogLinear, learned, slopes held above 0", LearnedLogLinear(rising=True)),
@@ -108,6 +106,21 @@ ARMS = {
     "hierarchical": Arm("blocks of 16, then items", Hierarchical(16)),
 }
 """Every arm by name."""
+
+GRID: tuple[tuple[float, int, int], ...] = (
+    *((0.35, 0, 0), (0.5, 0, 0), (0.5, 2, 0), (1, 2, 0)),
+    *((1, 1, 1), (1, 2, 1), (2, 2, 1), (3, 2, 1), (2, 3, 1), (3, 3, 1)),
+    *((2, 2, 2), (4, 2, 2)),
+)
+"""More rules `beyond` the trained length to search among: slope, start in nats, power."""
+
+for _slope, _start, _power in GRID:
+    _label = f"1 + {_slope} log(n/80)" + " (1 - H/log n)" * _power + (f" (1 - {_start}/H)" if _start else "")
+    _rule = Sharpened(Beyond(TRAINED, _slope, float(_start), _power))
+    ARMS[f"beyond-{_slope}-{_start}-{_power}"] = Arm(f"{_label}, at inference", _rule, SOFTMAX)
+    ARMS[f"crowd-beyond-{_slope}-{_start}-{_power}"] = Arm(
+        f"crowd-256, then {_label}, at inference", _rule, "crowd-256"
+    )
 
 
 def arm_named(name: str) -> Arm:

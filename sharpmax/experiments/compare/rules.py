@@ -4,11 +4,9 @@
     line      beta = 1 + slope·max(H - from, 0)
     target    one Newton step from 1 towards a target entropy: log beta = max(H - target, 0) / Var, bounded
     gated     beta = 1 + slope·H·(1 - H/log n)
-    beyond    beta = 1 + slope·max(log(n/trained), 0)·(1 - H/log n)^power, on request only of rows above some nats
 
 A head that averages has H near log n, and is right to: sharpening it changes what it says. A head that has chosen has a
-small share H/log n, and noise that grows with n. The last two rules tell them apart by that share. `beyond` is 1 at
-every trained length, so that a model trained with plain softmax can be asked with it.
+small share H/log n, and noise that grows with n. `gated` tells them apart by that share, as `sharpmax.Beyond` does.
 
 The published polynomial falls back to 1 between 4.41 and 5.945 nats. A row of 80 keys has at most 4.38, so on short
 inputs `rising` is the same rule whatever its slope.
@@ -20,7 +18,8 @@ from math import log
 import numpy as np
 
 from sharpmax.core.arrays import Array, clamp, namespace
-from sharpmax.core.policies import PAPER, Policy, Table
+from sharpmax.core.policies import PAPER, EntropyTarget, Policy, Table
+from sharpmax.core.policies.beyond import chosen_share
 from sharpmax.core.stats import RowStats, StatsAt
 
 TRAINED = 80.0  # keys that a row of the comparison's trainings can see
@@ -74,39 +73,34 @@ class Gated(Policy):
 
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
         """Return beta; 1 for a row of one key."""
-        return 1.0 + self.slope * stats.entropy * _chosen(stats)
+        return 1.0 + self.slope * stats.entropy * chosen_share(stats)
 
 
 @dataclass(frozen=True, eq=False)
-class Beyond(Policy):
-    """beta = 1 + slope·max(log(n/trained), 0)·(1 - H/log n)^power·max(1 - start/H, 0): plain at trained lengths.
+class BeyondTarget(Policy):
+    """Beyond the trained length, solve the rows that have chosen for a target entropy; the others stay as they are.
 
-    With power 0 and slope 1/log(trained) it is log n / log(trained), as `LengthScaled.log_n`. A `start` in nats leaves
-    rows of few keys alone: heads that look at their neighbours, whose entropy does not grow with n.
+    A row has chosen if its entropy is less than `share` of log n.
     """
 
-    slope: float = 0.5
-    power: int = 1
-    start: float = 0.0
+    target: float = 1.0
+    share: float = 0.6
+    maximum: float = 8.0
     trained: float = TRAINED
 
     @property
     def needs(self) -> frozenset[str]:
-        """Entropy and count; count alone where the entropy has no part."""
-        return frozenset({"entropy", "count"} if self.power or self.start else {"count"})
+        """What `EntropyTarget` needs, and count."""
+        return frozenset({"entropy", "variance", "count"})
+
+    @property
+    def iterative(self) -> bool:
+        """True: it solves."""
+        return True
 
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
-        """Return beta."""
-        xp = namespace(stats.count)
-        rise = self.slope * xp.log(clamp(stats.count / self.trained, 1.0))
-        for _ in range(self.power):
-            rise = rise * _chosen(stats)
-        if self.start:
-            rise = rise * clamp(1.0 - self.start / clamp(stats.entropy, self.start), 0.0)
-        return 1.0 + rise
-
-
-def _chosen(stats: RowStats) -> Array:
-    """Return 1 - H/log n: 0 where all keys weigh the same, 1 where one has all."""
-    log_n = namespace(stats.count).log(clamp(stats.count, 2.0))
-    return clamp(1.0 - stats.entropy / log_n, 0.0)
+        """Return the solved beta where it applies, else 1."""
+        beta = EntropyTarget(self.target, maximum=self.maximum)(stats, stats_at)
+        applies = (stats.count > self.trained) & (chosen_share(stats) > 1.0 - self.share)
+        xp = namespace(beta)
+        return xp.where(applies, beta, xp.ones_like(beta))

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+import sharpmax
 from sharpmax import PAPER
-from sharpmax.core.policies import LengthScaled
 from sharpmax.core.stats import RowStats, row_stats
-from sharpmax.experiments.compare.rules import PEAK, Beyond, Gated, NewtonTarget, line, rising
+from sharpmax.experiments.compare.rules import PEAK, BeyondTarget, Gated, NewtonTarget, line, rising
 
 
 def test_the_rising_rule_is_the_papers_up_to_its_peak_and_never_falls():
@@ -29,19 +29,19 @@ def test_rows_that_average_are_left_alone_and_rows_that_have_chosen_are_sharpene
     stats = RowStats(entropy=np.array([0.0, 4.0, np.log(16401.0)]), count=n)
     share = 4 / np.log(16401)
     np.testing.assert_allclose(Gated(0.5)(stats), [1.0, 1 + 0.5 * 4 * (1 - share), 1.0])
-    grown = np.log(16401 / 80)
-    np.testing.assert_allclose(Beyond(0.5)(stats), [1 + 0.5 * grown, 1 + 0.5 * grown * (1 - share), 1.0])
-    np.testing.assert_allclose(Beyond(0.5, power=2)(stats)[1], 1 + 0.5 * grown * (1 - share) ** 2)
-    late = Beyond(0.5, start=2.0)(stats)
-    np.testing.assert_allclose(late, [1.0, 1 + 0.5 * grown * (1 - share) * (1 - 2 / 4), 1.0])
 
 
-def test_beyond_is_plain_softmax_up_to_the_trained_length_and_log_n_without_a_gate():
-    counts = np.array([0.0, 1.0, 40.0, 80.0])
-    assert (Beyond(3.0)(RowStats(entropy=np.zeros(4), count=counts)) == 1).all()
-    counts = np.array([1.0, 80.0, 500.0, 20000.0])
-    ours = Beyond(1 / np.log(80), power=0)(RowStats(count=counts))
-    np.testing.assert_allclose(ours, LengthScaled.log_n(80)(RowStats(count=counts)))
+def test_beyond_a_target_is_solved_for_where_rows_have_chosen():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, 300, generator=generator).double()
+    rows[0] *= 2.5  # has chosen
+    rows[2, 70:] = -torch.inf  # is short
+    rows[2] *= 2.5
+    weights, stats = sharpmax.softmax(rows, BeyondTarget(1.0), return_stats=True)
+    assert float(stats.entropy[0]) < 0.6 * np.log(300)
+    assert float(sharpmax.entropy(stats.inverse_temperature[0] * rows[0])) == pytest.approx(1.0, abs=1e-3)
+    assert stats.inverse_temperature[1:].tolist() == [1.0, 1.0]
+    torch.testing.assert_close(weights[1:], torch.softmax(rows[1:], -1))
 
 
 def test_a_line_rises_by_its_slope():
