@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 import warnings
 
 import pytest
@@ -11,20 +10,13 @@ from torch import nn
 from transformers import AlbertForMaskedLM
 
 import sharpmax
-from sharpmax.builtin import BUILTIN
-from sharpmax.builtin.fetch import model_folder
 from sharpmax.hf import (
-    Attention,
-    OtherModelWarning,
     SecondTemperatureWarning,
     attention_layers,
-    from_card,
-    save_pretrained,
     sharpen,
     unsharpen,
 )
 from sharpmax.hf.sharpen.interface import interface_attention, split_mask
-from sharpmax.hf.sharpen.sidecar import name_of
 from tests.hf.families import build, inputs, output, tokens
 
 SHARP = sharpmax.Constant(2.0)
@@ -282,139 +274,6 @@ def test_a_policy_that_switched_itself_off_says_so_on_leaving():
         output(model, input_ids=tokens(length=600))
 
 
-def test_the_card_travels_beside_the_model(tmp_path):
-    from transformers import LlamaForCausalLM
-
-    model, ids = build("llama"), tokens()
-    policy = sharpmax.PerLayer((SHARP, sharpmax.Constant(1.0)))
-    save_pretrained(model, policy, tmp_path)
-    again = LlamaForCausalLM.from_pretrained(tmp_path)
-    with sharpen(model, policy), from_card(again, tmp_path), sharpen(again, tmp_path / "sharpmax.json"):
-        assert torch.equal(output(again, input_ids=ids), output(model, input_ids=ids))
-
-
-@pytest.mark.parametrize("switch_on", [sharpen, from_card])
-def test_a_card_of_another_model_is_warned_of_and_used(switch_on, tmp_path):
-    from transformers import LlamaForCausalLM
-
-    nameless, folder = build("llama"), tmp_path / "tuned"
-    save_pretrained(nameless, sharpmax.Card(SHARP, model="its-base"), folder)
-    card = tmp_path / "card.json"
-    card.write_bytes((folder / "sharpmax.json").read_bytes())
-    for known, its_card in ((False, card), (True, folder)):  # nobody knows its name; or the card lies beside it
-        model = LlamaForCausalLM.from_pretrained(folder) if known else nameless
-        switch_on(model, its_card).restore()
-    switch_on(nn.MultiheadAttention(16, 4), card).restore()
-    said = re.escape(f"this card was fitted on its-base, and is used on {folder}")
-    with pytest.warns(OtherModelWarning, match=f"^{said}$") as warned:
-        sharpened = switch_on(model, card)
-    assert warned[0].filename == __file__
-    assert sharpened.policy == SHARP
-    sharpened.restore()
-    SHARP.save(card, model="elsewhere/tuned")
-    switch_on(model, card).restore()
-
-
-def test_a_built_in_model_is_known_by_its_name_and_not_by_where_it_is_kept():
-    model = build("llama")
-    model.name_or_path = str(model_folder(BUILTIN["smollm2"]))
-    assert name_of(model) == "smollm2"
-    model.name_or_path = "google/gemma-2b"
-    assert name_of(model) == "google/gemma-2b"
-    assert name_of(nn.Linear(2, 2)) == ""
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("masks", ["none", "padding", "causal", "both", "float"])
-def test_multihead_attention_as_it_stands(batch_first, masks):
-    torch.manual_seed(0)
-    module = nn.MultiheadAttention(16, 4, batch_first=batch_first).eval()
-    x = torch.randn(2, 6, 16) if batch_first else torch.randn(6, 2, 16)
-    hidden = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
-    given = {
-        "none": {},
-        "padding": {"key_padding_mask": padding},
-        "causal": {"attn_mask": hidden, "is_causal": True},
-        "both": {"attn_mask": hidden, "key_padding_mask": padding},
-        "float": {"attn_mask": torch.randn(6, 6)},
-    }[masks]
-    plain = module(x, x, x, need_weights=False, **given)[0]
-    with sharpen(module):
-        torch.testing.assert_close(module(x, x, x, need_weights=False, **given)[0], plain)
-    with sharpen(module, SHARP):
-        assert not torch.allclose(module(x, x, x, need_weights=False, **given)[0], plain)
-    assert torch.equal(module(x, x, x, need_weights=False, **given)[0], plain)
-
-
-def test_a_forward_of_ones_own_is_not_replaced():
-    class Shifted(nn.MultiheadAttention):
-        def forward(self, query, key, value, **options):
-            output, weights = super().forward(query * 3, key, value, **options)
-            return output + 1, weights
-
-    class Same(nn.MultiheadAttention):
-        """Differs in how it is made only."""
-
-    with pytest.raises(
-        NotImplementedError, match=r"^0 is a Shifted, an nn.MultiheadAttention with a forward of its own"
-    ):
-        sharpen(nn.Sequential(Shifted(16, 4)), SHARP)
-    sharpen(Same(16, 4), SHARP).restore()
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("nested", [False, True])
-def test_an_encoder_of_pytorchs_own_does_not_pass_its_attention_by(padded, nested):
-    """In evaluation its layers run as one fused kernel, and padded batches as nested tensors, out of our reach."""
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).eval()
-    x, padding = torch.randn(2, 6, 16), torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
-    given = {"src_key_padding_mask": padding} if padded else {}
-    seen = ~padding if padded else ...
-    before = state(model)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nested tensors are a prototype
-        plain = model(x, **given)
-        with sharpen(model) as sharpened:
-            torch.testing.assert_close(model(x, **given)[seen], plain[seen])
-        assert sharpened.calls == 2
-        with sharpen(model, SHARP):
-            assert not torch.allclose(model(x, **given)[seen], plain[seen])
-        assert torch.equal(model(x, **given), plain)
-    assert state(model) == before
-
-
-def test_a_module_of_ones_own_has_a_slot():
-    class Mine(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attend = Attention()
-
-        def forward(self, q, k):
-            return self.attend(q, k, k, is_causal=True)
-
-    model, q, k = Mine(), torch.randn(1, 4, 3, 8), torch.randn(1, 2, 5, 8)
-    plain = model(q, k)
-    with sharpen(model):
-        torch.testing.assert_close(model(q, k), plain)
-    with sharpen(model, SHARP):
-        assert not torch.allclose(model(q, k), plain)
-
-
-@pytest.mark.parametrize("queries", [1, 3, 5])
-@pytest.mark.parametrize("shape", [(2, 1, 1, 5), (5,), (2, 1, None, 5), (1, 4, None, 1)])
-def test_a_slot_is_plain_attention_under_a_causal_mask_and_any_other(shape, queries):
-    torch.manual_seed(0)
-    slot, q, k = Attention(), torch.randn(2, 4, queries, 8), torch.randn(2, 2, 5, 8)
-    mask = torch.rand([queries if axis is None else axis for axis in shape]) > 0.3
-    expected = sharpmax.torch.attention(q, k, k, policy=sharpmax.Constant(1.0), mask=mask, is_causal=True)
-    torch.testing.assert_close(slot(q, k, k, mask=mask, is_causal=True), expected)
-    with sharpen(slot):
-        torch.testing.assert_close(slot(q, k, k, mask=mask, is_causal=True), expected)
-
-
 def test_gradients_reach_the_policy_and_checkpointing_changes_nothing():
     ids = tokens()
 
@@ -490,26 +349,6 @@ def test_a_part_of_a_model_is_sharpened_alone():
     with sharpen(model.model.layers[1], SHARP):
         torch.testing.assert_close(output(model, **given), expected)
     assert torch.equal(output(model, **given), plain)
-
-
-@pytest.mark.parametrize("average", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_weights_of_multihead_attention_are_the_sharpened_ones(batch_first, average):
-    torch.manual_seed(0)
-    module = nn.MultiheadAttention(16, 4, batch_first=batch_first).eval()
-    x = torch.randn(2, 6, 16) if batch_first else torch.randn(6, 2, 16)
-    given = {"attn_mask": torch.ones(6, 6, dtype=torch.bool).triu(1), "average_attn_weights": average}
-    plain, weights = module(x, x, x, **given)
-    with sharpen(module) as sharpened:
-        found = module(x, x, x, **given)
-        assert sharpened.calls == 1
-    torch.testing.assert_close(found, (plain, weights))
-    with sharpen(module, SHARP):
-        sharp, weights = module(x, x, x, **given)
-        torch.testing.assert_close(sharp, module(x, x, x, **given, need_weights=False)[0])
-    module.in_proj_weight.data[:16] *= 2  # beta is a scale on the queries
-    module.in_proj_bias.data[:16] *= 2
-    torch.testing.assert_close(weights, module(x, x, x, **given)[1])
 
 
 def test_output_attentions_is_refused_before_anything_runs():
