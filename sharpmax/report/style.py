@@ -32,6 +32,7 @@ COLOURS = {
     "refit": "#a17500",
     "constant": "#1b93a8",
     "ssmax": "#8a6fdf",
+    "lora": "#a17500",
     "hard": INK,
 }
 """The colour of each rule, in every figure."""

@@ -47,7 +47,9 @@ def accuracy_by_size(metrics: Mapping[str, Any]) -> CurvesDisplay:
     for name, label in RIVALS.items():
         if metrics.get(name, {}).get("tasks"):
             own = sorted(map(int, metrics[name]["tasks"]["lookup"]))
-            curves.append(Curve(label, own, [_right(metrics[name], n) for n in own], line="--", marker="o"))
+            right = [_right(metrics[name], n) for n in own]
+            color = COLOURS[{"b-alone": "ssmax"}.get(name, name)]  # a slope in log n per head is SSMax's form
+            curves.append(Curve(label, own, right, color=color, line="--", marker="o"))
     return CurvesDisplay(
         curves, "entries", "right answers, %", marks=[Mark("most fitted", x=FITTED)], y_limits=(0, 110)
     )
