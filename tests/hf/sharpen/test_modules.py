@@ -8,6 +8,7 @@ from torch import nn
 
 import sharpmax
 from sharpmax.hf import Attention, sharpen
+from tests.hf.sharpen.test_switch import state
 
 SHARP = sharpmax.Constant(2.0)
 
