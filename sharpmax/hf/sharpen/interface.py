@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sharpmax.core.policies import Constant
-from sharpmax.hf.sharpen.paged import batch_of, same_document
+from sharpmax.hf.sharpen.paged import batch_of, must_read_pages, same_document
 from sharpmax.hf.sharpen.site import Run, Site, attend_at
 from sharpmax.torch.documents import Documents
 
@@ -78,6 +78,7 @@ def interface_attention(
     site = getattr(module, "sharpmax_site", PLAIN)
     batch = ends = None
     if cache is not None:
+        must_read_pages()
         where = {**kwargs, "cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k}
         if attention_mask is None or is_causal:  # a manager that makes masks says that nothing is causal beside them
             attention_mask = None
