@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.interface import interface_attention
 from sharpmax.hf.sharpen.layers import configs_of
+from sharpmax.hf.sharpen.paged import must_read_pages
 
 with extra("hf"):
     from transformers import ContinuousBatchingConfig
@@ -40,6 +41,7 @@ class Beginning:
         self, generation_config: Any = None, continuous_batching_config: Any = None, *rest: Any, **options: Any
     ) -> Any:
         """Return the manager that transformers makes."""
+        must_read_pages()
         model = self.model
         configs = [config for config in configs_of(model) if config.__dict__.get(NAMES) in (self.ours, PAGED_NAME)]
         if not any(config is model.config for config in configs):

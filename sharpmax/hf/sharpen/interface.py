@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sharpmax.core.policies import Constant
 from sharpmax.extras import extra
-from sharpmax.hf.sharpen.paged import batch_of, same_document
+from sharpmax.hf.sharpen.paged import batch_of, must_read_pages, same_document
 from sharpmax.hf.sharpen.site import Run, Site, attend_at, recomputing
 from sharpmax.torch.documents import Documents
 
@@ -90,6 +90,7 @@ def interface_attention(
         return output, None
     batch = ends = None
     if cache is not None:
+        must_read_pages()
         where = {**kwargs, "cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k}
         if attention_mask is None or is_causal:  # a manager that makes masks says that nothing is causal beside them
             attention_mask = None

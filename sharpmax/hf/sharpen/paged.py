@@ -5,7 +5,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sharpmax.extras import extra
 from sharpmax.torch.paged import Pages
+
+with extra("hf"):
+    import transformers
+
+OLDEST = (5, 19)
+"""The version of transformers from which its paged cache says of itself what we ask."""
 
 
 class Batch(NamedTuple):
@@ -14,6 +21,15 @@ class Batch(NamedTuple):
     pages: Pages
     ends: Tensor  # (S + 1,)
     longest_query: int
+
+
+def must_read_pages() -> None:
+    """Raise NotImplementedError where the paged cache of this transformers is another than we read."""
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST:
+        raise NotImplementedError(
+            f"continuous batching inside sharpen needs transformers {'.'.join(map(str, OLDEST))} or later, found "
+            f"{transformers.__version__}; call model.generate on a padded batch instead"
+        )
 
 
 def batch_of(cache: Any, layer: int, key: Tensor, value: Tensor, options: dict[str, Any]) -> Batch:

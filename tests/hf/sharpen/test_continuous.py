@@ -4,17 +4,30 @@ import time
 
 import pytest
 import torch
+import transformers
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 import sharpmax
 from sharpmax.hf import sharpen
 from sharpmax.hf.sharpen.interface import NAME
+from sharpmax.hf.sharpen.paged import OLDEST
 from tests.hf.families import VOCABULARY, build
 
+pytestmark = pytest.mark.skipif(
+    tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST, reason="refused: `test_paged.py` tests that"
+)
 PER_HEAD = sharpmax.LogLinear(a=((0.3,), (0.1,), (-0.2,), (0.0,)), b=0.2, c=0.1)
 # Unless told, a manager takes most of the machine's memory for its cache.
 SMALL = ContinuousBatchingConfig(num_blocks=64, page_size=16, max_batch_tokens=48)
 GREEDY = {"do_sample": False, "pad_token_id": 0}
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""On a GPU the kernels read the cache, inside the CUDA graphs of transformers: `make test-gpu`."""
+
+
+def made(family):
+    return build(family, max_position_embeddings=256).to(DEVICE)
 
 
 def prompts(count, longest=40, seed=0):
@@ -25,7 +38,7 @@ def prompts(count, longest=40, seed=0):
 
 def one_by_one(model, questions, config):
     def answer(ids):
-        given = torch.tensor([ids])
+        given = torch.tensor([ids], device=DEVICE)
         return model.generate(given, attention_mask=torch.ones_like(given), generation_config=config)[0, len(ids) :]
 
     return [answer(ids).tolist() for ids in questions]
@@ -38,7 +51,7 @@ def in_order(answers):
 @pytest.fixture(scope="module")
 def config():
     """Greedy; its end is a token that some answers come to early and others never."""
-    model = build("llama", max_position_embeddings=256)
+    model = made("llama")
     with sharpen(model, PER_HEAD):
         free = one_by_one(model, prompts(16), GenerationConfig(max_new_tokens=12, eos_token_id=-1, **GREEDY))
     said = [token for answer in free for token in set(answer)]
@@ -49,7 +62,7 @@ def config():
 @pytest.mark.parametrize("policy", [PER_HEAD, sharpmax.PAPER, sharpmax.Constant(1.0)], ids=lambda p: type(p).__name__)
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 def test_sixteen_requests_at_once_answer_as_one_by_one(policy, config):
-    model, questions = build("llama", max_position_embeddings=256), prompts(16)
+    model, questions = made("llama"), prompts(16)
     with sharpen(model, policy):
         expected = one_by_one(model, questions, config)
         got = in_order(model.generate_batch(questions, generation_config=config, continuous_batching_config=SMALL))
@@ -59,7 +72,7 @@ def test_sixteen_requests_at_once_answer_as_one_by_one(policy, config):
 
 
 def test_requests_that_join_late_and_end_early_answer_as_one_by_one(config):
-    model, questions = build("llama", max_position_embeddings=256), prompts(16)
+    model, questions = made("llama"), prompts(16)
     with sharpen(model, PER_HEAD):
         expected = one_by_one(model, questions, config)
         assert len({len(answer) for answer in expected}) > 1, "no request ends early"
@@ -76,7 +89,7 @@ def test_requests_that_join_late_and_end_early_answer_as_one_by_one(config):
 @pytest.mark.parametrize("family", ["mistral", "gemma2", "gpt_oss"])
 def test_windows_softcaps_and_sinks_answer_as_one_by_one(family):
     config = GenerationConfig(max_new_tokens=6, eos_token_id=-1, **GREEDY)
-    model, questions = build(family, max_position_embeddings=256), prompts(6)
+    model, questions = made(family), prompts(6)
     policy = sharpmax.LogLinear(a=0.2, b=0.2, c=0.1)
     with sharpen(model, policy):
         expected = one_by_one(model, questions, config)
@@ -85,7 +98,7 @@ def test_windows_softcaps_and_sinks_answer_as_one_by_one(family):
 
 
 def test_the_policy_acts_in_it(config):
-    model, questions = build("llama", max_position_embeddings=256), prompts(16)
+    model, questions = made("llama"), prompts(16)
     with sharpen(model, sharpmax.Constant(1.0)):
         plain = in_order(model.generate_batch(questions, generation_config=config, continuous_batching_config=SMALL))
     with sharpen(model, sharpmax.Constant(3.0)):
@@ -95,7 +108,7 @@ def test_the_policy_acts_in_it(config):
 
 def test_an_observer_sees_every_row(config):
     seen = []
-    model = build("llama", max_position_embeddings=256)
+    model = made("llama")
     with sharpen(model, PER_HEAD, observer=lambda layer, stats: seen.append((layer, stats.count.shape))):
         model.generate_batch(prompts(3), generation_config=config, continuous_batching_config=SMALL)
     assert {layer for layer, _ in seen} == {0, 1}
@@ -103,7 +116,7 @@ def test_an_observer_sees_every_row(config):
 
 
 def test_leaving_stops_a_manager_that_is_on(config):
-    model = build("llama", max_position_embeddings=256)
+    model = made("llama")
     before = model.config._attn_implementation
     with sharpen(model, PER_HEAD):
         manager = model.init_continuous_batching(generation_config=config, continuous_batching_config=SMALL)
@@ -113,14 +126,14 @@ def test_leaving_stops_a_manager_that_is_on(config):
         while manager.batch_processor is None and time.monotonic() < deadline:
             time.sleep(0.01)
         with pytest.raises(RuntimeError, match=r"manager is on.*stop the manager"):
-            model(torch.tensor([[5, 6, 7]]))
+            model(torch.tensor([[5, 6, 7]], device=DEVICE))
     assert not manager.is_running()
     assert model.config._attn_implementation == before
     assert "init_continuous_batching" not in vars(model)
 
 
 def test_a_model_that_only_attends_eagerly_is_refused():
-    model = build("llama")
+    model = made("llama")
     with sharpen(model, PER_HEAD):
         model.config.__dict__["_attn_implementation_internal"] = "sharpmax_eager"
         with pytest.raises(NotImplementedError, match="attends eagerly only"):
@@ -128,7 +141,7 @@ def test_a_model_that_only_attends_eagerly_is_refused():
 
 
 def test_a_manager_kept_for_the_next_time_ends_with_the_block(config):
-    model, questions = build("llama", max_position_embeddings=256), prompts(4)
+    model, questions = made("llama"), prompts(4)
     options = {"generation_config": config, "continuous_batching_config": SMALL, "persistent_manager": True}
     with sharpen(model, PER_HEAD):
         first = in_order(model.generate_batch(questions, **options))
@@ -140,7 +153,7 @@ def test_a_manager_kept_for_the_next_time_ends_with_the_block(config):
 
 @pytest.mark.parametrize("at_work", [False, True], ids=["made before", "at work before"])
 def test_a_manager_of_before_answers_with_the_policy(config, at_work):
-    model, questions = build("llama", max_position_embeddings=256), prompts(4)
+    model, questions = made("llama"), prompts(4)
     model.set_attn_implementation("sdpa")
     options = {"generation_config": config, "continuous_batching_config": SMALL}
     with sharpen(model, PER_HEAD):

@@ -5,6 +5,7 @@ import torch
 
 import sharpmax
 from sharpmax.hf import sharpen
+from sharpmax.hf.sharpen import paged
 from sharpmax.hf.sharpen.interface import interface_attention
 from tests.hf.families import VOCABULARY, build
 
@@ -58,6 +59,16 @@ def test_an_observer_counts_within_the_document(documents):
     with torch.no_grad(), sharpen(model, POLICY, observer=lambda layer, stats: seen.append(stats.count[0, 0])):
         model(ids, **lengths)
     assert seen[0].tolist() == [i + 1 for n in SIZES for i in range(n)]
+
+
+def test_a_paged_cache_of_an_older_transformers_is_refused(monkeypatch):
+    monkeypatch.setattr(paged, "OLDEST", (99, 0))
+    model, x = build("llama"), torch.zeros(1, 4, 2, 8)
+    with sharpen(model, POLICY):
+        with pytest.raises(NotImplementedError, match=r"needs transformers 99\.0 or later, found \d"):
+            model.init_continuous_batching()
+        with pytest.raises(NotImplementedError, match="needs transformers"):
+            interface_attention(model.model.layers[0].self_attn, x, x, x, None, cache=object())
 
 
 @pytest.fixture
