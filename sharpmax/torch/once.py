@@ -18,28 +18,27 @@ def differentiable_once(request: Request) -> Request:
     given = {name: tensor for name in LEARNING if (tensor := getattr(request, name)) is not None}
     if not request.needs_gradient or torch.compiler.is_compiling() or is_traced(*given.values()):
         return request
-    same = _Once.apply(*given.values())  # type: ignore[no-untyped-call]
-    return replace(request, **dict(zip(given, same, strict=True)))
+    same = {name: _Once.apply(tensor) for name, tensor in given.items()}  # type: ignore[no-untyped-call]
+    return replace(request, **same)
 
 
 class _Once(Function):
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        return tuple(tensor.view_as(tensor) for tensor in tensors)
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.detach()  # not a view, for autograd's own check of changes in place to be the one that speaks
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        return _Last.apply(*gradients)  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return _Last.apply(gradient)  # type: ignore[no-untyped-call]
 
 
 class _Last(Function):
     @staticmethod
-    def forward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return tuple(None if gradient is None else gradient.view_as(gradient) for gradient in gradients)
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: Any, _: Tensor) -> Any:
         raise NotImplementedError(
             "this implementation of attention has one derivative; implementation='eager' has the second"
         )
