@@ -14,7 +14,7 @@ from sharpmax.commands.arguments import require_known_names, require_utf8, requi
 from sharpmax.commands.options import EXIT_USER_ERROR, parser
 from sharpmax.experiments import EXPERIMENTS, reproduce
 from sharpmax.extras import MissingExtraError
-from sharpmax.runs.progress import say, shown, stage
+from sharpmax.runs.progress import say_first, shown, stage
 from sharpmax.terminal import OutputClosedError, OutputError, lacking, printable_output
 
 USER_ERRORS = (ValueError, TypeError, OSError, NotImplementedError, MissingExtraError)
@@ -89,7 +89,7 @@ def _each_warning_once() -> Callable[..., None]:
 def _reproduce(experiment: str | None, quiet: bool = False, **options: Any) -> None:
     chosen = [one for one in EXPERIMENTS if one.name == experiment or (experiment is None and one.by_default)]
     for one in chosen:
-        say(f"{one.name} takes about {one.quick_cost if options.get('quick') else one.cost}")
+        say_first(f"{one.name} takes about {one.quick_cost if options.get('quick') else one.cost}")
     report = reproduce([experiment] if experiment else (), **options)
     print(f"report: {report}")
     print("next: open it in a browser; `sharpmax reproduce --help` lists the other experiments")

@@ -45,6 +45,7 @@ class _Shown:
         self.quiet, self.live = quiet, console.is_terminal and not quiet
         self.bars = _bars(console, disable=not self.live)
         self.said = time.monotonic()
+        self.first: list[str] = []
         self._ended = threading.Event()
         self._writer = threading.Thread(target=self._write_lines, daemon=True)
 
@@ -61,10 +62,17 @@ class _Shown:
         self.bars.stop()
 
     def say(self, line: str) -> None:
-        """Write a line above the bars."""
+        """Write a line above the bars, after those that wait for the work to begin."""
+        waiting, self.first = self.first, []
         if not self.quiet:
-            print(line, file=sys.stderr, flush=True)
+            for each in (*waiting, line):
+                print(each, file=sys.stderr, flush=True)
             self.said = time.monotonic()
+
+    def begin(self) -> None:
+        """Write what waits for the work to begin."""
+        if self.first:
+            self.say(self.first.pop())
 
     def _write_lines(self) -> None:
         while not self._ended.wait(0.25):
@@ -96,6 +104,7 @@ def stage(name: str, total: float | None = None) -> Iterator[Advance]:
     if _current is None:
         yield lambda by=1, *, note="", total=None: None
         return
+    _current.begin()
     bars = _current.bars
     task = bars.add_task(name, total=total, note="")
 
@@ -115,6 +124,7 @@ def progress_bars() -> Iterator[Progress]:
         with _bars(Console(stderr=True)) as bars:
             yield bars
         return
+    _current.begin()
     before = set(_current.bars.task_ids)
     try:
         yield _current.bars
@@ -127,6 +137,12 @@ def say(line: str) -> None:
     """Tell a line of progress on standard error, where it is shown."""
     if _current is not None:
         _current.say(line)
+
+
+def say_first(line: str) -> None:
+    """Tell a line once the work begins: what is refused before says nothing else."""
+    if _current is not None:
+        _current.first.append(line)
 
 
 def say_estimate(seconds: float, device: str = "cpu", advice: str = "") -> None:
