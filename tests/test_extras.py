@@ -42,7 +42,7 @@ NEEDS = {
     "diagnose model": "hf",
     "certify model": "hf",
     "calibrate model": "hf",
-    "evaluate model --card card.json": "hf",
+    "evaluate model --card smollm2": "hf",
     "finetune model": "hf",
 }
 WORKS = ["models", "bench softmax --help"]

@@ -82,7 +82,7 @@ def test_lora_and_steps_in_parts(changes, tmp_path):
         (["no such model"], "gemma-tiny, gemma-small, gemma2-tiny"),
         (["--steps", "0", "gemma-tiny"], "steps"),
         (["--device", "mars", "gemma-tiny"], "cannot run on the device 'mars'"),
-        (["--policy", "", "gemma-tiny"], "the path of a card, got ''"),
+        (["--policy", "", "gemma-tiny"], "or a card, got ''"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments, word, tmp_path, capsys):

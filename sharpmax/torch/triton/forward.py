@@ -40,15 +40,19 @@ from sharpmax.torch.triton.tiles import (
 
 @triton.jit
 def weigh_block(
-    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, b_scale, b_offset, b_z, b_o, LQ, LK, left,
+    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_hk, start, o_i, scale_log2, b_m, b_beta, b_z, b_o, LQ, LK, left,
     right, seen, bend, D:
     tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
     HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
-    """Add a block of keys to Z and the output of rows whose maximum is known: exp2(x·scale - offset)."""
+    """Add a block of keys to Z and the output of rows whose maximum m is known: exp2(beta·(x·scale - m)).
+
+    Shifted before it is scaled by beta, and never above 0: a large beta would magnify the rounding of m.
+    """
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None] - b_offset[:, None]
+    b_x = raw_scores(b_q, b_k, bend) * scale_log2 - b_m[:, None]
+    b_x = tl.where(b_x > 0, 0.0, b_x) * b_beta[:, None]
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     b_p = tl.exp2(b_x)
@@ -154,27 +158,25 @@ def fused_kernel(
         tl.store(p_row + 2 * rows, tl.where(m_empty, float("-inf"), 0.6931471805599453 * b_m), mask=m_m)
         tl.store(p_row + 3 * rows, b_beta, mask=m_m)
 
-    b_scale = scale_log2 * b_beta
-    b_offset = b_m * b_beta
     b_zw = tl.zeros([BM], tl.float32)
     if sinks is not None:
-        b_zw += tl.exp2(load_sink(sinks, i_h) * b_beta - b_offset)
+        b_zw += tl.exp2((load_sink(sinks, i_h) - b_m) * b_beta)
     b_o = tl.zeros([BM, BDV], tl.float32)
     for start in tl.range(full_low, full_high, BN):
         b_zw, b_o = weigh_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LQ,
-            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED,
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_m, b_beta, b_zw,
+            b_o, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED,
         )  # fmt: skip
     if HAS_LEFT or seen is not None:
         for start in tl.range(low, full_low, BN):
             b_zw, b_o = weigh_block(
-                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o,
-                LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
+                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_m, b_beta, b_zw,
+                b_o, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
             )  # fmt: skip
     for start in tl.range(full_high, high, BN):
         b_zw, b_o = weigh_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_offset, b_zw, b_o, LQ,
-            LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
+            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_m, b_beta, b_zw,
+            b_o, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
         )  # fmt: skip
     b_o = b_o / tl.where(m_empty | (b_zw == 0), 1.0, b_zw)[:, None]
     o_dv = tl.arange(0, BDV)
