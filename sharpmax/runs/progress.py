@@ -26,6 +26,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from sharpmax.terminal import printable
+
 SILENT = 3.0  # seconds without a line after which the next one comes, where there is no terminal
 _AVERAGED = 3600.0  # seconds over which the speed of a bar is averaged
 
@@ -41,16 +43,16 @@ class _Shown:
     """One set of bars, and where there is no terminal the thread that writes lines instead."""
 
     def __init__(self, quiet: bool) -> None:
-        console = Console(stderr=True)
+        console = _console()
         self.quiet, self.live = quiet, console.is_terminal and not quiet
         self.bars = _bars(console, disable=not self.live)
         self.said = time.monotonic()
         self.first: list[str] = []
+        self._open = 0
         self._ended = threading.Event()
         self._writer = threading.Thread(target=self._write_lines, daemon=True)
 
     def __enter__(self) -> "_Shown":
-        self.bars.start()
         if not (self.live or self.quiet):
             self._writer.start()
         return self
@@ -59,20 +61,31 @@ class _Shown:
         self._ended.set()
         if self._writer.is_alive():
             self._writer.join()
-        self.bars.stop()
 
     def say(self, line: str) -> None:
         """Write a line above the bars, after those that wait for the work to begin."""
         waiting, self.first = self.first, []
         if not self.quiet:
             for each in (*waiting, line):
-                print(each, file=sys.stderr, flush=True)
+                if self.live:
+                    self.bars.console.print(printable(each), markup=False, highlight=False, soft_wrap=True)
+                else:
+                    print(each, file=sys.stderr, flush=True)
             self.said = time.monotonic()
 
-    def begin(self) -> None:
-        """Write what waits for the work to begin."""
+    @contextmanager
+    def working(self) -> Iterator[Progress]:
+        """Show the bars in this block, after what waits for the work to begin; outside, a terminal is left alone."""
         if self.first:
             self.say(self.first.pop())
+        self._open += 1
+        self.bars.start()
+        try:
+            yield self.bars
+        finally:
+            self._open -= 1
+            if not self._open:
+                self.bars.stop()
 
     def _write_lines(self) -> None:
         while not self._ended.wait(0.25):
@@ -104,33 +117,32 @@ def stage(name: str, total: float | None = None) -> Iterator[Advance]:
     if _current is None:
         yield lambda by=1, *, note="", total=None: None
         return
-    _current.begin()
-    bars = _current.bars
-    task = bars.add_task(name, total=total, note="")
+    with _current.working() as bars:
+        task = bars.add_task(printable(name), total=total, note="")
 
-    def advance(by: float = 1, *, note: str = "", total: float | None = None) -> None:
-        bars.update(task, advance=by, note=note, total=total)  # None leaves the total as it is
+        def advance(by: float = 1, *, note: str = "", total: float | None = None) -> None:
+            bars.update(task, advance=by, note=printable(note), total=total)  # None leaves the total as it is
 
-    try:
-        yield advance
-    finally:
-        bars.remove_task(task)
+        try:
+            yield advance
+        finally:
+            bars.remove_task(task)
 
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
     """Yield bars with a note, the time taken and the time left; what was added is gone afterwards."""
     if _current is None:
-        with _bars(Console(stderr=True)) as bars:
+        with _bars(_console()) as bars:
             yield bars
         return
-    _current.begin()
-    before = set(_current.bars.task_ids)
-    try:
-        yield _current.bars
-    finally:
-        for task in set(_current.bars.task_ids) - before:
-            _current.bars.remove_task(task)
+    with _current.working() as bars:
+        before = set(bars.task_ids)
+        try:
+            yield bars
+        finally:
+            for task in set(bars.task_ids) - before:
+                bars.remove_task(task)
 
 
 def say(line: str) -> None:
@@ -176,10 +188,17 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def _console() -> Console:
+    """Return standard error as rich writes to it: its colours are our own, so not through what escapes a stranger's."""
+    return Console(file=getattr(sys.stderr, "rich_proxied_file", sys.stderr))
+
+
 def _bars(console: Console, **options: Any) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    # A result on standard output must not be led to standard error, where the bars are.
-    options = {"transient": True, "redirect_stdout": False, "speed_estimate_period": _AVERAGED, **options}
+    texts = [TextColumn(form, markup=False) for form in ("{task.description}", "{task.fields[note]}")]
+    columns = (texts[0], BarColumn(), MofNCompleteColumn(), texts[1])
+    # What is printed keeps its own way: a result must not be led to standard error, nor pass by what makes it safe.
+    kept = {"redirect_stdout": False, "redirect_stderr": False}
+    options = {"transient": True, "speed_estimate_period": _AVERAGED, **kept, **options}
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, **options)
 
 

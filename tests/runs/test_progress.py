@@ -112,11 +112,14 @@ def watched(command, folder, terminal):
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_is_silent_for_five_seconds_and_each_ends_with_what_to_do_next(verb, terminal, model):
-    output, status, longest = watched(VERBS[verb], model.parent, terminal)
+    # A folder of its own: a finished run would be read back.
+    output, status, longest = watched(f"{VERBS[verb]} --out runs-{terminal}", model.parent, terminal)
     assert status in (0, 3, 4), output
     assert longest < MOST_SILENT, output
     assert "takes about" in output
     assert "next: " in output.splitlines()[-1]
+    assert "\\x1b" not in output  # the bars' own colours are no text
+    assert ("\x1b[" in output) == terminal
 
 
 @pytest.mark.parametrize("verb", ["certify"])
