@@ -22,6 +22,7 @@ from sharpmax.torch import plan as paths
 from sharpmax.torch.device import capability, multiprocessors
 from sharpmax.torch.plan import Plan
 from sharpmax.torch.policy_kinds import (
+    LARGE_BETA,
     LENGTH,
     LOG_LINEAR,
     KernelPolicy,
@@ -343,6 +344,8 @@ def _chunked_refusal(request: Request) -> str | None:
 def _hybrid_path(request: Request) -> tuple[str, KernelPolicy | None]:
     if _is_constant(request):
         return paths.STOCK, None
+    if request.query.dtype == torch.float16 and most_beta(request.policy) > LARGE_BETA:
+        return paths.THREE_STEPS, None  # which keeps beta·q in range
     policy = kernel_policy(request.policy, request.query.device)
     if policy is None or (policy.kind == LENGTH and (request.needs_gradient or request.documents is not None)):
         return paths.THREE_STEPS, None

@@ -35,6 +35,8 @@ from sharpmax.torch.torch_internals import is_traced
 
 POLYNOMIAL, TABLE, LOG_LINEAR, LENGTH = 1, 2, 3, 4  # 0: no policy
 READS_ENTROPY = (POLYNOMIAL, TABLE, LOG_LINEAR)
+LARGE_BETA = 1000
+"""Beyond it beta·q may leave float16, which ends at 65,504."""
 MOST_NUMBERS = 64
 """A kernel's code grows with the numbers; more are left to PyTorch."""
 

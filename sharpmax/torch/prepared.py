@@ -1,7 +1,7 @@
 """A call whose plan is known: what is left of `attention` when shapes, policy and options are those of a call before.
 
-To validate and to dispatch takes the host as long as to launch: a fifth of a layer's time when a model generates. Who
-makes the same call over and over, with other numbers, prepares it once.
+To validate and to dispatch a call takes the host about as long as two launches. A model that makes the same call over
+and over, with other numbers, prepares it once.
 """
 
 from collections.abc import Callable

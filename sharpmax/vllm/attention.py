@@ -44,6 +44,15 @@ class SharpenedLayer:
         self._of_model = policy_for(path, config.additional_config, served_by(config))
         self._of_layer: Policy | None = None
 
+    def forward(
+        self, layer: Any, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, attn_metadata: Any,
+        output: Tensor, output_scale: Tensor | None = None, output_block_scale: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Attend with the card's policy; as in vLLM's own implementation otherwise."""
+        if output_scale is not None or output_block_scale is not None:
+            raise NotImplementedError("sharpmax: an output that is quantised cannot be served with a card")
+        return self.attend(layer, query, kv_cache, attn_metadata, output)
+
     def attend(self, layer: Any, query: Tensor, kv_cache: Tensor, metadata: Any, output: Tensor) -> Tensor:
         """Attend to the cache with the queries of a batch; without metadata, as in a trial run, make ready only."""
         if self._of_layer is None:

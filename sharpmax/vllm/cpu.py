@@ -35,12 +35,3 @@ class SharpenedCPULayer(SharpenedLayer, CPUAttentionBackendImpl):
     ) -> None:
         """Write the new keys and values as we read them."""
         write_cache(kv_cache, key, value, slot_mapping)
-
-    def forward(
-        self, layer: Any, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, attn_metadata: Any,
-        output: Tensor, output_scale: Tensor | None = None, output_block_scale: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Attend with the card's policy; as in vLLM's own implementation otherwise."""
-        if output_scale is not None or output_block_scale is not None:
-            raise NotImplementedError("sharpmax: an output that is quantised cannot be served with a card")
-        return self.attend(layer, query, kv_cache, attn_metadata, output)

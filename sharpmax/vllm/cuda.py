@@ -5,7 +5,6 @@ Cascade attention is never chosen: the backend it is taken from has none.
 
 from typing import Any, ClassVar
 
-from torch import Tensor
 from vllm.config import get_current_vllm_config
 from vllm.logger import init_logger
 from vllm.v1.attention.backend import AttentionType
@@ -74,12 +73,3 @@ class SharpenedCUDALayer(SharpenedLayer, TritonAttentionImpl):
     def fused_output_quant_supported(self, quant_key: Any) -> bool:
         """Write no quantised output."""
         return False
-
-    def forward(
-        self, layer: Any, query: Tensor, key: Tensor, value: Tensor, kv_cache: Tensor, attn_metadata: Any,
-        output: Tensor, output_scale: Tensor | None = None, output_block_scale: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Attend with the card's policy; as in vLLM's own implementation otherwise."""
-        if output_scale is not None or output_block_scale is not None:
-            raise NotImplementedError("sharpmax: an output that is quantised cannot be served with a card")
-        return self.attend(layer, query, kv_cache, attn_metadata, output)

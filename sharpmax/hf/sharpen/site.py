@@ -99,6 +99,10 @@ class Site:
         """Whether the module then attends as if it were not sharpened."""
         self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the prepared calls: a copy, or a model that is saved, prepares its own."""
+        return {**self.__dict__, "prepared": {}}
+
     def next_layer(self, device: torch.device) -> tuple[int, Policy]:
         """Return the index and policy of the layer that attends now, with arrays on the device."""
         if self.place != device:  # once: the weights of an offloaded module do not say where it runs

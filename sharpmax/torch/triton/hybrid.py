@@ -18,15 +18,14 @@ from sharpmax.core.policies.base import LARGEST, SMALLEST, choose
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted_by_position
 from sharpmax.torch.plan import SHARPENED_QUERY, STOCK, Plan
-from sharpmax.torch.policy_kinds import constant_beta, most_beta
+from sharpmax.torch.policy_kinds import LARGE_BETA, constant_beta, most_beta
 from sharpmax.torch.request import Request
 from sharpmax.torch.sdpa import masked_attention, plain_attention, plain_attention_within
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
 from sharpmax.torch.triton.rows import document_bounds, row_statistics
 
-LARGE_BETA = 1000  # beyond it beta·q may leave float16, which ends at 65,504
-LOWERED = 2.0**-10  # what such a product is then multiplied by, and the scale divided by: it ends at 6.7e7
+LOWERED = 2.0**-10  # what a product that may leave float16 is multiplied by, and the scale divided by
 
 
 def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:

@@ -1,7 +1,7 @@
-"""Launch a kernel in a third of the host time that Triton's own launch takes.
+"""Launch a kernel in less host time than Triton's own launch takes.
 
-Triton looks at every argument of every launch, to find which of a kernel's variants to run: 40 µs of the host for a
-kernel of ours, as much as a whole call of PyTorch's attention. Here the variant is remembered by what can change it.
+Triton looks at every argument of every launch, to find which of a kernel's variants to run. On short
+sequences that takes longer than the kernel. Here the variant is remembered by what can change it.
 So a kernel that is launched this way has
 
     tensors, strides, other numbers, constants      in this order

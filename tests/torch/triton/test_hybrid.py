@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 import pytest
 import torch
 
-from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, Table, detach
+from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, Table, detach, reference_attention
 from sharpmax.core.stats import RowStats
 from sharpmax.torch import IMPLEMENTATIONS, attention, attention_varlen, row_stats, varlen
 from tests.torch.budgets import assert_within_budget, naive_attention
@@ -323,3 +323,16 @@ def test_gradients_lie_as_their_tensors_do_on_the_gpu():
     assert output.transpose(0, 1).is_contiguous()
     for x, gradient in zip(tensors, torch.autograd.grad(output.float().square().sum(), tensors), strict=True):
         assert gradient.stride()[1:] == x.stride()[1:]
+
+
+@pytest.mark.parametrize(
+    "policy", [LogLinear(a=8.0, limit=10.0), Table((0.5, 1.0), (1.0, 5000.0))], ids=["card", "table"]
+)
+def test_a_large_beta_stays_within_float16(policy):
+    """beta·q would be inf: products are lowered, and the scale raised."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (20 * torch.randn(1, 2, 24, 16, generator=generator).to(DEVICE, torch.float16) for _ in range(3))
+    with torch.no_grad():
+        output = attention(q, k, v, policy=policy, implementation="hybrid")
+    wanted = reference_attention(*(x.double() for x in (q, k, v)), policy=policy)
+    assert (output.double() - wanted).abs().max() <= 0.02 * wanted.abs().max()
