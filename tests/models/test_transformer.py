@@ -143,6 +143,7 @@ def test_bfloat16_rounds_and_no_more(streaming):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler, on itself
 def test_a_compiled_block_is_the_same():
     model = replace(MODEL, mechanism=Sharpened(PAPER))
     block = torch.compile(model.block, dynamic=False, fullgraph=True)

@@ -114,6 +114,7 @@ def test_hardware_of_a_device():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the compiler, on itself
 def test_compiled_bfloat16_learns_the_same(tmp_path):
     plain = trained(tmp_path / "plain")
     folder = tmp_path / "fast"

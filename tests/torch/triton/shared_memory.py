@@ -7,7 +7,9 @@ import json
 import sys
 
 GPUS = {"A100": (80, 166_912), "GeForce, L4, L40S": (89, 101_376)}
-POINTERS = "row_scale lse entropy a0 a1 a2 beta lse_w delta slope d_beta logsumexp maximum log2_sum sinks"
+POINTERS = (
+    "rows_out numbers row_scale lse entropy a0 a1 a2 beta lse_w delta slope d_beta logsumexp maximum log2_sum sinks"
+)
 TENSORS = "q k v out d_out d_sharp dq dk dv sharpened k_tiles v_tiles q_tiles"
 
 
@@ -20,11 +22,11 @@ def shared_memory(kernel, capability, dtype, shape, width, **flags):
     constants = {
         "GROUPS": 1, "D": width, "BD": shape.BD, "DV": width, "BDV": shape.BD, "BM": shape.BM, "BN": shape.BN,
         "HAS_LEFT": False, "HAS_RIGHT": True, "DOCUMENTS": False, "CURVED": False, "FOLD": False, "GIVEN": False,
-        "TILED": False, "KIND": 1, "COUNT": 8, "STORE": True, **flags,
+        "TILED": False, "KIND": 1, "COUNT": 8, **flags,
     }  # fmt: skip
     types = dict.fromkeys(POINTERS.split(), "*fp32") | dict.fromkeys(TENSORS.split(), f"*{dtype}")
     types |= dict.fromkeys(("starts", "ends"), "*i32") | dict.fromkeys(("scale", "scale_log2", "bend"), "fp32")
-    types |= {"numbers": ("fp32",) * 8, "seen": ("*u8", "*i32", *("i64",) * 6)}
+    types |= {"seen": ("*u8", "*i32", *("i64",) * 6), "s_numbers": "i32"}
     strides = [name for name in kernel.arg_names if name.startswith("s") and name[-2] == "_"]
     types |= dict.fromkeys(strides, "i64") | dict.fromkeys(("H", "LQ", "LK", "left", "right"), "i32")
     signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}

@@ -97,7 +97,7 @@ def compiled(kernel, types, constants, maxnreg) -> Code:
     from triton.backends.compiler import GPUTarget
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
     aligned = {
         (i,): [["tt.divisibility", 16]] for i, name in enumerate(signature) if str(signature[name]).startswith("*")
     }
@@ -121,8 +121,8 @@ def our_kernels():
     from sharpmax.torch.triton.hopper import statistics as statistics
 
     numbers = dict.fromkeys(("H", "heads", "together", "tiles", "gap", "shift", "few", "LQ", "LK", "right"), "i32")
-    numbers |= {"scale_log2": "fp32", "tail": "fp32", "numbers": ("fp32",) * 8}
-    rows = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
+    numbers |= {"scale_log2": "fp32", "tail": "fp32", "s_numbers": "i32"}
+    rows = ("numbers", "entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
     numbers |= {**dict.fromkeys(rows, "*fp32"), "sharpened": "*bf16", "out": "*bf16"}
     numbers |= dict.fromkeys(("leaders", "marks", "counts", "listed", "counter"), "*i32")
     kernels = {}
@@ -134,9 +134,10 @@ def our_kernels():
 
         types = {**numbers, "q_tiles": tile(64), "k_tiles": tile(128), "v_tiles": tile(128)}
         shared = {"GROUPS": 1, "D": width, "HAS_RIGHT": True}
-        policy = {"KIND": 1, "COUNT": 8, "SHARPENED": True, "STAGES": statistics.STAGES[width]}
+        policy = {"KIND": 1, "COUNT": 8, "STAGES": statistics.STAGES[width]}
         for notes in (True, False):
-            how = {"STORE": not notes, "BETA": True, "SETTLE": notes, "SAMPLE": notes, "PATHS": 2 * notes}
+            written = 0b1010000 if notes else 0b1111111  # beta and beta·q, or all that it can write
+            how = {"WRITTEN": written, "SETTLE": notes, "SAMPLE": notes, "PATHS": 2 * notes}
             name = f"statistics {width}{', with notes' if notes else ''}"
             kernels[name] = (statistics.statistics_kernel, types, {**shared, **policy, **how}, 96)
         for kind in (0, 1):
