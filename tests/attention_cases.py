@@ -9,7 +9,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Policy, Polynomial, Table, detach
+from sharpmax import (
+    PAPER,
+    Beyond,
+    Constant,
+    EntropyTarget,
+    LengthScaled,
+    LogLinear,
+    PerHead,
+    Policy,
+    Polynomial,
+    Table,
+    detach,
+)
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,7 @@ POLICIES = (
     replace(CAUSAL, name="length", policy=LengthScaled.ssmax(0.4)),
     replace(CAUSAL, name="position", policy=LengthScaled.llama4(floor_scale=8)),
     replace(CAUSAL, name="length under a mask", policy=LengthScaled.ssmax(0.4), mask="dead"),
+    replace(CAUSAL, name="beyond", policy=Beyond(3, 0.8, 0.5, 2)),
     replace(CAUSAL, name="log-linear", policy=LogLinear(a=0.1, b=0.2, c=0.3, n0=8)),
     replace(CAUSAL, name="a policy a head", policy=PerHead((PAPER, Constant(2.0)))),
     replace(CAUSAL, name="detached", policy=detach(PAPER)),

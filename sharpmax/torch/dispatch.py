@@ -25,6 +25,7 @@ from sharpmax.torch.policy_kinds import (
     LARGE_BETA,
     LENGTH,
     LOG_LINEAR,
+    SOLVED,
     KernelPolicy,
     constant_beta,
     is_rowwise,
@@ -155,6 +156,8 @@ def path_of_fused(
     """Choose among the kernels of 'triton' without a gradient; `is_bare`: no mask, softcap or sinks."""
     if query.shape[2] == 1 and left is None and (right is None or right >= 0):
         return paths.DECODE
+    if kind == SOLVED:
+        return paths.SOLVED_FIRST
     if left is None and is_bare and not store and attention_on_hopper(query, key, value):
         return path_on_hopper(query, key, kind)
     return paths.FUSED
@@ -162,7 +165,7 @@ def path_of_fused(
 
 def path_of_sharpened(query: Tensor, key: Tensor, value: Tensor, *, kind: int) -> str:
     """Choose among the kernels of 'hybrid' without a gradient or statistics."""
-    if kind != LENGTH and attention_on_hopper(query, key, value):
+    if kind not in (LENGTH, SOLVED) and attention_on_hopper(query, key, value):
         return path_on_hopper(query, key, kind)
     return paths.SHARPENED_QUERY_PER_HEAD if _is_large(query) else paths.SHARPENED_QUERY
 
@@ -351,6 +354,8 @@ def _hybrid_path(request: Request) -> tuple[str, KernelPolicy | None]:
         return paths.THREE_STEPS, None
     if request.documents is None and not (request.needs_gradient or request.return_stats):
         return paths.WITHOUT_GRADIENT, policy
+    if policy.kind == SOLVED:
+        return paths.THREE_STEPS, None
     return paths.SHARPENED_QUERY, policy
 
 

@@ -11,7 +11,7 @@ DENSE = "dense"
 ONE_PASS, THREE_STEPS = "one pass", "three steps"
 STOCK = "stock attention"
 SHARPENED_QUERY, SHARPENED_QUERY_PER_HEAD = "sharpened query", "sharpened query, per key head"
-DECODE, FUSED = "decode", "fused"
+DECODE, FUSED, SOLVED_FIRST = "decode", "fused", "solved first"
 TWO_PASSES, SPECULATIVE, LEADERS = "two passes", "speculative", "speculative, with leaders"
 WITHOUT_GRADIENT = "without a gradient"
 
@@ -20,9 +20,10 @@ KERNELS = {
     ONE_PASS: "statistics, policy and output of each chunk of rows, one product with the keys",
     THREE_STEPS: "statistics, the policy in PyTorch, the output: each with its own gradient",
     STOCK: "PyTorch's fastest attention alone, because beta is one number for all rows",
-    SHARPENED_QUERY: "our kernel writes beta·q, from statistics if the policy reads any; then PyTorch's attention",
+    SHARPENED_QUERY: "our kernels write beta·q, from statistics if the policy reads any; then PyTorch's attention",
     SHARPENED_QUERY_PER_HEAD: "as 'sharpened query', for one key head at a time, to save memory",
     DECODE: "our decode kernels: keys and values are read once, the scores are kept between",
+    SOLVED_FIRST: "our kernels: statistics, the solution for beta, the output",
     FUSED: "our fused kernel: statistics, beta and output of a tile of queries",
     TWO_PASSES: "our Hopper kernels: statistics and beta, then attention with beta",
     SPECULATIVE: "our Hopper kernels: a sample of the tiles, then the passes that it calls for",

@@ -6,6 +6,8 @@ Numbers of a policy that a kernel evaluates, one row of them for all heads or on
     table        entropies, inverse temperatures
     log-linear   a, b, c, n0, limit
     length       slope, offset, reference, minimum, which measure of length, stepped or not; a constant is its offset
+    solved       target, maximum
+    beyond       trained, slope, start, power
 
 They are a small array on the device, made once per policy and remembered there: a call sends nothing from the host.
 """
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from sharpmax.core.arrays import is_array
 from sharpmax.core.policies import (
+    Beyond,
     Constant,
     Detached,
     EntropyTarget,
@@ -33,8 +36,8 @@ from sharpmax.core.policies.base import SMALLEST
 from sharpmax.core.policies.length_scaled import MEASURES
 from sharpmax.torch.torch_internals import is_traced
 
-POLYNOMIAL, TABLE, LOG_LINEAR, LENGTH = 1, 2, 3, 4  # 0: no policy
-READS_ENTROPY = (POLYNOMIAL, TABLE, LOG_LINEAR)
+POLYNOMIAL, TABLE, LOG_LINEAR, LENGTH, SOLVED, BEYOND = 1, 2, 3, 4, 5, 6  # 0: no policy
+READS_ENTROPY = (POLYNOMIAL, TABLE, LOG_LINEAR, BEYOND)
 LARGE_BETA = 1000
 """Beyond it beta·q may leave float16, which ends at 65,504."""
 MOST_NUMBERS = 64
@@ -98,6 +101,10 @@ def _of_one(policy: Any) -> tuple[int, Numbers] | None:
         rule = LENGTH
     elif kind is Constant:
         rule, numbers = LENGTH, (0.0, policy.inverse_temperature, 1.0, 0.0, 0, False)
+    elif kind is EntropyTarget:
+        rule, numbers = SOLVED, (policy.target, policy.maximum)
+    elif kind is Beyond:
+        rule, numbers = BEYOND, (policy.trained, policy.slope, policy.start, policy.power)
     else:
         return None
     if len(numbers) > MOST_NUMBERS or not all(_is_one_per_head(value) for value in numbers):
@@ -229,7 +236,7 @@ def constant_beta(policy: Any) -> float | None:
 
 def is_rowwise(policy: Any) -> bool:
     """Tell whether beta of a row depends on that row alone: our own policies with numbers, not arrays, for fields."""
-    if type(policy) not in (Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table):
+    if type(policy) not in (Beyond, Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table):
         return False
     learning = any(isinstance(v, Tensor) for f in dataclasses.fields(policy) for v in _flat(getattr(policy, f.name)))
     return not learning and not any(policy.field_shapes)

@@ -10,7 +10,7 @@ end. A policy that needs no statistic of the logits pays for no first pass.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -35,8 +35,14 @@ Weighted = Callable[[Request, Tensor, RowStats], Tensor]
 """The second pass: softmax(beta·e)·v, given beta (B, H, Lq) and the statistics of the first."""
 
 
-def attend_in_three_steps(request: Request, statistics: Statistics, weighted: Weighted) -> tuple[Tensor, RowStats]:
-    """Return the output and the statistics, beta among them."""
+Solve = Callable[[Request, RowStats, Any], Tensor]
+"""beta (B, H, Lq) of an `EntropyTarget`, a constant, given the statistics of the first pass."""
+
+
+def attend_in_three_steps(
+    request: Request, statistics: Statistics, weighted: Weighted, solve: Solve | None = None
+) -> tuple[Tensor, RowStats]:
+    """Return the output and the statistics, beta among them; without `solve`, a policy that solves does so here."""
     stats = None if request.wanted & OF_THE_LOGITS else rows_without_logits(request)
     if stats is None:
         stats = statistics(request, row_scale=None, extra=request.extra)
@@ -51,6 +57,8 @@ def attend_in_three_steps(request: Request, statistics: Statistics, weighted: We
     def stats_at(beta: Tensor) -> RowStats:
         return statistics(request, row_scale=beta, extra=frozenset({"variance"}))
 
+    if solve is not None:
+        stats_at.solve = lambda policy: solve(request, stats, policy)  # type: ignore[attr-defined]
     beta = choose(request.policy, stats, stats_at)
     # A beta of 0 must not bring masked keys back: see `SMALLEST`.
     return weighted(request, beta.clamp(min=SMALLEST), stats), stats.amended(inverse_temperature=beta)

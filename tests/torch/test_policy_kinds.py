@@ -6,11 +6,13 @@ import pickle
 import pytest
 import torch
 
-from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Polynomial, Table, detach
+from sharpmax import PAPER, Beyond, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Polynomial, Table, detach
 from sharpmax.torch.policy_kinds import (
+    BEYOND,
     LENGTH,
     LOG_LINEAR,
     POLYNOMIAL,
+    SOLVED,
     TABLE,
     constant_beta,
     keep_numbers,
@@ -36,6 +38,9 @@ COLUMN = ((0.1,), (0.2,))
         (Constant(torch.ones(1, 2, 1)), LENGTH, (2, 6)),
         (PerHead([LogLinear(0.1), LogLinear(0.2), LogLinear(0.3)]), LOG_LINEAR, (3, 5)),
         (detach(PAPER), POLYNOMIAL, (1, 8)),
+        (EntropyTarget(1.0), SOLVED, (1, 2)),
+        (PerHead([EntropyTarget(0.5), EntropyTarget(1.0)]), SOLVED, (2, 2)),
+        (Beyond(80), BEYOND, (1, 4)),
     ],
 )
 def test_a_kernel_evaluates_it(policy, kind, shape):
@@ -49,7 +54,7 @@ def test_a_kernel_evaluates_it(policy, kind, shape):
 @pytest.mark.parametrize(
     "policy",
     [
-        EntropyTarget(1.0),
+        EntropyTarget(torch.ones(2, 1, requires_grad=True)),
         PerHead([LogLinear(0.1), Constant(2.0)]),
         PerHead([Table((1.0, 2.0), (1.0, 2.0)), Table((1.0, 2.0, 3.0), (1.0, 2.0, 3.0))]),
         Constant(torch.ones(2, 3, 1)),  # of each sequence

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sharpmax import PAPER, EntropyTarget, LogLinear
+from sharpmax import PAPER, LogLinear, PerHead
 from sharpmax.torch import IMPLEMENTATIONS, attention, prepared
 from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.prepared import key_of, prepare
@@ -37,7 +37,7 @@ def test_what_one_operator_does_not_do_is_not_prepared(monkeypatch):
     monkeypatch.setattr(prepared, "plan_of", lambda request: plan_of(request, "triton"))
     q, k, v = qkv(1)
     with torch.no_grad():
-        assert prepare(q, k, v, None, policy=EntropyTarget(1.0), **OPTIONS) is None
+        assert prepare(q, k, v, None, policy=PerHead([PAPER, PAPER, LogLinear(0.1), PAPER]), **OPTIONS) is None
 
 
 def test_a_call_that_depends_on_more_has_no_key():

@@ -12,6 +12,8 @@ slope held constant, beta - (H - target)/(dH/dbeta), has that derivative and the
 the first's result, has the root's second derivative too. It needs statistics that follow beta (`follows_beta`): those
 of dense rows do, so `softmax`, 'eager' and 'xla' have two derivatives. The other implementations have one, and raise
 when they are asked for another.
+
+An implementation that finds the root by itself offers `stats_at.solve(policy)`: it takes the search's place.
 """
 
 import math
@@ -72,10 +74,31 @@ class EntropyTarget(Policy):
             raise TypeError("EntropyTarget is iterative: call it with stats_at, the statistics of scaled rows")
         xp = namespace(stats.entropy)
         target = like(self.target, stats.entropy)
+        solve = getattr(stats_at, "solve", None)
+        beta = self._searched(stats, stats_at, target) if solve is None else solve(self)
+        if not (may_need_gradient(stats.entropy) or may_need_gradient(target)):
+            return beta
+        at = stats_at(beta)
+        variance = stop_gradient(at.variance)
+        active = stop_gradient(stats.entropy - target) > 0
+        below = beta < self.maximum * (1 - NARROWEST[_precision(stats.entropy)])
+        solved = active & below & (variance > FLATTEST)
+        slope = beta / xp.where(solved, variance, xp.ones_like(variance))
+        left = stop_gradient(at.entropy - target)  # what the search left: with it the steps keep beta's value
+
+        def onward(beta: Array, at: RowStats) -> Array:
+            return beta + xp.where(solved, slope * (at.entropy - target - left), xp.zeros_like(beta))
+
+        beta = onward(beta, at)
+        return onward(beta, stats_at(beta)) if getattr(stats_at, "follows_beta", False) else beta
+
+    def _searched(self, stats: RowStats, stats_at: StatsAt, target: Array) -> Array:
+        """Return the root, as a constant, by Newton's method within a bracket."""
+        xp = namespace(stats.entropy)
         excess = stop_gradient(stats.entropy - target)
         active = excess > 0
         top = math.log(self.maximum)
-        precision = "float64" if stats.entropy.dtype == xp.float64 else "float32"
+        precision = _precision(stats.entropy)
         tolerance, narrowest = TOLERANCE[precision], NARROWEST[precision]
         low = xp.zeros_like(excess)
         high = xp.full_like(excess, top)
@@ -97,20 +120,11 @@ class EntropyTarget(Policy):
 
         found = _Search(*iterate(step, search, lambda state: xp.all(state[3]), LIMIT))
         u = stop_gradient(xp.where(found.settled, found.u, found.high))
-        beta = clamp(xp.exp(u), 1.0, self.maximum)
-        if not (may_need_gradient(stats.entropy) or may_need_gradient(target)):
-            return beta
-        at = stats_at(beta)
-        variance = stop_gradient(at.variance)
-        solved = active & (u < top - narrowest) & (variance > FLATTEST)
-        slope = beta / xp.where(solved, variance, xp.ones_like(variance))
-        left = stop_gradient(at.entropy - target)  # what the search left: with it the steps keep beta's value
+        return clamp(xp.exp(u), 1.0, self.maximum)
 
-        def onward(beta: Array, at: RowStats) -> Array:
-            return beta + xp.where(solved, slope * (at.entropy - target - left), xp.zeros_like(beta))
 
-        beta = onward(beta, at)
-        return onward(beta, stats_at(beta)) if getattr(stats_at, "follows_beta", False) else beta
+def _precision(rows: Array) -> str:
+    return "float64" if rows.dtype == namespace(rows).float64 else "float32"
 
 
 def _newton(u: Array, excess: Array, variance: Array, low: Array, high: Array, flattest: Any = FLATTEST) -> Array:

@@ -12,7 +12,7 @@ from sharpmax.torch.plan import Plan
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
-from sharpmax.torch.triton.rows import mask_and_sinks, row_statistics
+from sharpmax.torch.triton.rows import mask_and_sinks, row_statistics, solved
 
 NO_STATISTICS = RowStats()
 
@@ -20,7 +20,7 @@ NO_STATISTICS = RowStats()
 def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     if plan.policy is None:
-        return attend_in_three_steps(request, row_statistics, _weighted)
+        return attend_in_three_steps(request, row_statistics, _weighted, solved)
     arguments = (
         *request.packed(), *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap,
         plan.policy.kind, plan.policy.numbers,

@@ -4,6 +4,7 @@ beta needs the whole row before the first value can be weighed, and reading K tw
 row of scores is small, 2 bytes a key and query head beside 2·D·2 bytes a key for K and V shared by a group of heads:
 
     scores    each program: one part of the keys, all query heads of a key head. Scores out; (m, Z, S) of the part
+    solve     beta of each row from its scores, where it is solved for (`solving`)
     weigh     merge the parts' (m, Z, S) -> H, beta, m; then Σ 2^(beta(x - m))·v of the part. The last program of a
               group of heads sums the parts: they share one m, so there is nothing to rescale
 
@@ -25,10 +26,12 @@ import triton.language as tl
 from torch import Tensor
 
 from sharpmax.torch.device import capability
+from sharpmax.torch.policy_kinds import SOLVED
 from sharpmax.torch.triton.availability import interpreted
 from sharpmax.torch.triton.launching import begins_aligned, launch
 from sharpmax.torch.triton.logits import load_sink, raw_scores, scales, with_sink
 from sharpmax.torch.triton.policy import beta_and_slope, per_head
+from sharpmax.torch.triton.solving import launch_solve_kept
 from sharpmax.torch.triton.statistics import statistics_step
 from sharpmax.torch.triton.tiles import (
     TileShape,
@@ -140,8 +143,11 @@ def weigh_kernel(
     b_s = tl.where(m_empty, 0.0, b_s)
     b_h = 0.6931471805599453 * (tl.log2(b_z) - b_s / b_z)
     b_h = tl.where(b_h < 0, 0.0, b_h)
-    p_numbers = numbers + (i_hk * GROUPS + tl.where(m_r, o_r, 0)) * s_numbers
-    b_beta, _ = beta_and_slope(b_h, b_n, b_h * 0.0 + (LK - 1), p_numbers, KIND, COUNT)
+    if KIND == 5:  # solved already: the numbers are each row's own beta
+        b_beta = tl.load(numbers + row + o_r, mask=m_r, other=1.0)
+    else:
+        p_numbers = numbers + (i_hk * GROUPS + tl.where(m_r, o_r, 0)) * s_numbers
+        b_beta, _ = beta_and_slope(b_h, b_n, b_h * 0.0 + (LK - 1), p_numbers, KIND, COUNT)
     b_beta = tl.where(m_empty, 1.0, b_beta)
     if rows_out is not None:  # entropy, logsumexp, maximum, beta
         m_first = m_r & (i_p == 0)
@@ -250,6 +256,11 @@ def launch_decode(
         (*scales(scale, softcap), sm_b, sm_h, sm_k, heads, keys, split.part, split.per_part, split.done),
         of_scores, aligned=begins_aligned(query, key), **how,
     )  # fmt: skip
+    if kind == SOLVED:
+        numbers = launch_solve_kept(
+            scores, memory, sinks, heads=heads, numbers=numbers, per_part=split.per_part, parts=split.parts,
+            PARTS=split.PARTS, BN=shape.BN, early=early,
+        )[:, None]  # fmt: skip
     launch(
         weigh_kernel, grid, (value, sinks, scores, memory, out, rows_out, numbers), value.stride()[:3],
         (per_head(numbers), heads, keys, split.part, split.per_part, split.part_o, split.done),

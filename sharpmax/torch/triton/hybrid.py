@@ -23,7 +23,7 @@ from sharpmax.torch.request import Request
 from sharpmax.torch.sdpa import masked_attention, plain_attention, plain_attention_within
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
-from sharpmax.torch.triton.rows import document_bounds, row_statistics
+from sharpmax.torch.triton.rows import document_bounds, row_statistics, solved
 
 LOWERED = 2.0**-10  # what a product that may leave float16 is multiplied by, and the scale divided by
 
@@ -34,7 +34,7 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     if plan.path == STOCK:
         return _with_one_beta(request)
     if plan.policy is None:
-        return attend_in_three_steps(request, row_statistics, _weighted)
+        return attend_in_three_steps(request, row_statistics, _weighted, solved)
     kind, numbers, detached = plan.policy
     if plan.path != SHARPENED_QUERY:
         alone: Tensor = operators.sharpened_attention(query, key, value, request.scale, request.right, kind, numbers)

@@ -17,6 +17,7 @@ from sharpmax.torch.triton.gradients import launch_output_gradient, launch_stati
 from sharpmax.torch.triton.inference import attend_fused, attend_sharpened
 from sharpmax.torch.triton.logits import statistics_gradient_of_sinks
 from sharpmax.torch.triton.row_outputs import RowOutputs, new_row_outputs
+from sharpmax.torch.triton.solving import launch_solve
 from sharpmax.torch.triton.statistics import launch_statistics
 
 
@@ -137,6 +138,30 @@ def _statistics_backward(
 
 
 row_statistics = untraced(row_statistics, keep=_keep_statistics, backward=_statistics_backward)
+
+
+@torch.library.custom_op("sharpmax::solved_beta", mutates_args=())
+def solved_beta(
+    query: Tensor, key: Tensor, entropy: Tensor, logsumexp: Tensor, maximum: Tensor, starts: Tensor | None,
+    mask: Tensor | None, sinks: Tensor | None, scale: float, left: int | None, right: int | None,
+    softcap: float | None, numbers: Tensor,
+) -> Tensor:  # fmt: skip
+    """beta (B, H, Lq) of an `EntropyTarget` whose numbers these are, from the statistics of the rows."""
+    beta = torch.empty_like(entropy, memory_format=torch.contiguous_format)
+    launch_solve(
+        query, key, entropy=entropy.contiguous(), logsumexp=logsumexp.contiguous(), maximum=maximum.contiguous(),
+        beta=beta, numbers=numbers, scale=scale, left=left, right=right, starts=starts,
+        mask=_expanded(mask, query, key), softcap=softcap, sinks=sinks,
+    )  # fmt: skip
+    return beta
+
+
+@solved_beta.register_fake
+def _(query: Tensor, key: Tensor, entropy: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(entropy, memory_format=torch.contiguous_format)
+
+
+solved_beta = untraced(solved_beta)
 
 
 @torch.library.custom_op("sharpmax::sharpened_query", mutates_args=())

@@ -4,6 +4,7 @@
     table        beta = b_0 + Σ_i slope_i·clip(H - h_i, 0, h_{i+1} - h_i)
     log-linear   log beta = clip(a + b·log(n/n0) + c·(H - 1), -limit, limit)
     length       beta = max(offset + slope·log(x/reference), minimum), x the count, the length or the position
+    beyond       beta = 1 + slope·max(log(n/trained), 0)·(1 - H/log n)^power·max(1 - start/H, 0)
 
 KIND is of `policy_kinds`. The numbers are read from the device, at one address for all rows of a tile or at one per
 row: a model whose every head has its own fitted policy compiles one kernel, and the host sends it one pointer.
@@ -51,6 +52,22 @@ def beta_and_slope(b_h, b_n, b_i, numbers, KIND: tl.constexpr, COUNT: tl.constex
         b_clipped = tl.minimum(tl.maximum(b_y, -limit), limit)
         b_beta = tl.exp2(1.4426950408889634 * tl.where(b_y == b_y, b_clipped, b_y))  # a NaN stays
         b_slope = tl.where(m_inside, rise * b_beta, 0.0)
+    elif KIND == 6:
+        b_log_n = 0.6931471805599453 * tl.log2(tl.maximum(b_n, 2.0))
+        b_far = 0.6931471805599453 * tl.log2(tl.maximum(b_n / tl.load(numbers), 1.0)) * tl.load(numbers + 1)
+        start, power = (tl.load(numbers + 2), tl.load(numbers + 3))
+        b_share = 1.0 - b_h / b_log_n
+        b_share = tl.where(b_share < 0.0, 0.0, b_share)  # a NaN stays
+        b_above = tl.where(b_h < start, start, b_h)
+        b_chosen = b_h * 0.0 + 1.0
+        b_fewer = b_chosen  # one power less
+        for i in tl.static_range(0, 8):
+            b_fewer = tl.where(i < power, b_chosen, b_fewer)
+            b_chosen = tl.where(i < power, b_chosen * b_share, b_chosen)
+        b_kept = tl.where(start > 0.0, 1.0 - start / tl.where(b_above > 0.0, b_above, 1.0), 1.0)
+        b_beta = 1.0 + b_far * b_chosen * b_kept
+        b_slope = b_far * tl.where(b_h > start, b_chosen * start / (b_above * b_above + 1e-30), 0.0)
+        b_slope -= b_far * tl.where(b_share > 0.0, power * b_fewer * b_kept / b_log_n, 0.0)
     else:
         measure = tl.load(numbers + 4)
         b_place = tl.maximum(b_i, 0.0)  # before the first key, where queries are more than keys

@@ -1,10 +1,13 @@
 """What 'triton' and 'hybrid' share: the statistics pass on a request, and how a request becomes kernel arguments."""
 
+import torch
 from torch import Tensor
 
+from sharpmax.core.policies import EntropyTarget
 from sharpmax.core.policies.base import needed
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted
+from sharpmax.torch.policy_kinds import kernel_policy
 from sharpmax.torch.request import Request
 from sharpmax.torch.triton import operators
 
@@ -17,6 +20,19 @@ def document_bounds(request: Request) -> tuple[Tensor | None, Tensor | None]:
 def mask_and_sinks(request: Request) -> tuple[Tensor | None, Tensor | None]:
     """Return the mask, as it came: who keeps it for a gradient may copy it; and the sinks. Or nothing."""
     return request.mask, None if request.sinks is None else request.sinks.contiguous()
+
+
+def solved(request: Request, stats: RowStats, policy: EntropyTarget) -> Tensor:
+    """Run the kernel that solves for beta, which is a constant."""
+    query, key, _ = request.packed()
+    with torch.no_grad():
+        rule = kernel_policy(policy, query.device)
+        assert rule is not None  # a target is a number, or one per head
+        beta: Tensor = operators.solved_beta(
+            query.detach(), key.detach(), stats.entropy, stats.logsumexp, stats.maximum, document_bounds(request)[0],
+            *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap, rule.numbers,
+        )  # fmt: skip
+    return beta
 
 
 def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
