@@ -17,10 +17,13 @@ def rewritten(page: Path) -> str:
     Raises:
         KeyError: a marker names no function.
     """
-    return MARKED.sub(
-        lambda match: f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- /table -->",
-        page.read_text(encoding="utf-8"),
-    )
+    above = "../" * len(page.relative_to(ROOT).parent.parts)
+
+    def written(match: re.Match[str]) -> str:
+        table = TABLES[match[1]]().replace("](results/", f"]({above}results/")  # tables link from the root
+        return f"<!-- table: {match[1]} -->\n{table}\n<!-- /table -->"
+
+    return MARKED.sub(written, page.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
