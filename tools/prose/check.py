@@ -13,20 +13,25 @@ CODE = re.compile(r"`[^`]*`")
 SENTENCE_END = re.compile(r"(?<=[.!?:;])[\"')*]*\s+")
 
 
-def banned_words() -> list[tuple[re.Pattern[str], str]]:
-    """Return each banned pattern with what to write instead."""
-    lines = (Path(__file__).parent / "words.txt").read_text(encoding="utf-8").splitlines()
+PAGES_ALONE = "# In pages alone"
+
+
+def banned_words(*, in_source: bool) -> list[tuple[re.Pattern[str], str]]:
+    """Return each banned pattern with what to write instead; in source those of pages alone are names."""
+    text = (Path(__file__).parent / "words.txt").read_text(encoding="utf-8")
+    lines = (text.partition(PAGES_ALONE)[0] if in_source else text).splitlines()
     pairs = (line.split("\t") for line in lines if line and not line.startswith("#"))
     return [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in pairs]
 
 
-BANNED = banned_words()
+BANNED = {in_source: banned_words(in_source=in_source) for in_source in (False, True)}
 
 
-def words_of(text: str) -> Iterator[str]:
-    """Yield what the word list says of a text."""
-    for pattern, instead in BANNED:
-        for found in pattern.finditer(CODE.sub("`…`", text)):
+def words_of(text: str, *, in_source: bool = False) -> Iterator[str]:
+    """Yield what the word list says of a text; in a page what is marked as code is none of its words."""
+    text = text if in_source else CODE.sub("`…`", text)
+    for pattern, instead in BANNED[in_source]:
+        for found in pattern.finditer(text):
             yield f'"{found[0]}": write {instead}'
 
 
