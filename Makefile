@@ -3,6 +3,7 @@
 #   make test         source checks and all tests but the slow ones: minutes        (ARGS="-k policies" for fewer)
 #   make test-slow    the tests marked slow: trainings, builds, clean environments
 #   make test-gpu     the kernels on this machine's GPU            (PYTHON=python3 to install nothing and use that one)
+#   make docs         the documentation site in build/docs, from docs/ and the docstrings: a minute, no network
 #   make test-oldest  the tests with the oldest Python and packages that pyproject.toml allows
 #   make test-vllm    a real `vllm serve` with cards, over HTTP, on the CPU; builds .venv-vllm (3 GB)
 # The first use builds .venv against constraints.txt (test-oldest: .venv-oldest); after that they start at once.
@@ -22,7 +23,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11
 # the one that is done first takes over from the other.
 PYTEST := -m pytest -n 2 --dist worksteal
 
-.PHONY: help reproduce test test-slow test-gpu test-vllm test-oldest clean
+.PHONY: help reproduce docs test test-slow test-gpu test-vllm test-oldest clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -30,11 +31,16 @@ help:
 reproduce: $(VENV)/installed-reproduce
 	$(BIN)/sharpmax reproduce $(ARGS)
 
+docs: $(VENV)/installed-test
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	@echo 'open build/docs/index.html'
+
 test: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.prose
 	$(BIN)/python $(PYTEST) $(ARGS)
 
 test-slow: $(VENV)/installed-test
@@ -54,7 +60,8 @@ test-gpu: $(if $(PYTHON),,$(VENV)/installed-test)
 # Old versions warn of one another. Left out are the tests of what reads the source and of what is pinned.
 test-oldest: $(OLDEST)/installed
 	$(OLDEST)/bin/python $(PYTEST) -m "not gpu and not vllm" -o filterwarnings=default \
-	  --ignore tests/test_imports.py --ignore tests/test_makefile.py $(ARGS)
+	  --ignore tests/test_imports.py --ignore tests/test_makefile.py --ignore tests/test_prose.py --ignore tests/test_site.py \
+  $(ARGS)
 
 # Servers take turns on the processors, so the tests run one at a time.
 test-vllm: $(SERVING)/installed

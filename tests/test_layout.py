@@ -7,12 +7,12 @@ from tests.places import ROOT
 TESTS = ROOT / "tests"
 SUITES = {
     # Of the whole project.
-    "fuzz", "imports", "layout", "makefile", "packaging", "pages", "readme", "serve",
+    "docs", "examples", "fuzz", "imports", "layout", "makefile", "packaging", "pages", "prose", "serve", "site",
     # Of everything in a folder: what each member obeys, and what is committed of it.
     "contract", "false_gains", "families", "hostile_numbers", "laws", "paper_faults", "real_weights", "soak",
     "strange_arrays", "survey", "threads", "unseen_keys", "values", "committed", "draw", "run", "reproduce",
     # Of a framework's own tools around our code.
-    "checkpointing", "derivatives", "docs", "kernels", "open_lengths", "transforms",
+    "checkpointing", "derivatives", "kernels", "open_lengths", "transforms",
 }  # fmt: skip
 """Tests of no single module, by the name of their file without `test_`."""
 

@@ -35,8 +35,8 @@ BENCHMARKS = (
         "what sharpened attention costs beside the framework's own, on this machine's GPU or CPU",
         {
             "--framework": {"choices": ["torch", "jax"], "help": "whose attention (default: torch)"},
-            "--lengths": {"type": int, "nargs": "+", "metavar": "N", "help": "tokens in a sequence"},
-            "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "of a head (default: 128 64)"},
+            "--lengths": {"type": int, "nargs": "+", "metavar": "N", "help": "tokens per sequence (default: by device)"},
+            "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "features of a head (default: 128 64)"},
             "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (default: 15)"},
             "--only": {
                 "nargs": "+",
@@ -44,7 +44,7 @@ BENCHMARKS = (
                 "help": "of ours, memory, profile, math, flex, by-hand, compiled, entmax, adasplash, and on a GPU "
                 "float16, float32, masks, decode (default: all)",
             },
-            "--threads": {"type": int, "metavar": "N", "help": "where there is no GPU (default: 2)"},
+            "--threads": {"type": int, "metavar": "N", "help": "threads, where there is no GPU (default: 2)"},
             "--draw": {"type": Path, "metavar": "FILE", "help": "measure nothing: draw again what --json wrote"},
         },
     ),
@@ -64,7 +64,7 @@ BENCHMARKS = (
         "how fast a model trains with a policy in every head, beside plain attention",
         {
             "--model": {"metavar": "NAME", "help": "what to train (default: smollm2)"},
-            "--steps": {"type": int, "metavar": "N", "help": "in each turn (default: 10)"},
+            "--steps": {"type": int, "metavar": "N", "help": "steps in each turn (default: 10)"},
             "--tokens": {"type": int, "metavar": "N", "help": "tokens per step (default: 32768)"},
             "--repeats": {"type": int, "metavar": "N", "help": "turns of each policy, interleaved (default: 3)"},
             "--policies": {
@@ -144,7 +144,7 @@ BENCHMARKS = (
         {
             "--seeds": {"type": int, "metavar": "N", "help": "heads trained side by side (default: 10)"},
             "--batch": {"type": int, "metavar": "N", "help": "sets per step and seed (default: 128)"},
-            "--steps": {"type": int, "metavar": "N", "help": "in each turn (default: 20)"},
+            "--steps": {"type": int, "metavar": "N", "help": "steps in each turn (default: 20)"},
             "--repeats": {"type": int, "metavar": "N", "help": "timed turns of each, interleaved (default: 9)"},
         },
     ),

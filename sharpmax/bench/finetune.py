@@ -35,7 +35,7 @@ def measure(
     device: str | None = None,
     plan: Plan | None = None,
 ) -> dict[str, Any]:
-    """Return tokens a second for each policy, and their ratio to plain attention's; under `compiled` the same again.
+    """Return tokens per second for each policy, and their ratio to plain attention's; under `compiled` the same again.
 
     Args:
         steps, repeats: steps in each turn, and how many turns each policy gets.

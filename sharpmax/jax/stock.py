@@ -8,7 +8,7 @@ which is no more than the naive product rounds its logits.
 Alone it serves policies that read no logit: `Constant` and `LengthScaled` cost what plain attention costs. Its residual
 LSE would give statistics too: H = LSE - scale·<q, attention(q, k, v := k)>. But cuDNN rounds that product to half
 precision, and the entropy with it: by 0.02 nats at ordinary logits, and by 0.5 at logits of 200. What it then sharpens
-errs beyond the budget (docs/log.md).
+errs beyond the budget (docs/log/jax.md).
 """
 
 from typing import Any, Literal

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from tools.tables import alternatives, attention, calibration, clrs_text, max_retrieval, models, sources
+from tools.tables import alternatives, attention, calibration, clrs_text, commands, headline, max_retrieval, models, recall, sources
 from tools.tables.records import ROOT, TABLES
 
-PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/README.md"))
-MODULES = (alternatives, attention, calibration, clrs_text, max_retrieval, models, sources)
+PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("results/**/README.md"))
+MODULES = (alternatives, attention, calibration, clrs_text, commands, headline, max_retrieval, models, recall, sources)
 MARKED = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", re.DOTALL)
 
 
@@ -17,10 +17,13 @@ def rewritten(page: Path) -> str:
     Raises:
         KeyError: a marker names no function.
     """
-    return MARKED.sub(
-        lambda match: f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- /table -->",
-        page.read_text(encoding="utf-8"),
-    )
+    above = "../" * len(page.relative_to(ROOT).parent.parts)
+
+    def written(match: re.Match[str]) -> str:
+        table = TABLES[match[1]]().replace("](results/", f"]({above}results/")  # tables link from the root
+        return f"<!-- table: {match[1]} -->\n{table}\n<!-- /table -->"
+
+    return MARKED.sub(written, page.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

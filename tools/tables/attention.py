@@ -63,6 +63,11 @@ def _by_width(rows: list[dict[str, Any]], key: str = "ratio", places: int = 2) -
     return " / ".join(f"{found[width]:.{places}f}" for width in WIDTHS if width in found)
 
 
+def forward_range() -> str:
+    """Return the range of ratios of a forward call whose every row is sharpened, on an H200."""
+    return _range(_h200("metrics", case="forward, rows sharpened"))
+
+
 @table
 def attention_cost() -> str:
     """Return the range of ratios of sharpened attention by device and direction."""

@@ -25,6 +25,13 @@ def _right(step: dict[str, Any], size: str, whose: str = "policy") -> float:
     return share
 
 
+def right_answers(size: str) -> tuple[str, str, str]:
+    """Return the right answers at one size in percent: plain, with a fitted policy, and with a LoRA."""
+    found = _study()
+    pooled = found["seeds"]
+    return percent(_right(pooled, size, "plain")), percent(_right(pooled, size)), percent(_right(found["lora"], size))
+
+
 @table
 def calibration_study() -> str:
     """Return right answers and the rise of perplexity of every policy."""

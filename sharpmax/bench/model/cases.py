@@ -19,7 +19,7 @@ Work = Callable[..., Callable[[], Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of work: how a call is made, and how many tokens a call of it handles."""
+    """One kind of work: how a call is made, and how many tokens each call handles."""
 
     about: str
     work: Work

@@ -13,7 +13,7 @@ from sharpmax.core.stats import visible_count
 class Sigmoid(Normaliser):
     """w_i = σ(e_i + bias); without a bias -log n, so that n equal logits of 0 sum to about 1. arXiv 2409.04431.
 
-    The bias may be an array that broadcasts against the rows, (heads, 1) for one value a head, and then it learns by
+    The bias may be an array that broadcasts against the rows, (heads, 1) for one value per head, and then it learns by
     gradient. n counts the visible items.
     """
 

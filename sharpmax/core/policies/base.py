@@ -1,7 +1,7 @@
 """A policy chooses each row's inverse temperature from its statistics: `RowStats -> beta`.
 
 A policy is data: a frozen dataclass whose fields are its configuration, its repr and its JSON. Numeric fields may be
-arrays that broadcast against the rows, (heads, 1) for one value a head, and then they learn by gradient. Equality is
+arrays that broadcast against the rows, (heads, 1) for one value per head, and then they learn by gradient. Equality is
 `Policy`'s own (`eq=False`): that of a dataclass asks an array for its truth.
 """
 
@@ -147,7 +147,7 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
     try:
         chosen = policy(stats, stats_at) if isinstance(policy, Policy) else policy(stats)
         if not (is_array(chosen) or isinstance(chosen, int | float)):
-            raise TypeError(f"a policy returns an inverse temperature a row, got {short(chosen)}")
+            raise TypeError(f"a policy returns an inverse temperature per row, got {short(chosen)}")
         if is_array(chosen) and not _fits(tuple(chosen.shape), shape):
             raise ValueError(
                 f"the policy gave an inverse temperature of shape {tuple(chosen.shape)}, "

@@ -45,7 +45,7 @@ class LengthScaled(Policy):
 
     @classmethod
     def ssmax(cls, s: Any, b: Any = 0.0) -> "LengthScaled":
-        """Scalable-Softmax: softmax((s·log n + b)·z), s (and optionally b) learned a head; arXiv 2501.19399."""
+        """Scalable-Softmax: softmax((s·log n + b)·z), s (and optionally b) learned per head; arXiv 2501.19399."""
         return cls(slope=s, offset=b)
 
     @classmethod

@@ -7,7 +7,7 @@ earlier report saw. The prose to fit on is Python's reference; to report on it i
 
 Beside it: the same card on other wordings and tasks, a fit on a mixture, the paper's rule, one global beta, b alone, a
 LoRA at equal cost, five seeds, and accuracy against perplexity as the price of text grows. What was found:
-docs/guide-length.md.
+docs/results/calibration.md.
 
 Cost: some ten minutes on an H200, in bfloat16. A killed run continues:
     git clone https://github.com/python/peps && git -C peps checkout ba4deeb

@@ -15,8 +15,8 @@ ARMS = {"plain": "none", "paper": "paper", "ssmax": "ssmax", "learn": "learn"}
 LABELS = {
     "plain": "plain softmax",
     "paper": "adaptive temperature (the paper's)",
-    "ssmax": "SSMax, learned a head",
-    "learn": "learned a head (a, b, c)",
+    "ssmax": "SSMax, learned per head",
+    "learn": "learned per head (a, b, c)",
     "plain+paper": "trained plain, sharpened at inference only",
 }
 

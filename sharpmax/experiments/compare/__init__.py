@@ -3,7 +3,7 @@
     mechanisms × tasks × models, several seeds of each, trained on small inputs and asked on large ones
 
 Each cell is one file of the run folder `out/compare/<name>/`: what is finished is kept, cells can be added one by one,
-and a killed run continues. `docs/compare.md` says how to read the result and how to add a mechanism.
+and a killed run continues. `docs/guides/mechanism.md` says how to read the result and how to add a mechanism.
 """
 
 from collections.abc import Iterable

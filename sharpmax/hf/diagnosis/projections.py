@@ -51,7 +51,7 @@ def proved_spreads(model: nn.Module) -> np.ndarray:
 
 
 def _spreads(model: nn.Module, layer: AttentionLayer) -> list[list[float]]:
-    """Return the bounds of every layer that a module runs as, a number a head."""
+    """Return the bounds of every layer that a module runs as, one number per head."""
     family = _known_family(layer)
     module: Any = layer.module
     query, key = _query_and_key(module)

@@ -99,7 +99,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Finetuned:
-    """What came of it: the loss at logged steps, and tokens a second of this process, not counting padding.
+    """The result: the loss at logged steps, and tokens per second of this process, not counting padding.
 
     Under FSDP each process is left with parts of the model; the first one then gets all of its `weights` here.
     """
@@ -319,7 +319,7 @@ class _Pace(transformers.TrainerCallback):
 
     @property
     def speed(self) -> float:
-        """Tokens a second from the middle of the run on: the first steps compile and warm up."""
+        """Tokens per second from the middle of the run on: the first steps compile and warm up."""
         if len(self.marks) < 2:
             return 0.0
         last, ended = self.marks[-1]

@@ -63,8 +63,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
             raise NotImplementedError(
                 f"{type(part).__name__} computes attention inside its own code and bypasses transformers' attention "
-                "interface, so it cannot be sharpened; nothing was changed. Families that can are in docs/families.md; "
-                "in code of your own, attend through sharpmax.hf.Attention"
+                "interface, so it cannot be sharpened; nothing was changed. Families that can are in "
+                "docs/reference/families.md; in code of your own, attend through sharpmax.hf.Attention"
             )
     for name, module in model.named_modules():
         _refuse_out_of_reach(name, module)

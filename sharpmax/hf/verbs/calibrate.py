@@ -1,7 +1,7 @@
 """Fit a temperature to every head of a model, choose how much of it to keep, and judge it: `sharpmax calibrate`.
 
 Cost: a few minutes on an H200, hours on two cores; with `quick` about ten minutes on two cores. What was found:
-docs/guide-length.md.
+docs/guides/calibrate.md.
 """
 
 import time

@@ -3,7 +3,7 @@
 First pass, with p = softmax(e):     H, LSE, max, n  (and min, Var_p(e)) of each row
 Second pass, with w = softmax(beta·e):     output = w·v
 
-Backward recomputes each chunk's logits and follows docs/kernels.md, "The algebra":
+Backward recomputes each chunk's logits and follows docs/kernels/index.md, "The algebra":
 
     dH/de_j = -p_j(log p_j + H)     dLSE/de_j = p_j     dVar/de_j = p_j((e_j - ē)(e_j - ē + 2) - Var)
     dS = w∘(g - w·g), g = dO·vᵀ:     de = beta·dS,   dbeta = Σ e_j dS_j,   dv = wᵀ·dO

@@ -1,8 +1,8 @@
 """This process's queries meet one shard of the keys: states and gradients of the rows, a few queries at a time.
 
 Every row keeps an associative state, so shards of keys may come in any order: (m, Z, S, n) of `core.stats` for the
-statistics, (m, Z, O) for the values weighted by softmax(beta·e). Gradients of the logits follow docs/kernels.md, "The
-algebra"; autograd carries them on through softcap, bias and the product.
+statistics, (m, Z, O) for the values weighted by softmax(beta·e). Gradients of the logits follow "The
+algebra" of docs/kernels/index.md; autograd carries them on through softcap, bias and the product.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """Implementation 'triton': both passes by our own kernels, beta kept in float32 throughout.
 
 Without a gradient and with a policy that is numbers, one operator does both (`inference`). Else there are three steps:
-statistics, policy, output, each with its gradient. See docs/kernels.md.
+statistics, policy, output, each with its gradient. See docs/kernels/index.md.
 """
 
 from torch import Tensor

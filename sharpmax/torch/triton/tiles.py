@@ -30,7 +30,7 @@ class TileShape(NamedTuple):
     num_stages: int
 
 
-# (BM, BN, warps, stages) by kernel and padded width, measured on an H200: docs/kernels.md, "Tile shapes".
+# (BM, BN, warps, stages) by kernel and padded width, measured on an H200: docs/kernels/tiles.md.
 HALF = {
     "statistics of short rows": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (128, 64, 8, 3)},
     "statistics": {64: (64, 128, 4, 3), 128: (64, 128, 4, 3), 256: (128, 64, 8, 3)},
@@ -43,7 +43,7 @@ HALF = {
     "decode": {64: (16, 128, 4, 3), 128: (16, 128, 4, 3), 256: (16, 64, 4, 3)},
 }
 SHORT_ROWS = 4096  # keys up to which the diagonal's blocks, which need masks, decide: smaller ones waste less
-# Products of float32 are unrolled: of wide heads, four warps' code outgrows the cache (docs/kernels.md).
+# Products of float32 are unrolled: of wide heads, four warps' code outgrows the cache (docs/kernels/tiles.md).
 SINGLE = {64: (32, 32, 4, 1), 128: (32, 32, 8, 1), 256: (32, 32, 8, 1)}
 INTERPRETED = (16, 16, 4, 1)  # small, so that small cases reach several blocks
 # For GPUs whose programs have less shared memory (99 KB: GeForce, L4, L40S): compiled to fit, by no one measured.

@@ -181,7 +181,7 @@ def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_pat
 
 
 def test_the_committed_diagnosis_and_certificates_are_found_again(tmp_path, monkeypatch):
-    """Those of the smallest built-in model, by the text that docs/models.md gives."""
+    """Those of the smallest built-in model, by the text that docs/results/models.md gives."""
     from sharpmax.cli import main
 
     monkeypatch.chdir(tmp_path)

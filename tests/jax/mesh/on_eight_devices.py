@@ -140,7 +140,7 @@ def agreement(which="all"):
 
 
 def on_its_own(*arrays, mesh, **options):
-    """Attention by each device of its own sequences and heads, as docs/mesh.md shows."""
+    """Attention by each device of its own sequences and heads, as docs/guides/mesh.md shows."""
     by_head = jax.sharding.PartitionSpec("data", None, "heads")
     specs = (by_head, jax.sharding.PartitionSpec("data", "heads")) if options.get("return_stats") else by_head
     call = partial(attention, **options)

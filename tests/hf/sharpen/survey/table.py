@@ -13,7 +13,7 @@ from transformers.models.auto import modeling_auto
 
 from tests.hf.sharpen.survey.judge import REFUSED, SERVED, UNBUILDABLE, WRONG, Verdict, judge
 
-FILE = Path(__file__).parents[4] / "docs" / "families.md"
+FILE = Path(__file__).parents[4] / "docs" / "reference" / "families.md"
 SECONDS = 180
 """Time that one model type may take before it is given up."""
 MAPPINGS = [
