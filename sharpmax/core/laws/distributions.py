@@ -146,7 +146,7 @@ class Stretched(Law):
         return _log_moment_by_quadrature(self.quantile, beta)
 
 
-def Exponential(scale: float = 1.0) -> Stretched:
+def Exponential(scale: float = 1.0) -> Stretched:  # noqa: N802 (a law, as the others are)
     """Return the law of tail exp(-e/scale): critical beta 1/scale, whatever n."""
     return Stretched(1.0, scale)
 

@@ -3,7 +3,7 @@
 import math
 
 from sharpmax.core.checks import check_number
-from sharpmax.core.laws.distributions import Bounded, Law
+from sharpmax.core.laws.distributions import Bounded, Law  # noqa: F401 (the example uses it)
 from sharpmax.core.laws.expectation import expect
 
 LARGEST = 1e15  # beyond this a size means nothing, and the answer is inf

@@ -38,7 +38,7 @@ def simulated(law, n, beta, rows, seed=0):
     logits = law.quantile(np.random.default_rng(seed).exponential(size=(rows, drawn)))
     if law.leader is not None:
         logits = np.concatenate([logits, np.full((rows, 1), law.leader)], axis=1)
-    weights, stats = sharpmax.softmax(logits, sharpmax.Constant(beta), return_stats=True)
+    weights = sharpmax.softmax(logits, sharpmax.Constant(beta))
     found = np.stack([sharpmax.entropy(beta * logits), weights.max(-1), (weights**2).sum(-1)])
     return found.mean(-1), found.std(-1) / math.sqrt(rows)
 
