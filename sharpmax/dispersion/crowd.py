@@ -2,16 +2,16 @@
 
 The keys of a row are split. The *far* ones lie in the outer half of its reach; the first and the last visible key are
 not among them, for there heads park what they have no use for. A longer input brings N - n more keys, and they are
-taken to be like the far ones: μ = (N - n)/k copies of each of those k. With f the weight of the far keys and H_far the
-entropy among them
+taken to be like the far ones: μ = ((N/n)^κ - 1)·n/k copies of each of those k. κ = 1 says that distance does not
+matter; a lower κ, that what is further off counts for less. With f the weight of the far keys and H_far the entropy
+among them
 
     H(N) = log(1 + fμ) + [H + fμ·(H_far - log f)] / (1 + fμ)          largest weight(N) = largest weight / (1 + fμ)
 
 This is the law of a needle over a dispersed crowd (`sharpmax.laws.Needle`) with both measured instead of assumed: of
 the crowd only its mean exponential counts. Four numbers per row suffice, and each of them streams.
 
-Exact: for far keys in any number that repeat. Not meant for: a crowd whose own top counts (a sharp row), or keys that
-grow less like the far ones the further they are, as under ALiBi; a window does not grow at all.
+Exact for far keys that repeat. Not meant for a crowd whose own top counts (a sharp row). A window does not grow.
 """
 
 from dataclasses import dataclass, fields
@@ -30,6 +30,7 @@ class ObservedRows:
         entropy, largest_weight: of the whole row.
         far_weight, far_entropy: the weight of its far keys, and the entropy among them.
         keys_per_far_key: n/k, and 0 for a row that no longer input would make longer: in a window.
+        keys_ahead: the share of its keys that lie ahead of the row; 0 in a causal one.
     """
 
     entropy: np.ndarray
@@ -37,28 +38,34 @@ class ObservedRows:
     far_weight: np.ndarray
     far_entropy: np.ndarray
     keys_per_far_key: np.ndarray
+    keys_ahead: np.ndarray
 
-    def grown(self, times: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return entropy and largest weight of each row in an input `times` as long, (layer, head, row)."""
+    def grown(self, times: float, exponent: Any = 1.0) -> tuple[np.ndarray, np.ndarray]:
+        """Return entropy and largest weight of each row in an input `times` as long, (layer, head, row).
+
+        `exponent` is κ, one for all or (layer, head).
+        """
         if not times >= 1:
             raise ValueError(f"a row grows by 1 times its length or more, got {times}")
-        added = (times - 1) * self.keys_per_far_key * self.far_weight  # fμ
+        copies = times ** np.asarray(exponent)[..., None] - 1
+        added = copies * self.keys_per_far_key * self.far_weight  # fμ
         among = self.far_entropy - np.log(np.maximum(self.far_weight, LEAST))
         return np.log1p(added) + (self.entropy + added * among) / (1 + added), self.largest_weight / (1 + added)
 
-    def times_until(self, weight: float, most: float = 1e6) -> np.ndarray:
+    def times_until(self, weight: float, exponent: Any = 1.0, most: float = 1e6) -> np.ndarray:
         """Return how many times as long an input brings the mean largest weight to `weight`, (layer, head).
 
         1 where it is there already, inf where it is not by `most`.
         """
         shape = self.entropy.shape[:-1]
-        low, high = np.zeros(shape), np.full(shape, np.log(most))
+        low, high = np.zeros(shape), np.full(shape, np.log(most))  # of the log of 1 + copies
         for _ in range(40):
             middle = (low + high) / 2
-            added = (np.exp(middle)[..., None] - 1) * self.keys_per_far_key * self.far_weight
+            added = np.expm1(middle)[..., None] * self.keys_per_far_key * self.far_weight
             above = mean_of_rows(self.largest_weight / (1 + added)) > weight
             low, high = np.where(above, middle, low), np.where(above, high, middle)
-        times = np.where(high < 1e-9, 1.0, np.where(high > np.log(most) * (1 - 1e-9), np.inf, np.exp(high)))
+        longer = high / np.asarray(exponent)
+        times = np.where(longer < np.log(most) * (1 - 1e-9), np.exp(np.minimum(longer, np.log(most))), np.inf)
         return np.where(np.isfinite(mean_of_rows(self.largest_weight)), times, np.nan)
 
     def drawn(self, rows: np.ndarray) -> "ObservedRows":
@@ -104,7 +111,8 @@ def observe_logits(logits: Any) -> ObservedRows:
     whole, outer = _entropy(e), _entropy(np.where(far, e, -np.inf))
     count, chosen = visible.sum(-1), far.sum(-1)
     grows = np.broadcast_to(np.where(chosen > 0, count / np.maximum(chosen, 1), 0.0), whole[0].shape)
-    return ObservedRows(whole[0], np.exp(e.max(-1) - whole[1]), np.exp(outer[1] - whole[1]), outer[0], grows)
+    largest, far_weight = np.exp(e.max(-1) - whole[1]), np.exp(outer[1] - whole[1])
+    return ObservedRows(whole[0], largest, far_weight, outer[0], grows, np.zeros_like(largest))
 
 
 def _entropy(e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

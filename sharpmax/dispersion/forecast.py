@@ -1,9 +1,10 @@
 """Forecast every head at lengths nobody has read yet, and judge the forecast on lengths that were read.
 
-Two forecasts are averaged, because they err in different ways:
+Each observed row is grown (`crowd.py`). Its exponent κ, one per head, is the one that best grows the shorter lengths
+into the last one read; heads lean on the exponent that all of them share. A second opinion is averaged with it:
 
-    line     H = level + rate · log n, through all lengths read: sees what changes with length, knows no mechanism
-    crowd    each observed row, grown (`crowd.py`): knows the mechanism, sees one length
+    a row that sees ahead (encoder)    the same row with κ = 1: positions do not fade, and the crowd comes in full
+    a causal row                       the line H = level + rate · log n through all lengths read
 
 The judgement is a rehearsal. The forecast is made from the lengths up to 1/8 of the longest, and compared there with
 what was found, beside persistence (everything as at the last length read) and the line alone. It is believed only if
@@ -24,7 +25,9 @@ TIMES = (2, 4, 8, 16, 32)
 REHEARSED = 8  # how many times the rehearsal's last length the longest one is, at least
 COVERED = 0.8  # share of heads that the interval is to hold
 HALF = 0.5
+SEES_AHEAD = 0.1  # the share of its keys ahead of it from which a row counts as an encoder's
 METHODS = ("law", "persistence", "line", "crowd")
+EXPONENTS = np.linspace(0.02, 1.6, 40)
 
 
 @dataclass(frozen=True)
@@ -113,24 +116,21 @@ def forecast(found: Dispersion, times: Sequence[int] = TIMES) -> Forecast:
     Raises:
         ValueError: a record without rows: `Dispersion.observed` is None.
     """
-    if found.observed is None:
-        raise ValueError("a forecast needs the rows of the diagnosis: measure it again, a stored record has none")
-    rehearsal = rehearse(found)
     last = len(found.lengths)
+    rows, rehearsal = _rows(found, last), rehearse(found)
     believed = rehearsal is not None and rehearsal.believed
     ahead = [predict(found, last, t * found.lengths[-1])[0 if believed else 1] for t in times]
     reach = None
     if rehearsal is not None:
         spread = np.quantile(rehearsal.errors("law" if believed else "persistence"), COVERED)
         reach = spread * np.log(times) / np.log(rehearsal.target / rehearsal.fitted)
-    rows = found.observed[found.lengths[-1]]
     return Forecast(
         length=int(found.lengths[-1]),
         times=times,
         entropy=np.stack([entropy for entropy, _ in ahead], axis=-1),
         largest_weight=np.stack([weight for _, weight in ahead], axis=-1),
         reach=reach,
-        half_size=found.lengths[-1] * rows.times_until(HALF),
+        half_size=found.lengths[-1] * rows.times_until(HALF, exponents(found, last)),
         kinds=kind_of(found),
         rehearsal=rehearsal,
     )
@@ -142,8 +142,7 @@ def rehearse(found: Dispersion) -> Rehearsal | None:
     fitted = sum(length * REHEARSED <= target for length in found.lengths)
     if fitted < 2 or found.observed is None:
         return None
-    law, persistence, line, crowd = predict(found, fitted, target)
-    made = dict(zip(METHODS, (law, persistence, line, crowd), strict=True))
+    made = dict(zip(METHODS, predict(found, fitted, target), strict=True))
     return Rehearsal(
         int(found.lengths[fitted - 1]),
         int(target),
@@ -156,17 +155,45 @@ def rehearse(found: Dispersion) -> Rehearsal | None:
 
 def predict(found: Dispersion, fitted: int, target: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return entropy and largest weight at `target` by each of `METHODS`, from the first `fitted` lengths alone."""
-    assert found.observed is not None
-    lengths = found.lengths[:fitted]
+    rows, lengths = _rows(found, fitted), found.lengths[:fitted]
     H, w = found.entropy[..., :fitted], found.values["largest_weight"][..., :fitted]
-    rows: ObservedRows = found.observed[lengths[-1]]
-    grown = [mean_of_rows(values) for values in rows.grown(target / lengths[-1])]
-    persistence = (H[..., -1], w[..., -1])
+    times = target / lengths[-1]
+    faded = [mean_of_rows(values) for values in rows.grown(times, exponents(found, fitted))]
+    full = [mean_of_rows(values) for values in rows.grown(times)]
     # A weight is a line in log n by its logarithm; either is cut off where it cannot be.
     entropy = np.clip(extended(lengths, H, target), 0.0, np.log(target))
     weight = np.exp(np.minimum(extended(lengths, np.log(w), target), 0.0))
-    law = ((grown[0] + entropy) / 2, np.sqrt(grown[1] * weight))
-    return [law, persistence, (entropy, weight), (grown[0], grown[1])]
+    ahead = mean_of_rows(rows.keys_ahead) > SEES_AHEAD
+    law = (
+        (faded[0] + np.where(ahead, full[0], entropy)) / 2,
+        np.sqrt(faded[1] * np.where(ahead, full[1], weight)),
+    )
+    return [law, (H[..., -1], w[..., -1]), (entropy, weight), (full[0], full[1])]
+
+
+def exponents(found: Dispersion, fitted: int) -> np.ndarray:
+    """Return κ of each head, (layer, head): how the first `fitted` lengths grew into the last of them.
+
+    By least squares over a grid, a head's own squares counting as much as the mean ones of all heads. 1 from a single
+    length, which says nothing.
+    """
+    last = found.lengths[fitted - 1]
+    target = found.entropy[..., fitted - 1]
+    squares = np.zeros((EXPONENTS.size, *target.shape))
+    for index, length in enumerate(found.lengths[: fitted - 1]):
+        rows = _rows(found, index + 1)
+        for square, exponent in zip(squares, EXPONENTS, strict=True):
+            square += (mean_of_rows(rows.grown(last / length, exponent)[0]) - target) ** 2
+    if fitted == 1:
+        return np.ones_like(target)
+    shared = np.nanmean(squares, axis=(1, 2), keepdims=True)
+    return np.asarray(EXPONENTS[np.argmin(np.nan_to_num(squares) + shared, axis=0)])
+
+
+def _rows(found: Dispersion, fitted: int) -> ObservedRows:
+    if found.observed is None:
+        raise ValueError("a forecast needs the rows of the diagnosis: measure it again, a stored record has none")
+    return found.observed[found.lengths[fitted - 1]]
 
 
 def extended(lengths: Sequence[int], values: np.ndarray, target: float) -> np.ndarray:
@@ -187,8 +214,7 @@ def kind_of(found: Dispersion) -> np.ndarray:
     local     none does, and a longer input changes little: far keys hold under 2 %
     crowd     none does, and far keys count: entropy grows with log n
     """
-    assert found.observed is not None
-    rows = found.observed[found.lengths[-1]]
+    rows = _rows(found, len(found.lengths))
     far = mean_of_rows(rows.far_weight * (rows.keys_per_far_key > 0))
     holds = found.values["largest_weight"][..., -1] >= HALF
     sink = found.values["first_mass"][..., -1] >= HALF

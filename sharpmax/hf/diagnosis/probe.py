@@ -62,7 +62,9 @@ class RowProbe:
             far = np.stack([far_keys(place, seen) for seen in visible])
             chosen |= {"mask": torch.from_numpy(far)[:, None].to(query.device), "bias": bias, "sinks": None}
             outer = sharpmax.torch.row_stats(q, key, **chosen)
-            self._observe(layer, found, stats, outer, lengths, far.sum(-1), grows=visible[..., 0])
+            ahead = (visible & (np.arange(key.shape[2]) > place[:, None])).sum(-1) / np.maximum(count, 1)
+            per_far_key = np.where(visible[..., 0] & far.any(-1), count / np.maximum(far.sum(-1), 1), 0.0)
+            self._observe(layer, found, stats, outer, lengths, per_far_key, ahead)
 
     def _add(self, layer: int, found: dict[str, np.ndarray], lengths: np.ndarray, count: np.ndarray) -> None:
         heads = found["spread"].shape[1]
@@ -77,18 +79,16 @@ class RowProbe:
             self._keys[layer, length] = min(self._keys.get((layer, length), sys.maxsize), int(count[here].min()))
 
     def _observe(
-        self, layer: int, found: dict[str, np.ndarray], stats: Any, far: Any, lengths: np.ndarray, keys: np.ndarray,
-        *, grows: np.ndarray,
+        self, layer: int, found: dict[str, np.ndarray], stats: Any, far: Any, lengths: np.ndarray,
+        per_far_key: np.ndarray, ahead: np.ndarray,
     ) -> None:  # fmt: skip
         """Keep single rows; one that does not see the first key is in a window, which no longer input widens."""
-        count = np.asarray(stats.count)[:, 0]
-        per_key = np.where(grows & (keys > 0), count / np.maximum(keys, 1), 0.0)
         weight = np.exp(np.asarray(far.logsumexp.cpu() - stats.logsumexp, dtype=np.float64))
         values = (found["entropy"], found["largest_weight"], weight, np.asarray(far.entropy.cpu(), dtype=np.float64))
         for length in map(int, np.unique(lengths[lengths > 0])):
             here = lengths == length
             picked = [value.transpose(1, 0, 2)[:, here] for value in values]  # (head, row)
-            picked.append(np.broadcast_to(per_key[here], picked[0].shape))
+            picked += [np.broadcast_to(of_row[here], picked[0].shape) for of_row in (per_far_key, ahead)]
             self._kept.setdefault((layer, length), []).append(ObservedRows(*picked))
 
     def _observed(self, lengths: list[int], layers: int, heads: int) -> dict[int, ObservedRows] | None:
@@ -99,7 +99,7 @@ class RowProbe:
         for length in lengths:
             by_layer = {layer: gathered(parts) for (layer, of), parts in self._kept.items() if of == length}
             rows = max(part.entropy.shape[-1] for part in by_layer.values())
-            blank = np.full((5, layers, heads, rows), np.nan)
+            blank = np.full((6, layers, heads, rows), np.nan)
             for layer, part in by_layer.items():
                 for target, values in zip(blank, vars(part).values(), strict=True):
                     target[layer, : values.shape[0], : values.shape[1]] = values
