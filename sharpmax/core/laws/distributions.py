@@ -21,13 +21,11 @@ Expectations at any n and beta: `expect`. The same by formula, in its range: `cl
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
 from sharpmax.core.checks import check_number
-
-NORMAL = NormalDist()
+from sharpmax.core.laws.normal import normal_quantile
 
 
 class Law:
@@ -98,12 +96,7 @@ class Gaussian(Law):
 
     def quantile(self, y: np.ndarray) -> np.ndarray:
         """Return σ·Φ^-1(1 - e^-y), precise at both ends."""
-
-        def standard(y: float) -> float:
-            # Up to 1 - 1e-16 either side is a float of its own.
-            return -NORMAL.inv_cdf(math.exp(-y)) if y > math.log(2) else NORMAL.inv_cdf(-math.expm1(-y))
-
-        return self.sd * np.vectorize(standard, otypes=[float])(y)
+        return self.sd * normal_quantile(y)
 
     def slope(self, y: float) -> float:
         """Return σ·e^-y/density(Q/σ)."""

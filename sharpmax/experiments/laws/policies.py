@@ -6,6 +6,7 @@ or as near as its form allows. What it does beyond is the question.
 
 import math
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,14 @@ SHAPES: dict[str, Law] = {
 }
 
 
+@cache
 def scale_of(law: Law) -> float:
     """Return the beta at which the top of 16 items holds 0.9: logits are multiplied by it, and then start at beta 1."""
-    low, high = 1e-3, 1e4
-    while expect(law, START, high).largest_weight < WEIGHT:
+    high = 1.0
+    while _weight(law, high) < WEIGHT:
         high *= 2
-    for _ in range(40):
+    low = high / 2 if high > 1 else 1e-2
+    for _ in range(12 if high > 1 else 18):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _weight(law, middle) < WEIGHT else (low, middle)
     return high
