@@ -29,6 +29,7 @@ __all__ = [
     "bounds",
     "detach",
     "entropy",
+    "laws",
     "load_card",
     "load_policy",
     "normalisers",

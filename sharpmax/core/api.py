@@ -1,6 +1,6 @@
 """The public names of `sharpmax`, gathered; the package, which lists them, imports each when it is first asked for."""
 
-from sharpmax.core import bounds, normalisers
+from sharpmax.core import bounds, laws, normalisers
 from sharpmax.core.attention import reference_attention
 from sharpmax.core.cards import Card, load_card, load_policy
 from sharpmax.core.policies import (

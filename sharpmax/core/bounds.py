@@ -93,6 +93,17 @@ def sharpening_needed(weight: Any, gap: Any, n: Any) -> Any:
         return np.maximum(np.log(n - 1.0) + np.log(weight / (1.0 - weight)), 0.0) / gap
 
 
+def influence_bound(spread: Any, n: Any, inverse_temperature: Any = 1.0) -> Any:
+    """The corollary of Theorem 2.2, for one head: how far replacing one item can move its output, in diameters.
+
+    With o the output over the other items, the head gives (1-α)·o + α·v before and (1-α')·o + α'·v' after. So it moves
+    by at most (α + α')·diameter of the values, and both weights keep Lemma 2.1: min(1, 2/(1 + (n-1)e^{-beta·delta})).
+    Layer on layer: an item changes its own features by O(1) and those of every other row by O(1/n); the next layer
+    gives it weight O(1/n) again and passes the others' change on. No fixed number of items decides a deep network.
+    """
+    return np.minimum(1.0, 2.0 * coefficient_bounds(spread, n, inverse_temperature)[1])
+
+
 def _scaled_spread(spread: Any, inverse_temperature: Any) -> Any:
     spread = np.asarray(spread, dtype=np.float64)
     beta = np.asarray(inverse_temperature, dtype=np.float64)

@@ -7,6 +7,7 @@ import numpy as np
 
 from sharpmax.core.arrays import floating_array, to_numpy
 from sharpmax.core.stats import RowStats, row_stats
+from sharpmax.dispersion.crowd import observe_logits
 from sharpmax.dispersion.record import QUANTITIES, Dispersion
 
 
@@ -45,12 +46,14 @@ def measure(logits_at: Callable[[int], Any], lengths: Sequence[int]) -> Dispersi
     """
     if not lengths:
         raise ValueError("expected at least one length to measure at, got none")
-    by_length = []
+    by_length, observed = [], {}
     for n in lengths:
         logits = floating_array("logits", logits_at(n))
         if logits.ndim != 3 or logits.shape[-1] != n or 0 in logits.shape:
             raise ValueError(f"expected logits (heads, rows, {n}), got shape {tuple(logits.shape)}")
         by_length.append(quantities(row_stats(logits, extra={"minimum"}), logits[..., 0]))
+        observed[n] = observe_logits(to_numpy(logits)[None])
     values = {name: np.stack([np.nanmean(q[name], axis=-1) for q in by_length], axis=-1)[None] for name in QUANTITIES}
     most = np.max([np.nanmax(q["spread"], axis=-1) for q in by_length], axis=0)[None]
-    return Dispersion(tuple(lengths), values, most, [q["entropy"].shape[-1] for q in by_length], ("layer 0",))
+    rows = [q["entropy"].shape[-1] for q in by_length]
+    return Dispersion(tuple(lengths), values, most, rows, ("layer 0",), observed=observed)

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax.dispersion.crowd import ObservedRows
+
 QUANTITIES = ("entropy", "relative_entropy", "largest_weight", "support", "first_mass", "spread")
 
 
@@ -30,6 +32,7 @@ class Dispersion:
         names: what to call each layer.
         keys: the fewest keys that an observed row saw, (layer, length): what a bound on its weights may count on. A
             window sees less than the length. None: as many as the length says.
+        observed: single rows by length, what a forecast grows; not part of the JSON form. None: not kept.
     """
 
     lengths: Sequence[int]
@@ -38,6 +41,7 @@ class Dispersion:
     rows: Sequence[int]
     names: Sequence[str] = ()
     keys: np.ndarray | None = None
+    observed: Mapping[int, ObservedRows] | None = None
 
     def __post_init__(self) -> None:
         shape = (*np.shape(self.most_spread), len(self.lengths))

@@ -79,6 +79,26 @@ EXPERIMENTS = (
         quick_cost="some minutes on two cores",
     ),
     Experiment(
+        "laws",
+        "sharpmax.experiments.laws",
+        "how fast attention disperses, by the distribution of its logits; real heads forecast at 8 times the length",
+        {
+            "--settings": {
+                "nargs": "+",
+                "metavar": "NAME",
+                "help": "models on texts to forecast, as minilm-source (default: all free ones); more can follow",
+            },
+            "--only": {
+                "nargs": "+",
+                "metavar": "PART",
+                "help": "of checks, policies, trained, heads, depth (default: all)",
+            },
+        },
+        by_default=False,
+        cost="half an hour on two cores, most of it SmolLM2",
+        quick_cost="two minutes on two cores",
+    ),
+    Experiment(
         "recall",
         "sharpmax.experiments.recall",
         "Transformers trained to recall among 14 pairs, asked among 4,096, with sharp attention trained in or not",

@@ -30,6 +30,7 @@ def write_dispersion_page(
     source: str = "",
     unit: str = "keys",
     rate: Sequence[Sequence[float | None]] | None = None,
+    forecast: Mapping[str, Any] | None = None,
     chosen: tuple[int, int] = (0, 0),
     right: Mapping[str, float] | None = None,
     verdict: Sequence[str] = (),
@@ -44,6 +45,7 @@ def write_dispersion_page(
         source: the beginning of what the model read; shown as text.
         unit: what the lengths count.
         rate: dH / d log n of each head, (layer, head); a map of its own.
+        forecast: as `Forecast.to_json()` has it; drawn beyond each head's curve.
         chosen: the layer and head that the page opens on.
         right: the share of right answers at each length, drawn beside the curve.
         verdict, next_step: what was found, a sentence each, and what to type next.
@@ -56,6 +58,7 @@ def write_dispersion_page(
         quantities.append({"key": "rate", "name": "rate dH / d log n"})
     opened = {"layer": chosen[0], "head": chosen[1]}
     data = {**dispersion, "quantities": quantities, "unit": unit, "rate": rate, "opened": opened, "right": right or {}}
+    data["forecast"] = forecast
     values = {"title": title, "lead": lead, "source": source, "tables": tables, "footer": footer, "data": data}
     page = render("dispersion.html.jinja", **values, verdict=verdict, next_step=next_step)
     atomic.write_text(file, page)

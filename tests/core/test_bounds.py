@@ -124,3 +124,15 @@ BAD = [
 def test_assumptions_are_checked(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_replacing_one_item_moves_the_output_no_further_than_the_corollary_says():
+    rng = np.random.default_rng(0)
+    for n in (2, 8, 64, 512):
+        spread = 3.0
+        logits, values = rng.uniform(0, spread, n), rng.uniform(-1, 1, n)  # a diameter of 2
+        before = sharpmax.softmax(logits, sharpmax.Constant(1.0)) @ values
+        logits[0], values[0] = spread, 1.0
+        after = sharpmax.softmax(logits, sharpmax.Constant(1.0)) @ values
+        assert abs(after - before) <= 2.0 * bounds.influence_bound(spread, n)
+    assert bounds.influence_bound(spread, 10**6) < 1e-4

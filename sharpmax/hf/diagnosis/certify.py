@@ -4,8 +4,9 @@ import numpy as np
 import torch
 
 from sharpmax.core.policies import Constant, Detached, PerHead, Policy
-from sharpmax.dispersion.certificates import Certificate, largest_inverse_temperature
-from sharpmax.hf.diagnosis.heads import checked_lengths, layer_names, must_read_text
+from sharpmax.dispersion.certificates import WEIGHTS, Certificate, largest_inverse_temperature
+from sharpmax.dispersion.forecast import exponents
+from sharpmax.hf.diagnosis.heads import checked_lengths, diagnose_text, layer_names, must_read_text
 from sharpmax.hf.diagnosis.probe import RowProbe
 from sharpmax.hf.diagnosis.projections import proved_spreads
 from sharpmax.hf.models.load import LoadedModel
@@ -13,6 +14,7 @@ from sharpmax.hf.sharpen.layers import attention_layers
 from sharpmax.hf.sharpen.switch import check_layers, sharpen
 
 PLAIN = Constant(1.0)
+SHORTEST = 16  # tokens of the shortest length that an expectation is fitted at
 
 
 def certify(
@@ -70,3 +72,16 @@ def widest_rows(loaded: LoadedModel, text: str, length: int, policy: Policy = PL
     with sharpen(loaded.model, policy, probe=probe):
         loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids))
     return probe.dispersion(layer_names(loaded)).most_spread
+
+
+def expected_sizes(loaded: LoadedModel, text: str, length: int) -> dict[str, np.ndarray]:
+    """Return for each weight the size at which a head is expected to give one token no more, (layer, head).
+
+    No proof: each head's rows of this text, grown by the law of its own crowd (`dispersion.crowd`), fitted at 1/8 to
+    all of the length. inf where it is never reached, NaN for a head that text passes by.
+    """
+    lengths = [n for n in (length // 8, length // 4, length // 2) if n >= SHORTEST]
+    found = diagnose_text(loaded, text, [*lengths, length])
+    assert found.observed is not None
+    kappa, rows = exponents(found, len(found.lengths)), found.observed[length]
+    return {f"{weight:g}": length * rows.times_until(weight, kappa) for weight in WEIGHTS}

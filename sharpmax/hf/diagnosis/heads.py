@@ -38,16 +38,16 @@ def diagnose_text(loaded: LoadedModel, text: str, lengths: Sequence[int], *, row
     names = layer_names(loaded)
     if loaded.generates:
         wanted = torch.cat([_last_rows(length, rows) for length in lengths])
-        probe = RowProbe(lambda _: wanted, lambda index: _nearest(index + 1, lengths))
+        probe = RowProbe(lambda _: wanted, lambda index: _nearest(index + 1, lengths), keep=True)
         reading = stage(f"reading {lengths[-1]:,} tokens", len(names))
         with reading as advance, sharpen(loaded.model, probe=_counting(probe, advance)):
             loaded.model.base_model(input_ids=ids[:, : lengths[-1]], use_cache=False)
         return probe.dispersion(names)
     current = 0
     if loaded.model.config.is_encoder_decoder:
-        probe = RowProbe(lambda queries: _last_rows(queries, rows), lambda _: current)
+        probe = RowProbe(lambda queries: _last_rows(queries, rows), lambda _: current, keep=True)
     else:
-        probe = RowProbe(lambda queries: torch.linspace(0, queries - 1, min(rows, queries)).long(), lambda _: current)
+        probe = RowProbe(lambda queries: _spread_out(queries, rows), lambda _: current, keep=True)
     total = len(names) * len(lengths)
     with stage("reading each length", total) as advance, sharpen(loaded.model, probe=_counting(probe, advance)):
         for current in lengths:
@@ -67,7 +67,7 @@ def diagnose_prompts(loaded: LoadedModel, prompts: dict[int, list[str]]) -> Disp
     if not prompts or not all(prompts.values()):
         raise ValueError("expected at least one prompt at each size")
     current = 0
-    probe = RowProbe(lambda queries: torch.tensor([queries - 1]), lambda _: current)
+    probe = RowProbe(lambda queries: torch.tensor([queries - 1]), lambda _: current, keep=True)
     characters = sum(len(text) for texts in prompts.values() for text in texts)
     with stage("reading prompts", characters) as advance, sharpen(loaded.model, probe=probe):
         for current, texts in sorted(prompts.items()):
@@ -95,7 +95,7 @@ def diagnose_questions(
     """
     must_read_text(loaded)
     current, asked = 0, 0
-    probe = RowProbe(lambda _: torch.tensor([asked]), lambda _: current)
+    probe = RowProbe(lambda _: torch.tensor([asked]), lambda _: current, keep=True)
     answered: dict[int, list[Answered]] = {}
     characters = sum(len("".join(parts)) for of in questions.values() for parts in of)
     with stage("asking questions", characters) as advance, sharpen(loaded.model, probe=probe):
@@ -180,6 +180,11 @@ def _last_rows(length: int, rows: int) -> torch.Tensor:
     """Return rows (from 0) that see about `length` keys, at most TOLERANCE fewer."""
     first = max(1, round(length * (1 - TOLERANCE)))
     return torch.linspace(first - 1, length - 1, min(rows, length - first + 1)).round().long()
+
+
+def _spread_out(queries: int, rows: int) -> torch.Tensor:
+    """Return rows (from 0) from the first to the last, evenly."""
+    return torch.linspace(0, queries - 1, min(rows, queries)).long()
 
 
 def _nearest(reached: np.ndarray, lengths: Sequence[int]) -> np.ndarray:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import sharpmax.torch
 from sharpmax.dispersion import QUANTITIES, Dispersion
+from sharpmax.dispersion.crowd import ObservedRows, far_keys, gathered
 from sharpmax.dispersion.measure import quantities
 
 Rows = Callable[[int], Tensor]
@@ -23,11 +24,13 @@ Rows = Callable[[int], Tensor]
 class RowProbe:
     """Observes some rows of every layer, and keeps sums by length; what `sharpen(model, probe=…)` calls.
 
-    `rows` says which rows, `length_of` under which length each of them counts.
+    `rows` says which rows, `length_of` under which length each of them counts. With `keep`, what a forecast needs of
+    every single row is kept too.
     """
 
-    def __init__(self, rows: Rows, length_of: Callable[[np.ndarray], np.ndarray | int]) -> None:
-        self._rows, self._length_of = rows, length_of
+    def __init__(self, rows: Rows, length_of: Callable[[np.ndarray], np.ndarray | int], *, keep: bool = False) -> None:
+        self._rows, self._length_of, self._keep = rows, length_of, keep
+        self._kept: dict[tuple[int, int], list[ObservedRows]] = {}
         self._sums: dict[tuple[int, int], dict[str, np.ndarray]] = {}
         self._counts: dict[tuple[int, int], int] = {}
         self._keys: dict[tuple[int, int], int] = {}
@@ -51,7 +54,17 @@ class RowProbe:
         # (batch, head, row): heads share their masks, so what the first head sees is what every head sees.
         count = np.asarray(stats.count)[:, 0]
         lengths = np.where(count > 0, self._length_of(index.cpu().numpy()), 0)
-        self._add(layer, quantities(stats, first.cpu()), lengths, count)
+        found = quantities(stats, first.cpu())
+        self._add(layer, found, lengths, count)
+        if self._keep:
+            visible = _visible(mask, query.shape[0], index.numel(), key.shape[2])
+            place = index.cpu().numpy() + key.shape[2] - query.shape[2]
+            far = np.stack([far_keys(place, seen) for seen in visible])
+            chosen |= {"mask": torch.from_numpy(far)[:, None].to(query.device), "bias": bias, "sinks": None}
+            outer = sharpmax.torch.row_stats(q, key, **chosen)
+            ahead = (visible & (np.arange(key.shape[2]) > place[:, None])).sum(-1) / np.maximum(count, 1)
+            per_far_key = np.where(visible[..., 0] & far.any(-1), count / np.maximum(far.sum(-1), 1), 0.0)
+            self._observe(layer, found, stats, outer, lengths, per_far_key, ahead)
 
     def _add(self, layer: int, found: dict[str, np.ndarray], lengths: np.ndarray, count: np.ndarray) -> None:
         heads = found["spread"].shape[1]
@@ -64,6 +77,34 @@ class RowProbe:
                 slot[name] += found[name].transpose(0, 2, 1)[here].sum(axis=0)
             self._counts[layer, length] = self._counts.get((layer, length), 0) + int(here.sum())
             self._keys[layer, length] = min(self._keys.get((layer, length), sys.maxsize), int(count[here].min()))
+
+    def _observe(
+        self, layer: int, found: dict[str, np.ndarray], stats: Any, far: Any, lengths: np.ndarray,
+        per_far_key: np.ndarray, ahead: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Keep single rows; one that does not see the first key is in a window, which no longer input widens."""
+        weight = np.exp(np.asarray(far.logsumexp.cpu() - stats.logsumexp, dtype=np.float64))
+        values = (found["entropy"], found["largest_weight"], weight, np.asarray(far.entropy.cpu(), dtype=np.float64))
+        for length in map(int, np.unique(lengths[lengths > 0])):
+            here = lengths == length
+            picked = [value.transpose(1, 0, 2)[:, here] for value in values]  # (head, row)
+            picked += [np.broadcast_to(of_row[here], picked[0].shape) for of_row in (per_far_key, ahead)]
+            self._kept.setdefault((layer, length), []).append(ObservedRows(*picked))
+
+    def _observed(self, lengths: list[int], layers: int, heads: int) -> dict[int, ObservedRows] | None:
+        """Return the kept rows by length, (layer, head, row); NaN for a layer or head without them."""
+        if not self._keep:
+            return None
+        observed = {}
+        for length in lengths:
+            by_layer = {layer: gathered(parts) for (layer, of), parts in self._kept.items() if of == length}
+            rows = max(part.entropy.shape[-1] for part in by_layer.values())
+            blank = np.full((6, layers, heads, rows), np.nan)
+            for layer, part in by_layer.items():
+                for target, values in zip(blank, vars(part).values(), strict=True):
+                    target[layer, : values.shape[0], : values.shape[1]] = values
+            observed[length] = ObservedRows(*blank)
+        return observed
 
     def dispersion(self, names: list[str]) -> Dispersion:
         """Return the means of everything observed; heads that a layer does not have are NaN."""
@@ -82,11 +123,18 @@ class RowProbe:
         for (layer, length), fewest in self._keys.items():
             keys[layer, lengths.index(length)] = fewest
         rows = [max(self._counts.get((layer, length), 0) for layer in range(layers)) for length in lengths]
-        return Dispersion(lengths, values, most, rows, names, keys)
+        return Dispersion(lengths, values, most, rows, names, keys, self._observed(lengths, layers, heads))
 
 
 def _rows_of(tensor: Tensor | None, index: Tensor) -> Tensor | None:
     return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., index, :]
+
+
+def _visible(mask: Tensor | None, batch: int, rows: int, keys: int) -> np.ndarray:
+    """Return what each row sees, (batch, row, key); heads share their masks."""
+    if mask is None:
+        return np.ones((batch, rows, keys), dtype=bool)
+    return np.broadcast_to(mask[:, 0].cpu().numpy(), (batch, rows, keys))
 
 
 def _first_key(tensor: Tensor | None) -> Tensor | None:

@@ -6,6 +6,7 @@ proved ones. Cost: one singular value per head, and one forward pass; seconds fo
 """
 
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from sharpmax.core.cards import policy_to_json
 from sharpmax.core.policies import Constant
 from sharpmax.dispersion.certificates import WEIGHTS
 from sharpmax.hf.diagnosis.certify import certify as certify_heads
+from sharpmax.hf.diagnosis.certify import expected_sizes
 from sharpmax.hf.diagnosis.heads import checked_lengths, source_code
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import seconds_per_token
@@ -30,6 +32,14 @@ HALF = "0.5"
 """The weight that the first lines speak of, as the metrics name it."""
 SPREADS = 2.5
 """Singular values of a model's projections take about so many readings of the default text."""
+
+
+NEVER = 99.0
+"""log10 of a size that stands for none."""
+CAPTION = (
+    "Tokens beyond which no token holds that weight. Seen: from the spread of logits on this text. Proved: from the "
+    "weights of the model, for any text. Expected: by the law of dispersion, of the heads that hold the weight now."
+)
 
 
 class CertificationResult(Result):
@@ -50,6 +60,11 @@ class CertificationResult(Result):
             f"proved from the weights, for any text: the first head cannot beyond {_size(min(proved))} tokens, and no "
             f"head can beyond {_size(max(proved))}"
         )
+        if expected := self._expected(HALF):
+            lines.append(
+                f"expected by the law of dispersion: of {len(expected)} heads that give one token half of their weight "
+                f"at {length} tokens, half no longer do at {_size(median_low(expected))} tokens"
+            )
         if min(proved) > 7:
             lines.append("so the proof holds, and its sizes are beyond any text: go by what was seen")
         for kind, said in (("measured", "seen on the text"), ("proved", "proved from the weights")):
@@ -95,16 +110,26 @@ class CertificationResult(Result):
                 if sizes:
                     ends = (min(sizes), float(np.median(sizes)), max(sizes))
                     rows.append([name, f"{weight:.0%}", *map(_size, ends)])
-        header = ["spread", "weight of one token", "first head", "half of the heads", "all heads"]
+        for weight in WEIGHTS:
+            if sizes := self._expected(f"{weight:g}"):
+                ends = (min(sizes), median_low(sizes), max(sizes))
+                rows.append(["expected", f"{weight:.0%}", *map(_size, ends)])
+        header = ["how it is known", "weight of one token", "first head", "half of the heads", "all heads"]
         blocks: list[Any] = [
             Figure("figures/figure.svg", "How many heads can give half of their weight to one token.", said[0]),
-            Table(header, rows, "Tokens beyond which no token can hold that weight."),
+            Table(header, rows, CAPTION),
             Text(" ".join(f"{line[:1].upper()}{line[1:]}." for line in said[1:]), "What is proved"),
             Text(self.next_step(), "What to do next"),
         ]
         weights = [Text(self._weights())] if self._weights() else []
         card = f" under {self.metrics['card']}" if self.metrics["card"] else ""
         return Page(f"Certificates of {self.model}{card}", f"{said[0][:1].upper()}{said[0][1:]}.", [*blocks, *weights])
+
+    def _expected(self, weight: str) -> list[float]:
+        """Return log10 of the size at which each head that holds the weight now is expected to hold it no more."""
+        sizes = [(h.get("expected_log10_n") or {}).get(weight) for h in self.metrics["heads"]]
+        now = np.log10(self.metrics["length"])
+        return [NEVER if size == "never" else float(size) for size in sizes if size is not None and _after(size, now)]
 
     def _spreads(self, kind: str) -> list[float]:
         # Text passes by the heads that read images.
@@ -166,13 +191,30 @@ def certify(
             certificates = certify_heads(loaded, content, length=length, policy=policy)
         folder = RunFolder.open(*place)
         ratios = [c.measured_spread / c.proved_spread for c in certificates if c.measured_spread is not None]
+        heads = [c.to_json() for c in certificates]
+        if card is None and loaded.model.main_input_name == "input_ids":
+            with stage("expecting by the law"):
+                expected = expected_sizes(loaded, content, length)
+            for head in heads:
+                head["expected_log10_n"] = {w: _log10(n[head["layer"], head["head"]]) for w, n in expected.items()}
         metrics = {
-            "heads": [c.to_json() for c in certificates],
+            "heads": heads,
             "largest_share_of_bound": float(np.max(ratios)),
             "file": str(folder.path / "metrics.json"),
         }
         folder.finish(metrics)
     return CertificationResult({**metrics, "length": length, "card": config["card"]}, folder.path, called)
+
+
+def _log10(size: float) -> float | str | None:
+    """Return log10 of a size as JSON: "never" for one that is not reached, None for a head that was not observed."""
+    if np.isnan(size):
+        return None
+    return "never" if np.isinf(size) else round(float(np.log10(size)), 6)
+
+
+def _after(size: float | str, now: float) -> bool:
+    return size == "never" or float(size) > now + 1e-6
 
 
 def _size(log10: float) -> str:
@@ -181,4 +223,6 @@ def _size(log10: float) -> str:
     >>> _size(2.9), _size(10.1), _size(1657.4)
     ('790', '10^10', '10^1657')
     """
+    if log10 == NEVER:
+        return "never"
     return f"{float(f'{10**log10:.2g}'):,.0f}" if log10 < 7 else f"10^{log10:.0f}"

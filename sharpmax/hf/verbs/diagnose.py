@@ -18,7 +18,7 @@ import numpy as np
 
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
-from sharpmax.dispersion import Dispersion, fit_decay
+from sharpmax.dispersion import Dispersion, fit_decay, forecast
 from sharpmax.dispersion.rates import fastest_losing, head_that_matters, sharpest, slope
 from sharpmax.dispersion.record import json_values
 from sharpmax.hf.calibration.answers import Answered, Question
@@ -85,7 +85,7 @@ class DiagnosisResult(Result):
             )
             losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
             lines.append(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
-        return lines
+        return [*lines, *_forecast_lines(metrics.get("forecast"), self.dispersion, unit)]
 
     def next_step(self) -> str:
         """Return the command that tells whether a temperature helps."""
@@ -119,6 +119,7 @@ class DiagnosisResult(Result):
             source=self.source[:1500],
             unit=unit,
             rate=metrics.get("rate"),
+            forecast=metrics.get("forecast"),
             chosen=(metrics["matters"]["layer"], metrics["matters"]["head"]) if "matters" in metrics else (0, 0),
             right={size: found["share"] for size, found in (metrics.get("right") or {}).items()},
             verdict=self._findings(),
@@ -213,6 +214,8 @@ def verdict(found: Dispersion) -> dict[str, Any]:
     verdict: dict[str, Any] = {"spread": found.spread_summary(), "sharpest": sharpest(found)}
     if len(found.lengths) < 2:
         return verdict
+    if found.observed is not None:
+        verdict["forecast"] = forecast(found).to_json()
     rate = slope(found)
     if len(found.lengths) >= 3:
         fit = fit_decay(found)
@@ -222,6 +225,32 @@ def verdict(found: Dispersion) -> dict[str, Any]:
     first = head_that_matters(found, rate)
     verdict["matters"] = next(h for h in losing if (h["layer"], h["head"]) == first)
     return verdict | {"rate": json_values(rate), "fastest_losing": losing[:10]}
+
+
+def _forecast_lines(said: dict[str, Any] | None, found: Dispersion, unit: str) -> list[str]:
+    """Return what the forecast says at 8 times the longest length, and how it fared where it was rehearsed."""
+    if said is None:
+        return []
+    at = said["lengths"].index(8 * said["from_length"])
+    now = np.nanmean(found.entropy[..., -1])
+    then = np.nanmean(np.asarray(said["entropy"], dtype=np.float64)[..., at])
+    tried = said["rehearsal"]
+    if tried is None:
+        return [f"no forecast beyond {said['from_length']} {unit}: it takes two lengths of at most 1/8 of the longest"]
+    errors = tried["mean_absolute_error"]
+    judged = (
+        f"rehearsed from {tried['fitted_up_to']} to {tried['target']} {unit}: mean error of a head "
+        f"{errors['law']:.2f} nats, persistence {errors['persistence']:.2f}, line {errors['line']:.2f}"
+    )
+    if said["shown"] != "law":
+        return [f"the law of dispersion does not beat persistence and the line here; persistence is shown ({judged})"]
+    weight = found.values["largest_weight"][..., -1]
+    size = np.asarray(said["half_size"], dtype=np.float64)
+    falling = int(np.sum((weight >= 0.5) & (size <= 8 * said["from_length"])))
+    return [
+        f"forecast at {said['lengths'][at]:,} {unit}: mean entropy {now:.2f} -> {then:.2f} nats, and {falling} of "
+        f"{int(np.sum(weight >= 0.5))} heads that give one token half of their weight no longer do ({judged})"
+    ]
 
 
 def _right(answered: dict[int, list[Answered]]) -> dict[str, Any] | None:

@@ -1,0 +1,169 @@
+"""The laws of dispersion: how fast attention disperses, from which distribution, and a forecast of real heads.
+
+Claims, each with its own steps in the run folder:
+
+    checks        expectations by quadrature and by formula are those of drawn rows, from 100 to 10,000,000 items
+    policies      which temperature rule keeps which law sharp: SSMax a needle; a crowd needs beta ∝ n^(1/a)
+    trained       one bounded law per head, fitted at 16 to 256 items, gives the entropy of max retrieval to 16,384
+    heads         real heads at 8 times the length read, forecast better than by persistence and by a line
+    depth         with n one item moves the features of the last row less and less, in every layer
+
+Cost: the first three minutes on two cores; a setting of SmolLM2 some ten minutes more. `quick` draws fewer rows and
+reads MiniLM alone.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharpmax.experiments.laws import monte_carlo, policies, trained_heads
+from sharpmax.runs.committed import committed_metrics
+from sharpmax.runs.progress import stage
+from sharpmax.runs.run_folder import RunFolder
+
+PARTS = ("checks", "policies", "trained", "heads", "depth")
+DEPTH = {
+    "minilm-source": (16, 32, 64, 128, 256, 512),
+    "iglm-chains": (8, 15, 30, 60, 120),
+    "smollm2-source": (32, 128, 512),
+}
+
+
+def run(
+    out: str | Path = "runs",
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    settings: Sequence[str] = (),
+    only: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Compute, draw and write the page, in `out/laws/<full or quick>-seed<seed>/`; returns the metrics.
+
+    Args:
+        settings: models on texts to forecast, as `minilm-source`; all but those of restricted licences unless given.
+            More can follow.
+        only: compute these of `PARTS` alone, and show no others.
+
+    Raises:
+        ValueError: a setting or a part that there is not.
+    """
+    chosen = tuple(only) or PARTS
+    if unknown := set(chosen) - set(PARTS):
+        raise ValueError(f"expected parts among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    names = _settings(settings, quick=quick)
+    folder = RunFolder.open(
+        out, "laws", f"{'quick' if quick else 'full'}-seed{seed}", {"seed": seed, "settings": names}, grows="settings"
+    )
+    metrics: dict[str, Any] = {}
+    if "checks" in chosen:
+        metrics["checks"] = _checks(folder, seed, quick)
+    if "policies" in chosen:
+        metrics["policies"] = _policies(folder, seed, quick)
+    if "trained" in chosen:
+        metrics["trained"] = _trained(folder, quick)
+    if "heads" in chosen:
+        metrics["heads"] = _heads(folder, names, seed)
+    if "depth" in chosen:
+        metrics["depth"] = _depth(folder, names, seed, quick)
+    folder.finish(metrics)
+    from sharpmax.experiments.laws.page import tell
+
+    tell(metrics, folder)
+    return metrics
+
+
+def _checks(folder: RunFolder, seed: int, quick: bool) -> dict[str, Any]:
+    sizes = monte_carlo.SIZES[:3] if quick else monte_carlo.SIZES
+    steps = list(product(monte_carlo.LAWS, sizes))
+    cases = []
+    with stage("laws against drawn rows", len(steps)) as advance:
+        for name, n in steps:
+            work = partial(_check, name, n, rows=400 if quick else 4000 if n < 10**4 else 2000, seed=seed)
+            cases += folder.once(f"check-{_plain(name)}-{n}", work)
+            advance(note=f"{name}, {n:,} items")
+    return {"cases": cases, "worst": monte_carlo.worst(cases)}
+
+
+def _check(name: str, n: int, *, rows: int, seed: int) -> list[dict[str, Any]]:
+    return [monte_carlo.checked(name, n, times, rows=rows, seed=seed + n) for times in monte_carlo.TIMES]
+
+
+def _policies(folder: RunFolder, seed: int, quick: bool) -> dict[str, Any]:
+    steps = list(product(policies.SHAPES, policies.SIZES))
+    table: dict[str, Any] = {name: {} for name in policies.SHAPES}
+    with stage("policies on each law", len(steps)) as advance:
+        for name, n in steps:
+            work = partial(policies.judged, name, n, rows=16 if quick else 200, seed=seed)
+            table[name][str(n)] = folder.once(f"policies-{_plain(name)}-{n}", work)
+            advance(note=f"{name}, {n:,} items")
+    return {"table": table, "holds": policies.verdicts(table)}
+
+
+def _trained(folder: RunFolder, quick: bool) -> dict[str, Any] | None:
+    record = committed_metrics("max-retrieval", "paper")
+    if record is None:  # an installed package has no results
+        return None
+    heads = range(1 if quick else record["seeds"])
+    with stage("max-retrieval heads", len(heads)) as advance:
+        found = []
+        for head in heads:
+            found.append(folder.once(f"trained-{head}", partial(trained_heads.forecast_head, record, head)))
+            advance()
+    return {"heads": found, **trained_heads.summary(found)}
+
+
+def _heads(folder: RunFolder, names: list[str], seed: int) -> dict[str, Any]:
+    from sharpmax.experiments.laws import heads
+
+    by_name = {setting.name: setting for setting in heads.SETTINGS}
+    with stage("forecasting heads", sum(heads.tokens_of(by_name[name]) for name in names)) as advance:
+        found = {}
+        for name in names:
+            setting = by_name[name]
+
+            def work(setting: heads.Setting = setting) -> dict[str, Any]:
+                return heads.judged(setting, heads.measure(setting, seed=seed, advance=advance), seed=seed)
+
+            found[name] = folder.once(f"heads-{name}", work)
+    return {"settings": found, "holds": {name: heads.holds(record) for name, record in found.items()}}
+
+
+def _depth(folder: RunFolder, names: list[str], seed: int, quick: bool) -> dict[str, Any]:
+    from sharpmax.experiments.laws import depth, heads
+
+    by_name, found = {setting.name: setting for setting in heads.SETTINGS}, {}
+    windows = 2 if quick else 8
+    chosen = [name for name in DEPTH if name in names]
+    total = sum((1 + depth.REPLACED) * windows * sum(DEPTH[name]) for name in chosen)
+    with stage("the influence of one item", total) as advance:
+        for name in chosen:
+
+            def work(name: str = name) -> dict[str, Any]:
+                moved = depth.influence(by_name[name], DEPTH[name], windows, seed=seed, advance=advance)
+                return {
+                    "lengths": list(DEPTH[name]),
+                    "influence": np.round(moved, 9).tolist(),
+                    "slopes": depth.slopes(DEPTH[name], moved),
+                }
+
+            found[name] = folder.once(f"depth-{name}", work)
+    return found
+
+
+def _settings(settings: Sequence[str], *, quick: bool) -> list[str]:
+    from sharpmax.builtin import BUILTIN
+    from sharpmax.experiments.laws.heads import SETTINGS
+
+    names = [setting.name for setting in SETTINGS]
+    if unknown := set(settings) - set(names):
+        raise ValueError(f"expected settings among {', '.join(names)}, got {', '.join(sorted(unknown))}")
+    free = [setting.name for setting in SETTINGS if not BUILTIN[setting.model].restricted]
+    return list(settings) or (["minilm-source"] if quick else free)
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name.replace("½", "half")).strip("-")

@@ -1,0 +1,154 @@
+"""The laws against Monte Carlo, the formulas against the quadrature, and what must hold whatever the law."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sharpmax
+from sharpmax.core.laws import (
+    Bounded,
+    Exponential,
+    Gaussian,
+    Needle,
+    Stretched,
+    closed_form,
+    expect,
+    size_at,
+    universal,
+)
+
+LAWS = (
+    Bounded(1.0, 10.0),
+    Bounded(2.0, 10.0),
+    Gaussian(1.0),
+    Exponential(1.0),
+    Stretched(0.5),
+    Needle(6.0, Bounded(1.0, 10.0)),
+    Needle(4.0, Gaussian(1.0)),
+)
+IDS = [str(law) for law in LAWS]
+
+
+def simulated(law, n, beta, rows, seed=0):
+    """Mean and standard error of entropy, largest weight and participation, by drawing whole rows."""
+    drawn = n - (law.leader is not None)
+    logits = law.quantile(np.random.default_rng(seed).exponential(size=(rows, drawn)))
+    if law.leader is not None:
+        logits = np.concatenate([logits, np.full((rows, 1), law.leader)], axis=1)
+    weights = sharpmax.softmax(logits, sharpmax.Constant(beta))
+    found = np.stack([sharpmax.entropy(beta * logits), weights.max(-1), (weights**2).sum(-1)])
+    return found.mean(-1), found.std(-1) / math.sqrt(rows)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=IDS)
+@pytest.mark.parametrize("times", [0.3, 1.0, 3.0])
+def test_the_expectations_are_those_of_drawn_rows(law, times):
+    n = 100
+    beta = times * law.critical_beta(n)
+    means, errors = simulated(law, n, beta, rows=2000)
+    found = expect(law, n, beta)
+    assert found.norm == pytest.approx(1, abs=1e-6)
+    said = np.array([found.entropy, found.largest_weight, found.participation])
+    # 4.5 standard errors: one run in 4,000 of this whole test, were the seed not fixed.
+    assert np.all(np.abs(said - means) <= 4.5 * errors + 2e-3 * means), (said, means, errors)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=IDS)
+@pytest.mark.parametrize("n", [1e2, 1e4, 1e7])
+def test_the_formulas_agree_with_the_quadrature_where_they_say_they_hold(law, n):
+    critical, held = law.critical_beta(n), 0
+    if math.isinf(critical):  # the crowd is above the needle
+        return
+    for times in (0.003, 0.03, 0.2, 0.4, 2.5, 5.0, 10.0):
+        try:
+            said = closed_form(law, n, times * critical)
+        except ValueError:
+            continue
+        found = expect(law, n, times * critical)
+        assert said.entropy == pytest.approx(found.entropy, abs=0.05)
+        assert said.largest_weight == pytest.approx(found.largest_weight, rel=0.05)
+        held += 1
+    assert held or isinstance(law, Stretched), "a law without a single case checks nothing"
+
+
+def test_a_row_between_the_phases_has_no_formula():
+    with pytest.raises(ValueError, match=r"use laws\.expect"):
+        closed_form(Gaussian(1.0), 1e4, 4.0)
+
+
+@pytest.mark.parametrize("shape", [0.5, 1.0, 2.0, 5.0])
+def test_bounded_logits_share_one_curve(shape):
+    lam = 3.0
+    for n in (1e3, 1e6):
+        beta = (n * math.gamma(shape + 1) / lam) ** (1 / shape)
+        if beta < 30:  # the law's own end is felt
+            continue
+        assert expect(Bounded(shape), n, beta).entropy == pytest.approx(universal(lam, shape).entropy, abs=0.01)
+    wide = universal(1e4, shape)
+    assert wide.entropy == pytest.approx(math.log(1e4) + shape, abs=0.001)
+
+
+def test_the_critical_beta_of_each_class_grows_as_the_page_says():
+    sizes = np.array([1e3, 1e6, 1e9])
+    grown = {law: [law.critical_beta(n) for n in sizes] for law in (Bounded(2.0), Gaussian(), Exponential(2.0))}
+    np.testing.assert_allclose(grown[Bounded(2.0)], 2 * sizes**0.5)
+    np.testing.assert_allclose(grown[Gaussian()], np.sqrt(2 * np.log(sizes)), rtol=0.11)
+    np.testing.assert_allclose(grown[Exponential(2.0)], 0.5)
+    needle = Needle(5.0, Bounded(1.0, 1e-9))
+    np.testing.assert_allclose([needle.critical_beta(n) for n in sizes], np.log(sizes - 1) / 5, rtol=1e-6)
+    buried = Needle(3.0, Gaussian())
+    assert math.isinf(buried.critical_beta(1e6)), "the crowd's top is above it: no temperature finds it"
+    assert buried.critical_beta(20) == pytest.approx(3 - math.sqrt(9 - 2 * math.log(19)), rel=1e-6)
+
+
+def test_a_needle_over_nothing_is_exact():
+    found = expect(Needle(4.0, Bounded(1.0, 1e-9)), 1000)
+    weight = 1 / (1 + 999 * math.exp(-4.0))
+    assert found.largest_weight == pytest.approx(weight, rel=1e-6)
+    assert found.participation == pytest.approx(weight**2 + (1 - weight) ** 2 / 999, rel=1e-6)
+
+
+def test_two_items_are_integrated_by_hand():
+    # Exponential logits: the difference of two is Laplace's, so max w = E 1/(1 + e^-|d|) = log 2.
+    assert expect(Exponential(), 2).largest_weight == pytest.approx(math.log(2), rel=2e-3)
+
+
+def test_the_size_at_which_a_row_has_lost_half():
+    assert size_at(Needle(6.0, Bounded(1.0, 1e-9)), 0.5) == pytest.approx(math.exp(6) + 1, rel=1e-5)
+    assert size_at(Bounded(2.0, 100.0), 1e-3) == pytest.approx(100.0**2 / (1e-3 * 2), rel=0.05)
+    assert math.isinf(size_at(Exponential(), 0.5, beta=3.0))
+    assert expect(Gaussian(), size_at(Gaussian(), 0.3, beta=2.0), 2.0).largest_weight == pytest.approx(0.3, rel=1e-4)
+
+
+@settings(max_examples=25)
+@given(st.floats(0.5, 5.0), st.floats(10.0, 1e6), st.floats(0.05, 2.0))
+def test_an_expectation_lies_where_it_can(shape, n, times):
+    law = Bounded(shape, 3.0)
+    found = expect(law, n, times * law.critical_beta(n))
+    assert 0 <= found.entropy <= math.log(n) * (1 + 1e-6)
+    assert found.participation <= found.largest_weight * (1 + 1e-2)
+    assert 1 / n <= found.largest_weight * (1 + 1e-6) <= 1 + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: Bounded(0.0), "shape"),
+        (lambda: Gaussian(-1.0), "sd"),
+        (lambda: expect(Gaussian(), 1), "n must"),
+        (lambda: expect(Gaussian(), 10, 0.0), "beta"),
+        (lambda: size_at(Gaussian(), 0.0), "weight"),
+        (lambda: expect(Bounded(0.5), 1e6, 1e18), "one item"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        wrong()
+
+
+def test_a_needle_in_a_needle_is_refused():
+    with pytest.raises(TypeError, match="without a needle"):
+        Needle(1.0, Needle(1.0, Gaussian()))

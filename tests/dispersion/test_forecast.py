@@ -1,0 +1,112 @@
+"""Forecasts of heads whose fate is known, and a rehearsal that knows when not to be believed."""
+
+import numpy as np
+import pytest
+
+from sharpmax.dispersion import forecast, measure
+from sharpmax.dispersion.crowd import far_keys, mean_of_rows, observe_logits
+from sharpmax.dispersion.forecast import METHODS, rehearse
+
+LENGTHS = [16, 32, 64, 128, 256, 512]
+
+
+def crowd(n, rng, heads=3, rows=40):
+    return rng.normal(0, 1.0, (heads, rows, n))
+
+
+def test_a_uniform_row_stays_uniform():
+    rows = observe_logits(np.zeros((1, 1, 2, 64)))
+    entropy, weight = rows.grown(8)
+    np.testing.assert_allclose(entropy, np.log(512))
+    np.testing.assert_allclose(weight, 1 / 512)
+
+
+def test_a_needle_over_a_crowd_at_zero_is_forecast_exactly():
+    logits = np.zeros((1, 1, 1, 100))
+    logits[..., 0] = 6.0
+    rows = observe_logits(logits)
+    weight = 1 / (1 + 799 * np.exp(-6.0))
+    entropy, largest = rows.grown(8)
+    assert largest.item() == pytest.approx(weight)
+    assert entropy.item() == pytest.approx(-weight * np.log(weight) - (1 - weight) * np.log((1 - weight) / 799))
+    assert rows.times_until(0.5).item() * 100 == pytest.approx(1 + np.exp(6.0))
+
+
+def test_growing_once_is_growing_twice():
+    rows = observe_logits(np.random.default_rng(0).normal(size=(1, 1, 5, 64)))
+    # Copies of the far keys are all that is added: the formula must be that of the very row with the copies in it.
+    logits = np.random.default_rng(0).normal(size=(1, 1, 5, 64))
+    far = far_keys(np.full(5, 63), np.ones((5, 64), dtype=bool))
+    copies = np.concatenate([logits, *[logits[..., far[0]]] * 6], axis=-1)
+    times = 1 + 6 * far[0].sum() / 64
+    np.testing.assert_allclose(rows.grown(times)[0], observe_logits(copies).entropy)
+    np.testing.assert_allclose(rows.grown(times)[1], observe_logits(copies).largest_weight)
+
+
+def test_far_keys_of_an_encoder_lie_on_both_sides():
+    far = far_keys(np.array([8]), np.ones((1, 17), dtype=bool))[0]
+    assert np.flatnonzero(far).tolist() == [1, 2, 3, 4, 12, 13, 14, 15]
+
+
+def test_a_hidden_key_is_never_far():
+    visible = np.array([[False, True, True, True, True, True]])
+    assert not far_keys(np.array([5]), visible)[0, :2].any()
+
+
+def test_a_crowd_is_forecast_and_believed():
+    rng = np.random.default_rng(1)
+    found = measure(lambda n: crowd(n, rng), LENGTHS)
+    said = forecast(found, times=[8])
+    assert said.believed
+    actual = measure(lambda n: crowd(n, rng), [4096]).entropy[..., -1]
+    np.testing.assert_allclose(said.entropy[..., 0], actual, atol=0.1)
+    assert np.all(said.kinds == "crowd")
+    assert said.rehearsal is not None
+    assert said.rehearsal.to_json()["mean_absolute_error"]["law"] < 0.1
+
+
+def test_a_head_that_looks_at_its_neighbours_keeps_its_entropy():
+    def local(n):
+        logits = np.full((1, 8, n), -30.0)
+        logits[..., -4:] = np.random.default_rng(n).normal(size=(1, 8, 4))
+        return logits
+
+    said = forecast(measure(local, LENGTHS), times=[32])
+    assert said.kinds.item() == "local"
+    assert said.entropy.item() == pytest.approx(measure(local, [512]).entropy.item(), abs=0.4)
+
+
+def test_a_law_that_fails_its_rehearsal_gives_way_to_persistence():
+    # Entropy that rises, then falls back: no law can know it.
+    def turning(n):
+        return np.random.default_rng(n).normal(size=(2, 30, n)) * (1.0 if n < 512 else 40.0)
+
+    found = measure(turning, LENGTHS)
+    said = forecast(found, times=[2, 8])
+    assert not said.believed
+    assert said.to_json()["shown"] == "persistence"
+    np.testing.assert_array_equal(said.entropy[..., 0], found.entropy[..., -1])
+
+
+def test_the_interval_of_the_rehearsal_holds_what_it_says():
+    found = measure(lambda n: crowd(n, np.random.default_rng(n), heads=20), LENGTHS)
+    made = rehearse(found)
+    assert made is not None
+    assert set(made.entropy) == set(METHODS)
+    reach = np.quantile(made.errors("law"), 0.8)
+    assert np.mean(np.abs(made.entropy["law"] - made.found_entropy) <= reach) >= 0.8
+
+
+def test_too_few_lengths_leave_nothing_to_rehearse():
+    found = measure(lambda n: np.zeros((1, 2, n)), [8, 16])
+    assert rehearse(found) is None
+    assert not forecast(found).believed
+
+
+def test_rows_that_were_not_observed_stay_out():
+    np.testing.assert_allclose(mean_of_rows(np.array([[1.0, 3.0, np.nan], [np.nan] * 3])), [2.0, np.nan])
+
+
+def test_a_row_does_not_shrink():
+    with pytest.raises(ValueError, match="1 times"):
+        observe_logits(np.zeros((1, 1, 1, 8))).grown(0.5)
