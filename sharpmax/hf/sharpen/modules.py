@@ -34,7 +34,8 @@ class Attention(nn.Module):
         scale: float | None = None,
     ) -> Tensor:
         """Attend (B, H, Lq, D) to (B, Hkv, Lk, D); `mask`: True = visible; causal aligns the last ones."""
-        site, options = self.sharpmax_site, {"mask": mask, "is_causal": is_causal, "scale": scale}
+        site = self.sharpmax_site
+        options: dict[str, Any] = {"mask": mask, "is_causal": is_causal, "scale": scale}
         plainly = partial(_plain_attention, query, key, value, **options)
         if site is None:
             return plainly()

@@ -41,17 +41,17 @@ class Reading:
     def _mean(self, name: str) -> np.ndarray:
         rows = self.sums[:, 0]
         found = np.full(len(rows), np.nan)
-        return np.divide(self.sums[:, SUMS.index(name)], rows, out=found, where=rows > 0)
+        return np.asarray(np.divide(self.sums[:, SUMS.index(name)], rows, out=found, where=rows > 0))
 
     @property
     def rows(self) -> np.ndarray:
         """How many rows were read."""
-        return self.sums[:, 0]
+        return np.asarray(self.sums[:, 0])
 
     @property
     def poisoned(self) -> np.ndarray:
         """How many rows held a NaN or an infinity."""
-        return self.sums[:, SUMS.index("poisoned")]
+        return np.asarray(self.sums[:, SUMS.index("poisoned")])
 
     @property
     def entropy(self) -> np.ndarray:
@@ -73,7 +73,7 @@ class Reading:
         """The entropy as a share of the most there can be: Σ H / Σ log n. 0 is one key, 1 is all keys alike."""
         most = self.sums[:, SUMS.index("log_count")]
         found = np.full(len(most), np.nan)
-        return np.divide(self.sums[:, SUMS.index("entropy")], most, out=found, where=most > 0)
+        return np.asarray(np.divide(self.sums[:, SUMS.index("entropy")], most, out=found, where=most > 0))
 
     def quantile(self, share: float) -> np.ndarray:
         """Return the entropy below which this share of the rows lies, by linear interpolation within its bin.

@@ -1,6 +1,6 @@
 """The record of a watched run: one file of JSON lines, appended as the run goes on.
 
-    {"sharpmax": "0.1.0", "watched": 1, "layers": ["model.layers.0.self_attn", …], "heads": [9, …], "every": 10}
+    {"watched": 1, "layers": ["model.layers.0.self_attn", …], "heads": [9, …], "every": 10}
     {"step": 0, "loss": 10.8, "maximum": [[3.1, …], …], "entropy": …}
 
 The first line says what is watched, each further one is a reading. A run that was killed and continues from an earlier
@@ -19,7 +19,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-import sharpmax
 from sharpmax.files import atomic
 from sharpmax.files.untrusted import read_bytes
 
@@ -110,7 +109,7 @@ class Record:
 
     def _continued(self, about: Mapping[str, Any]) -> FileIO:
         """Open the file to append, with what it held before the step to continue at."""
-        first = {"sharpmax": sharpmax.__version__, "watched": 1, **about}
+        first = {"watched": 1, **about}
         kept: Sequence[Mapping[str, Any]] = []
         if self.file.exists():
             old = read_record(self.file)

@@ -68,7 +68,7 @@ class QKClip:
         counts = [len(self.watch.gauge.layers[layer].maximum) for layer in sorted(self.watch.gauge.layers)]
         if self._weights is None:
             self._weights = [(layer, self._weights_of(layer, counts)) for layer in self.watch.layers]
-        factors = torch.where(maximum > self.threshold, self.threshold / maximum, 1.0).split(counts)
+        factors = torch.split(torch.where(maximum > self.threshold, self.threshold / maximum, 1.0), counts)
         applied = list(factors)
         for layer, weights in self._weights:
             together = torch.stack([factors[index] for index in layer.indices]).amin(0)  # of all layers that it runs as

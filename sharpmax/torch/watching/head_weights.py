@@ -136,10 +136,11 @@ def _projections(owner: Any, heads: int, name: str) -> tuple[list[Part], list[Pa
 def _of_multihead(owner: nn.MultiheadAttention, heads: int) -> tuple[list[Part], list[Part]]:
     width = owner.embed_dim // heads
     q, k = _blocks(0, heads, width), _blocks(owner.embed_dim, heads, width)
-    if owner.in_proj_weight is None:
+    together: Any = owner.in_proj_weight
+    if together is None:
         query, key = [Part(owner.q_proj_weight, 0, q)], [Part(owner.k_proj_weight, 0, q)]
     else:
-        query, key = [Part(owner.in_proj_weight, 0, q)], [Part(owner.in_proj_weight, 0, k)]
+        query, key = [Part(together, 0, q)], [Part(together, 0, k)]
     if owner.in_proj_bias is not None:
         query.append(Part(owner.in_proj_bias, 0, q))
         key.append(Part(owner.in_proj_bias, 0, k))

@@ -159,7 +159,7 @@ def _share(query: Tensor, key: Tensor, logsumexp: Tensor, options: dict[str, Any
     """Return the weight of one key per row: query (B, H, L, D), key (B, Hkv, 1 or L, D)."""
     wide = logsumexp.dtype
     scale = query.shape[3] ** -0.5 if options["scale"] is None else options["scale"]
-    grouped = query.unflatten(1, (key.shape[1], -1)).to(wide)
+    grouped = query.view(query.shape[0], key.shape[1], -1, *query.shape[2:]).to(wide)
     logit = (grouped * key.unsqueeze(2).to(wide)).sum(-1).flatten(1, 2) * scale
     if options["softcap"] is not None:
         logit = options["softcap"] * torch.tanh(logit / options["softcap"])

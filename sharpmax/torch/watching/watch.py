@@ -57,7 +57,7 @@ class Snapshot(NamedTuple):
     step: int
     heads: tuple[int, ...]
     tensors: list[Tensor]
-    come: torch.cuda.Event | None
+    come: Any  # the event of its coming; None: it is here
 
 
 def watch(
@@ -207,9 +207,9 @@ class Watch:
             self._losses[self.current_step] = loss
         on_gpu = found.maximum.is_cuda
         sent = [x.to("cpu", non_blocking=True) for x in tensors]
-        come = None
+        come: Any = None
         if on_gpu:
-            come = torch.cuda.Event()
+            come = torch.cuda.Event()  # type: ignore[no-untyped-call]
             come.record(torch.cuda.current_stream(found.maximum.device))
         self._sent.append(Snapshot(self.current_step, self._heads(), sent, come))
 

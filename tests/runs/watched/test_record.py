@@ -51,9 +51,9 @@ def test_a_device_that_is_really_full(tmp_path):
     record = Record(tmp_path)
     record.append(ABOUT, step(0))
     record.close()
-    with Path("/dev/full").open("ab", buffering=0) as record._open:
-        with pytest.warns(RecordStoppedWarning, match="No space left"):
-            record.append(ABOUT, step(1))
+    said = pytest.warns(RecordStoppedWarning, match="No space left")
+    with Path("/dev/full").open("ab", buffering=0) as record._open, said:
+        record.append(ABOUT, step(1))
 
 
 def test_a_folder_that_cannot_be_written_ends_it_too(tmp_path):
