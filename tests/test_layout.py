@@ -7,7 +7,7 @@ from tests.places import ROOT
 TESTS = ROOT / "tests"
 SUITES = {
     # Of the whole project.
-    "fuzz", "imports", "layout", "makefile", "packaging", "pages", "readme", "serve",
+    "examples", "fuzz", "imports", "layout", "makefile", "packaging", "pages", "readme", "serve",
     # Of everything in a folder: what each member obeys, and what is committed of it.
     "contract", "false_gains", "families", "hostile_numbers", "laws", "paper_faults", "real_weights", "soak",
     "strange_arrays", "survey", "threads", "unseen_keys", "values", "committed", "draw", "run", "reproduce",

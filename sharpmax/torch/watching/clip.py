@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sharpmax.torch.watching.head_weights import HeadWeights, head_weights
-from sharpmax.torch.watching.slot import WatchedAttention
+from sharpmax.torch.watching.slot import Watchable
 from sharpmax.torch.watching.watch import Layer, Watch, watch
 
 
@@ -79,6 +79,6 @@ class QKClip:
 
     def _weights_of(self, layer: Layer, counts: list[int]) -> HeadWeights:
         owner: Any = layer.module
-        if isinstance(owner, WatchedAttention) or type(owner).__module__.startswith("sharpmax."):  # a slot
+        if isinstance(owner, Watchable) or type(owner).__module__.startswith("sharpmax."):  # a slot
             owner = self.watch.model.get_submodule(layer.name.rpartition(".")[0])
         return head_weights(owner, counts[layer.indices[0]], layer.name)

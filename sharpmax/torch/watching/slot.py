@@ -7,7 +7,14 @@ from torch.nn import functional
 from sharpmax.torch.watching.measure import Gauge
 
 
-class WatchedAttention(nn.Module):
+class Watchable:
+    """What a module of attention carries while it is watched: the gauge to tell of its rows, and its layer's index."""
+
+    gauge: Gauge | None = None
+    layer: int = 0
+
+
+class WatchedAttention(Watchable, nn.Module):
     """scaled_dot_product_attention as a module, which `sharpmax.torch.watch` reaches. It needs no transformers.
 
     >>> slot = WatchedAttention()
@@ -15,9 +22,6 @@ class WatchedAttention(nn.Module):
     >>> tuple(slot(q, k, k, is_causal=True).shape)
     (1, 4, 8, 16)
     """
-
-    gauge: Gauge | None = None
-    layer: int = 0
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, is_causal: bool = False,

@@ -28,7 +28,7 @@ from sharpmax.runs.watched import Reading, Record
 from sharpmax.torch.watching.counters import Counters, joined
 from sharpmax.torch.watching.guard import AttentionStoppedError, Guard
 from sharpmax.torch.watching.measure import Gauge
-from sharpmax.torch.watching.slot import WatchedAttention
+from sharpmax.torch.watching.slot import Watchable
 
 ROUTES = "sharpmax.hf.watching.route"
 """What reaches the attention of transformers' models; imported by name, because it stands above this folder."""
@@ -265,7 +265,7 @@ def _route(model: nn.Module, gauge: Gauge) -> Route:
     """Reach the model's attention: our own slots as they stand, anything else as transformers' models are reached."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch module, got {type(model).__name__}")
-    slots = [(name, part) for name, part in model.named_modules() if isinstance(part, WatchedAttention)]
+    slots = [(name, part) for name, part in model.named_modules() if isinstance(part, Watchable)]
     if slots:
         return _Slots(slots, gauge)
     route: Route = import_module(ROUTES).route(model, gauge)
@@ -275,7 +275,7 @@ def _route(model: nn.Module, gauge: Gauge) -> Route:
 class _Slots:
     """The slots of a model, each of which carries the gauge while it is watched."""
 
-    def __init__(self, slots: list[tuple[str, WatchedAttention]], gauge: Gauge) -> None:
+    def __init__(self, slots: list[tuple[str, Any]], gauge: Gauge) -> None:
         self.layers = [Layer(name, slot, range(index, index + 1)) for index, (name, slot) in enumerate(slots)]
         for index, (name, slot) in enumerate(slots):
             if slot.gauge is not None:
