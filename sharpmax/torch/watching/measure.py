@@ -18,6 +18,7 @@ from sharpmax.torch.documents import Documents
 from sharpmax.torch.varlen import attention_varlen, packed_request, packed_statistics
 from sharpmax.torch.watching.counters import Counters
 
+DENSE = 2**20  # logits of a call, up to which dense statistics take a CPU less time than streaming ones
 OF_LOGITS = ("mask", "bias", "sinks", "is_causal", "scale", "window", "softcap")
 
 
@@ -64,7 +65,7 @@ class Gauge:
             return
         query, key = (_as_attended(x.detach()) for x in (query, key))
         if documents is None and cumulative is None:
-            stats = row_stats(query, key, implementation=self.implementation, **options)
+            stats = row_stats(query, key, implementation=self.implementation or _named(query, key), **options)
             first = _first_share(query, key, stats.logsumexp, options)
         else:
             stats, starts = _packed_stats(query, key, documents, cumulative, options)
@@ -91,6 +92,11 @@ def _watch_rows(
         "window": None if left is None or right is None else (left, right), "softcap": softcap,
     }  # fmt: skip
     _gauges[gauge].measure(layer, query, key, None, cumulative, options)
+
+
+def _named(query: Tensor, key: Tensor) -> str | None:
+    """Return the implementation to name: on a CPU few logits are computed fastest all at once."""
+    return "eager" if query.device.type == "cpu" and query[..., 0].numel() * key.shape[2] <= DENSE else None
 
 
 def _as_attended(tensor: Tensor) -> Tensor:
