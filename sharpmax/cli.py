@@ -142,6 +142,12 @@ def _finetune(quiet: bool = False, **options: Any) -> None:
     print_finetuned(finetune_model(**{name: value for name, value in options.items() if value is not None}))
 
 
+def _monitor(run: Any, **options: Any) -> None:
+    from sharpmax.commands.monitor import print_monitor
+
+    print_monitor(run, **options)
+
+
 def _serve_check(**options: Any) -> int:
     from sharpmax.commands.serve_check import print_serve_check, serve_check
 
@@ -158,6 +164,7 @@ VERBS: dict[str, Callable[..., int | None]] = {
     "cards": _cards,
     **{name: _verb_of_hf(name) for name in ("diagnose", "certify", "calibrate", "evaluate", "doctor")},
     "finetune": _finetune,
+    "monitor": _monitor,
     "serve-check": _serve_check,
 }
 

@@ -300,6 +300,21 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     _device(parser, "a GPU if there is one")
 
 
+def _monitor(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show a watched training run: every head's largest logit and entropy at every step, as a page."
+    add = parser.add_argument
+    add(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="the folder of the record that `watch(model, record=…)` writes, or its file",
+    )
+    add("--out", type=Path, metavar="FILE", help="the page (default: RUN/monitor.html)")
+    add("--live", action="store_true", help="keep the page up to date while the run goes on, until Ctrl-C")
+    add("--interval", type=float, default=5.0, metavar="S", help="seconds between two looks at the record")
+    _debug(parser)
+
+
 def _serve_check(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
@@ -366,6 +381,7 @@ VERBS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
     "evaluate": (_evaluate, "judge a policy card on a model again"),
     "doctor": (_doctor, "go from the symptom to a card, or to the finding that none helps"),
     "finetune": (_finetune, "fine-tune a model with a policy in every head"),
+    "monitor": (_monitor, "see every head of a training run that is watched, live or afterwards"),
     "serve-check": (_serve_check, "ask a running server whether its card acts, and what it costs"),
 }
 """Each command: what declares its options, and its line in the help."""

@@ -128,6 +128,20 @@ EXPERIMENTS = (
         quick_cost="a minute on two cores",
     ),
     Experiment(
+        "blow-up",
+        "sharpmax.experiments.blow_up",
+        "a training run that diverges: the head at fault is named before the loss rises, and a clip saves the run",
+        {
+            "--seeds": {"type": int, "metavar": "N", "help": "models with and without the clip (default: 5; quick: 2)"},
+            "--steps": {"type": int, "metavar": "N", "help": "training steps (default: 400; quick: 30)"},
+            "--rate": {"type": float, "metavar": "RATE", "help": "the highest learning rate (default: 0.15)"},
+            "--threshold": {"type": float, "metavar": "X", "help": "largest logit left alone (default: 30)"},
+        },
+        by_default=False,
+        cost="two minutes on two cores",
+        quick_cost="some seconds on two cores",
+    ),
+    Experiment(
         "clrs-text",
         "sharpmax.experiments.clrs_text",
         "thirty algorithms learned on short inputs, asked on longer ones, with and without sharp attention",

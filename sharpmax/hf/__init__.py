@@ -20,12 +20,14 @@ from sharpmax.hf.verbs.certify import certify
 from sharpmax.hf.verbs.diagnose import diagnose
 from sharpmax.hf.verbs.doctor import doctor
 from sharpmax.hf.verbs.evaluate import evaluate
+from sharpmax.hf.watching.callback import AttentionWatch
 
 __all__ = [
     "BUILTIN",
     "Attention",
     "AttentionLayer",
     "AttentionLog",
+    "AttentionWatch",
     "Builtin",
     "LoadedModel",
     "OtherModelWarning",

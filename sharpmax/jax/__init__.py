@@ -14,13 +14,18 @@ from sharpmax.jax.drop_ins.softmax import sharpened_softmax, softmax
 from sharpmax.jax.mesh import sharded_attention
 from sharpmax.jax.pytrees import register_policies
 from sharpmax.jax.varlen import attention_varlen
+from sharpmax.jax.watching.collect import collecting
+from sharpmax.jax.watching.counters import HeadCounters, reading_of
 
 __all__ = [
     "IMPLEMENTATIONS",
     "Choice",
+    "HeadCounters",
     "Plan",
     "attention",
     "attention_varlen",
+    "collecting",
+    "reading_of",
     "register_policies",
     "row_stats",
     "sharded_attention",

@@ -11,6 +11,7 @@ from sharpmax.core.stats import RowStats, checked_extra
 from sharpmax.jax.dispatch import Plan, attend, plan, row_statistics
 from sharpmax.jax.request import validated
 from sharpmax.jax.shapes import Attended, Bias, Key, Mask, Query, Segments, Sinks, Value
+from sharpmax.jax.watching.collect import current
 
 
 def attention(
@@ -43,7 +44,8 @@ def attention(
     `dropout` is applied to the weights, drawn from `dropout_key`.
 
     `return_stats=True` returns `(output, RowStats)`: entropy, logsumexp, maximum, count and inverse_temperature, each
-    (B, N, T) in float32 or wider, with gradients. A query that sees no key gives 0.
+    (B, N, T) in float32 or wider, with gradients. A query that sees no key gives 0. Inside `collecting()` its rows are
+    counted too.
 
     `implementation` names one of `IMPLEMENTATIONS`; None takes the fastest that can serve, as `which_implementation`
     tells. Forward mode alone (`jax.jvp`, `jax.jacfwd`) and reverse mode twice need 'xla': the others have a reverse
@@ -73,9 +75,11 @@ def attention(
         segments=segments,
         dropout=dropout,
         dropout_key=dropout_key,
-        return_stats=return_stats,
+        return_stats=return_stats or current() is not None,
     )
     output, stats = attend(request, implementation)
+    if (collection := current()) is not None:
+        collection.add(request.logits, stats)
     return (output, stats) if return_stats else output
 
 

@@ -9,7 +9,37 @@ from sharpmax.torch.api import attention, row_stats, which_implementation
 from sharpmax.torch.dispatch import IMPLEMENTATIONS
 from sharpmax.torch.plan import Plan
 from sharpmax.torch.varlen import attention_varlen
+from sharpmax.torch.watching import (
+    AttentionStoppedError,
+    AttentionWarning,
+    EntropyCollapseWarning,
+    EntropyExplosionWarning,
+    Guard,
+    LogitGrowthWarning,
+    QKClip,
+    Watch,
+    WatchedAttention,
+    watch,
+)
 
-__all__ = ["IMPLEMENTATIONS", "Choice", "Plan", "attention", "attention_varlen", "row_stats", "which_implementation"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "AttentionStoppedError",
+    "AttentionWarning",
+    "Choice",
+    "EntropyCollapseWarning",
+    "EntropyExplosionWarning",
+    "Guard",
+    "LogitGrowthWarning",
+    "Plan",
+    "QKClip",
+    "Watch",
+    "WatchedAttention",
+    "attention",
+    "attention_varlen",
+    "row_stats",
+    "watch",
+    "which_implementation",
+]
 
 Choice = Plan  # the former name

@@ -40,6 +40,22 @@ def attend_fused(
     return output
 
 
+def count_packed_rows(module: Any, query: Tensor, key: Tensor, documents: Documents, options: dict[str, Any]) -> bool:
+    """Tell a watch of the row's own rows, before padding joins them; return whether there is one that counts now."""
+    site = module.__dict__.get("sharpmax_site")
+    gauge = None if site is None else site.run.gauge
+    if gauge is None or not gauge.counts:
+        return False
+    if len(site.policies) > 1:
+        raise NotImplementedError("packed rows of a module that serves many layers are not watched")
+    window = options.get("sliding_window")
+    gauge(
+        site.first_layer, query, key, documents=documents, is_causal=True, scale=options.get("scaling"),
+        softcap=options.get("softcap"), sinks=options.get("s_aux"), window=window,
+    )  # fmt: skip
+    return True
+
+
 def _is_bare(module: Any, documents: Documents, options: dict[str, Any]) -> bool:
     """Tell whether a module attends causally, with nothing between its logits and their softmax but the policy."""
     asked, window = options.get("is_causal"), options.get("sliding_window")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sharpmax.extras import extra
-from sharpmax.hf.finetune.fused_row import attend_fused
+from sharpmax.hf.finetune.fused_row import attend_fused, count_packed_rows
 from sharpmax.hf.sharpen.interface import EAGER_NAME
 from sharpmax.hf.sharpen.layers import attention_layers, configs_of
 from sharpmax.torch.documents import Documents, documents_of
@@ -154,6 +154,8 @@ def packed_attention(
     fused = attend_fused(module, name, attend, query, key, value, layout.documents, options)
     if fused is not None:
         return fused, None
+    if count_packed_rows(module, query, key, layout.documents, options):
+        options = {**options, "counted": True}  # batches hold padding
     tokens = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # the gradient of an index would be a copy
     spread = [_Spread.apply(x, layout.places, layout.cells) for x in tokens]  # type: ignore[no-untyped-call]
     # Split, whose gradient is one concatenation; that of a slice is as large as all of them.

@@ -13,6 +13,7 @@ A mask arrives boolean, or floating with a bias inside. A window is already in t
 What else changes the logits is honoured, or refused by name; nothing is dropped.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,23 +72,27 @@ def interface_attention(
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Any = None,
     documents: Documents | None = None,
+    counted: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers asks, at the temperature that the module's site chooses; within `documents` if given.
 
     `indices` (B, Lq, k) are the only keys that each query sees, as DeepSeek's sparse attention chooses them. `cache` is
-    the paged one of continuous batching; without it, `cu_seq_lens_*` mark the documents of a packed row.
+    the paged one of continuous batching; without it, `cu_seq_lens_*` mark the documents of a packed row. `counted`: a
+    watch has these rows already.
     """
     _refuse_unknown(module, kwargs)
     site: Site = getattr(module, "sharpmax_site", PLAIN)
     changes = (softcap, s_aux, position_bias, indices, documents, cache, cu_seq_lens_q, cu_seq_lens_k)
+    plainly = None
     if site.is_plain and query.dtype == key.dtype == value.dtype and all(change is None for change in changes):
-        if not torch.compiler.is_compiling():
-            site.run.note_call(again=recomputing())
-        dropout = dropout if module.training else 0.0
-        options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
-        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-        return output, None
+        chances = {"dropout": dropout if module.training else 0.0, "scaling": scaling, "is_causal": is_causal}
+        plainly = partial(_plain_attention, module, query, key, value, attention_mask, chances)
+        gauge = site.run.gauge
+        if counted or gauge is None or not gauge.counts:
+            if not torch.compiler.is_compiling():
+                site.run.note_call(again=recomputing())
+            return plainly(), None
     batch = ends = None
     if cache is not None:
         must_read_pages()
@@ -142,9 +147,19 @@ def interface_attention(
         positions=kwargs.get("position_ids"),
         batch=batch,
         ends=ends,
+        plainly=plainly,
+        counted=counted,
         **({"window": sliding_window} if packed else {}),
     )
-    return output.to(value.dtype).transpose(1, 2).contiguous(), None
+    return (output if plainly else output.to(value.dtype).transpose(1, 2).contiguous()), None
+
+
+def _plain_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
+) -> Tensor:
+    """Attend as the plain model does, (B, Lq, Hq, Dv)."""
+    output: Tensor = sdpa_attention_forward(module, query, key, value, mask, **options)[0]
+    return output
 
 
 def eager_attention(

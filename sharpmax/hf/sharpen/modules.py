@@ -7,6 +7,7 @@
 The slot is PyTorch's own attention until the model is sharpened.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,16 +34,26 @@ class Attention(nn.Module):
         scale: float | None = None,
     ) -> Tensor:
         """Attend (B, H, Lq, D) to (B, Hkv, Lk, D); `mask`: True = visible; causal aligns the last ones."""
-        if self.sharpmax_site is not None:
-            return attend_at(self.sharpmax_site, query, key, value, mask=mask, is_causal=is_causal, scale=scale)
-        if is_causal and (mask is not None or query.shape[2] != key.shape[2]):
-            behind = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
-            behind = behind.tril(key.shape[2] - query.shape[2])
-            mask, is_causal = behind if mask is None else mask & behind, False
-        gqa = query.shape[1] != key.shape[1]
-        return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=gqa
-        )
+        site = self.sharpmax_site
+        options: dict[str, Any] = {"mask": mask, "is_causal": is_causal, "scale": scale}
+        plainly = partial(_plain_attention, query, key, value, **options)
+        if site is None:
+            return plainly()
+        return attend_at(site, query, key, value, plainly=plainly if site.is_plain else None, **options)
+
+
+def _plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float | None
+) -> Tensor:
+    """Attend by PyTorch, the last query aligned with the last key."""
+    if is_causal and (mask is not None or query.shape[2] != key.shape[2]):
+        behind = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+        behind = behind.tril(key.shape[2] - query.shape[2])
+        mask, is_causal = behind if mask is None else mask & behind, False
+    gqa = query.shape[1] != key.shape[1]
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=gqa
+    )
 
 
 def multihead_forward(

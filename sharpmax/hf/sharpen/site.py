@@ -23,6 +23,7 @@ from sharpmax.torch.policy_kinds import constant_beta, numbers_of_now
 from sharpmax.torch.prepared import Prepared, key_of, prepare
 from sharpmax.torch.request import Request
 from sharpmax.torch.varlen import attend_packed, attention_varlen, packed_request, packed_statistics
+from sharpmax.torch.watching.measure import Gauge
 
 Observer = Callable[[int, RowStats], None]
 """Receives a layer's index and the statistics (batch, head, query) of each of its calls."""
@@ -54,6 +55,7 @@ class Run:
     observer: Observer | None = None
     implementation: str | None = None
     probe: Probe | None = None
+    gauge: Gauge | None = None
     calls: int = 0
     owed: int = 0
     """Calls without a graph in a pass to differentiate; reentrant gradient checkpointing has yet to run them again."""
@@ -126,13 +128,14 @@ class Site:
 def attend_at(
     site: Site, query: Tensor, key: Tensor, value: Tensor, *, documents: Documents | None = None,
     batch: Batch | None = None, ends: tuple[Tensor, Tensor] | None = None, positions: Tensor | None = None,
-    **options: Any,
+    plainly: Callable[[], Tensor] | None = None, counted: bool = False, **options: Any,
 ) -> Tensor:  # fmt: skip
     """Attend with the site's policy, (B, H, L, D) as `sharpmax.torch.attention`, and tell the observer.
 
     A row of many sequences comes in three kinds: `documents` that fused kernels keep apart, a `batch` whose keys lie in
     a paged cache, or the `ends` of its queries and keys. `positions` (B, L) are the model's own, where they are not the
-    indices among the keys: after padding, and in a cache that is longer than the text.
+    indices among the keys: after padding, and in a cache that is longer than the text. `plainly` attends as if the
+    module were not sharpened, where that is the same. `counted`: a watch has these rows already.
 
     Gradient checkpointing calls it again in the backward pass: probe and observer are told of the first call only, but
     the same is computed, because autograd compares the two graphs.
@@ -147,6 +150,10 @@ def attend_at(
         # A policy that switches itself off is watched once per site: enough to say so, too little to cost.
         if policy.silent_above is not None and not site.watched:
             _watch(site, query, key, kind, options)
+    if run.gauge is not None and run.gauge.counts and not (again or counted):
+        _count_rows(run.gauge, layer, query, key, kind, options)
+    if plainly is not None:
+        return plainly()
     if run.probe is not None and not again:
         run.probe(layer, query, key, options)
     if site.is_alone and kind == (None, None, None):
@@ -163,6 +170,15 @@ def attend_at(
     if not again:
         run.observer(layer, stats)
     return output
+
+
+def _count_rows(gauge: Gauge, layer: int, query: Tensor, key: Tensor, kind: "Kind", options: dict[str, Any]) -> None:
+    documents, batch, ends = kind
+    if batch is not None:
+        raise NotImplementedError("rows of a paged cache are not watched: end the watch, or generate by model.generate")
+    if ends is not None and ends[0] is not ends[1] and query.shape[2] != key.shape[2]:
+        raise NotImplementedError("packed rows are watched where each document has as many queries as keys")
+    gauge(layer, query, key, documents=documents, cumulative=None if ends is None else ends[0], **options)
 
 
 def _prepared(

@@ -1,0 +1,76 @@
+"""A run that blows up: is the cause seen before the loss shows it, and does a clip of that cause save the run?
+
+Claim: at a learning rate that diverges, a small Transformer's attention logits grow first, in heads that a watch names
+many steps before the loss rises; with QK-clip on those heads the same run trains. (Logit growth as the cause of
+divergence: Wortsman et al., arXiv 2309.14322; the clip: Kimi K2, arXiv 2507.20534.) Seeds, data, first weights and
+rates are the same with and without the clip, so differences are paired over seeds.
+
+Cost: two minutes on two CPU cores; `quick` takes seconds and shows only that it runs. Expected figure: `blow-up`,
+where without the clip logits rise first and the loss later, and with it neither does.
+"""
+
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sharpmax.experiments.blow_up.page import printed, summarise, tell
+from sharpmax.experiments.blow_up.train import Recipe, train
+from sharpmax.runs.progress import report_as
+from sharpmax.runs.run_folder import RunFolder
+
+ARMS = {"plain": False, "clipped": True}
+FULL, QUICK = Recipe(), Recipe(steps=30, rising=15, width=16)
+SEEDS, QUICK_SEEDS = 5, 2
+
+
+def run(
+    out: str | Path = "runs",
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    seeds: int | None = None,
+    steps: int | None = None,
+    rate: float | None = None,
+    threshold: float | None = None,
+) -> dict[str, Any]:
+    """Train every seed with and without the clip, in `out/blow-up/<name>/`; returns the metrics.
+
+    A model that is finished is read back. Every model's record stays in `records/`, for `sharpmax monitor`.
+
+    Args:
+        seed: the first of the seeds.
+        seeds, steps, rate, threshold: instead of the recipe's.
+
+    Raises:
+        ValueError: options out of range, or a run folder that holds another config.
+    """
+    recipe = QUICK if quick else FULL
+    given = {"steps": steps, "rate": rate, "threshold": threshold}
+    recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
+    count = (QUICK_SEEDS if quick else SEEDS) if seeds is None else seeds
+    for name, number in (("seeds", count), ("steps", recipe.steps - 9), ("rate", recipe.rate)):
+        if not number > 0:
+            least = {"seeds": "at least 1", "steps": "at least 10", "rate": "above 0"}[name]
+            raise ValueError(f"expected {name} of {least}, got {number + 9 * (name == 'steps')}")
+    config = {"seed": seed, "seeds": count, "recipe": asdict(recipe)}
+    changed = [f"{name}{value:g}" for name, value in {"seeds": seeds, **given}.items() if value is not None]
+    folder = RunFolder.open(out, "blow-up", "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *changed]), config)
+    runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
+    for each in range(seed, seed + count):
+        for arm, clipped in ARMS.items():
+            key = f"{arm}-{each}"
+            record = folder.path / "records" / f"{key}.jsonl"
+            found = folder.once(key, partial(train, recipe, each, clipped=clipped, record=record))
+            runs[arm].append(found)
+            report_as(f"blow-up, {arm}, seed {each}")(_line(found))
+    metrics = {"runs": runs, "summary": summarise(runs)}
+    folder.finish(metrics)
+    tell({**metrics, "recipe": asdict(recipe)}, folder)
+    print(printed(metrics))
+    return metrics
+
+
+def _line(found: dict[str, Any]) -> str:
+    last = "not finite" if found["last_loss"] is None else f"{found['last_loss']:.3f}"
+    return f"loss at the end {last}, largest logit {found['last_maximum']:.4g}"

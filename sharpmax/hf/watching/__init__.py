@@ -1,0 +1,1 @@
+"""Watching a Hugging Face model: how its attention is reached, and the Trainer's callback."""

@@ -1,0 +1,136 @@
+"""Guards: say which head collapsed, exploded or grew, and at which step; or stop the run there.
+
+A head collapses when its entropy falls to almost nothing, and explodes when it rises to that of uniform weights. Both
+are judged against log n, and only of a head that was once on the other side of a second mark: heads of a fresh model
+are uniform, and some of a trained one look at a single key for good reasons.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sharpmax.runs.watched import Reading
+
+
+class AttentionWarning(UserWarning):
+    """A head of a watched model is at fault."""
+
+
+class EntropyCollapseWarning(AttentionWarning):
+    """A head's entropy has fallen to almost nothing."""
+
+
+class EntropyExplosionWarning(AttentionWarning):
+    """A head's entropy has risen to that of uniform weights."""
+
+
+class LogitGrowthWarning(AttentionWarning):
+    """A head's largest logit is beyond what the guard allows."""
+
+
+class AttentionStoppedError(RuntimeError):
+    """A guard has stopped the run; the message names the step and the head."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A head at fault: what happened, at which step, and the figure."""
+
+    kind: str
+    step: int
+    layer: int
+    head: int
+    value: float
+    limit: float
+
+    @property
+    def category(self) -> type[AttentionWarning]:
+        """The class of its warning."""
+        return CATEGORIES[self.kind]
+
+    def __str__(self) -> str:
+        where = f"step {self.step}: layer {self.layer}, head {self.head}"
+        if self.kind == "growth":
+            return f"{where}: its largest logit is {self.value:.4g}, above {self.limit:g}"
+        fell = "collapsed" if self.kind == "collapse" else "exploded"
+        side = "below" if self.kind == "collapse" else "above"
+        return f"{where}: its entropy {fell} to {self.value:.2%} of log n, {side} {self.limit:.2%}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a record keeps."""
+        return {"kind": self.kind, "layer": self.layer, "head": self.head, "value": float(f"{self.value:.6g}")}
+
+
+CATEGORIES = {
+    "collapse": EntropyCollapseWarning,
+    "explosion": EntropyExplosionWarning,
+    "growth": LogitGrowthWarning,
+}
+
+
+@dataclass
+class Guard:
+    """What a head may not do; each head and fault is told once, and again after it has recovered.
+
+    Attributes:
+        collapse: the share of log n that a head's entropy may not fall below, once it was above `armed_above`.
+        explosion: the share that it may not rise above, once it was below `armed_below`.
+        maximum: the largest logit allowed; None: any.
+        action: "warn", or "stop": the run ends with an `AttentionStoppedError`.
+        patience: how many readings in a row a head must be at fault.
+    """
+
+    collapse: float | None = 0.02
+    explosion: float | None = 0.995
+    maximum: float | None = None
+    action: str = "warn"
+    patience: int = 1
+    armed_above: float = 0.1
+    armed_below: float = 0.9
+    _armed: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    _streak: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.action not in ("warn", "stop"):
+            raise ValueError(f"expected the action 'warn' or 'stop', got {self.action!r}")
+        if self.patience < 1:
+            raise ValueError(f"expected a patience of 1 reading or more, got {self.patience!r}")
+        for name in ("collapse", "explosion"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share < 1:
+                raise ValueError(f"expected {name} to be a share of log n between 0 and 1, got {share!r}")
+
+    @property
+    def stops(self) -> bool:
+        """Whether a head at fault ends the run."""
+        return self.action == "stop"
+
+    def check(self, step: int, reading: Reading) -> list[Finding]:
+        """Return the heads that are newly at fault."""
+        share = reading.relative_entropy
+        found: list[Finding] = []
+        with np.errstate(invalid="ignore"):
+            if self.collapse is not None:
+                armed = share > self.armed_above
+                found += self._faults("collapse", step, reading, share, share < self.collapse, armed, self.collapse)
+            if self.explosion is not None:
+                armed = share < self.armed_below
+                found += self._faults("explosion", step, reading, share, share > self.explosion, armed, self.explosion)
+            if self.maximum is not None:
+                over = reading.maximum > self.maximum
+                armed = np.ones(len(over), bool)
+                found += self._faults("growth", step, reading, reading.maximum, over, armed, self.maximum)
+        return found
+
+    def _faults(
+        self, kind: str, step: int, reading: Reading, values: np.ndarray, at_fault: np.ndarray, armed: np.ndarray,
+        limit: float,
+    ) -> list[Finding]:  # fmt: skip
+        was_armed = self._armed.get(kind, np.zeros(len(values), bool)) | armed
+        streak = np.where(at_fault & was_armed, self._streak.get(kind, np.zeros(len(values), int)) + 1, 0)
+        self._armed[kind], self._streak[kind] = was_armed, streak
+        places = reading.places()
+        return [
+            Finding(kind, step, *places[i], float(values[i]), limit) for i in np.flatnonzero(streak == self.patience)
+        ]

@@ -1,0 +1,174 @@
+"""Measure the rows of one attention call, beside the graph: the model computes the same with and without.
+
+Under torch.compile it is one operator, which the compiler neither looks into nor moves. Whether a call is one of
+gradient checkpointing's own, in the backward pass, is asked when it runs: such a call counts nothing.
+"""
+
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from sharpmax.core.masks import Window, window_ends
+from sharpmax.core.policies import Constant
+from sharpmax.core.stats import RowStats
+from sharpmax.torch.api import row_stats
+from sharpmax.torch.documents import Documents
+from sharpmax.torch.varlen import attention_varlen, packed_request, packed_statistics
+from sharpmax.torch.watching.counters import Counters
+
+DENSE = 2**20  # logits of a call, up to which dense statistics take a CPU less time than streaming ones
+OF_LOGITS = ("mask", "bias", "sinks", "is_causal", "scale", "window", "softcap")
+
+
+class Gauge:
+    """The counters of a model's layers, made when a layer first attends, and whether they count."""
+
+    def __init__(self, implementation: str | None = None, device: torch.device | None = None) -> None:
+        self.measuring, self.implementation = True, implementation
+        self._token = torch.zeros(1, device=device)  # what the operator pretends to write to, so that it is kept
+        self.layers: dict[int, Counters] = {}
+        _gauges[id(self)] = self
+
+    @property
+    def counts(self) -> bool:
+        """Whether a call that is made now is counted."""
+        return self.measuring
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, *, documents: Documents | None = None,
+        cumulative: Tensor | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        """Count the rows of a call, (B, H, Lq, D) on (B, Hkv, Lk, D), with the options of `attention`.
+
+        A row of packed documents comes with `documents`, or with their `cumulative` lengths.
+        """
+        of = {name: options.get(name) for name in OF_LOGITS} | {"is_causal": bool(options.get("is_causal"))}
+        if not torch.compiler.is_compiling():
+            self.measure(layer, query, key, documents, cumulative, of)
+            return
+        left, right = window_ends(of["window"]) or (None, None)
+        cumulative = cumulative if documents is None else documents.cumulative
+        torch.ops.sharpmax.watch_rows(
+            self._token, query.detach(), key.detach(), of["mask"], of["bias"], of["sinks"], cumulative,
+            of["is_causal"], of["scale"], left, right, of["softcap"], id(self), layer,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def measure(
+        self, layer: int, query: Tensor, key: Tensor, documents: Documents | None, cumulative: Tensor | None,
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Count the rows of a call now, unless it is one of gradient checkpointing's own."""
+        if torch._C._current_graph_task_id() != -1:
+            return
+        query, key = (_as_attended(x.detach()) for x in (query, key))
+        if documents is None and cumulative is None:
+            stats = row_stats(query, key, implementation=self.implementation or _named(query, key), **options)
+            first = _first_share(query, key, stats.logsumexp, options)
+        else:
+            stats, starts = _packed_stats(query, key, documents, cumulative, options)
+            first = _share(query, key[:, :, starts], stats.logsumexp, options)
+        counters = self.layers.get(layer)
+        if counters is None:
+            counters = self.layers[layer] = Counters.new(query.shape[1], query.device, stats.maximum.dtype)
+        counters.add(stats, first)
+
+
+_gauges: WeakValueDictionary[int, Gauge] = WeakValueDictionary()
+"""The gauges there are, by the number that a compiled graph knows one by."""
+
+
+@torch.library.custom_op("sharpmax::watch_rows", mutates_args=("token",))
+def _watch_rows(
+    token: Tensor, query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None, sinks: Tensor | None,
+    cumulative: Tensor | None, is_causal: bool, scale: float | None, left: int | None, right: int | None,
+    softcap: float | None, gauge: int, layer: int,
+) -> None:  # fmt: skip
+    """Count the rows of a call in the gauge of this number."""
+    options = {
+        "mask": mask, "bias": bias, "sinks": sinks, "is_causal": is_causal, "scale": scale,
+        "window": None if left is None or right is None else (left, right), "softcap": softcap,
+    }  # fmt: skip
+    _gauges[gauge].measure(layer, query, key, None, cumulative, options)
+
+
+def _named(query: Tensor, key: Tensor) -> str | None:
+    """Return the implementation to name: on a CPU few logits are computed fastest all at once."""
+    return "eager" if query.device.type == "cpu" and query[..., 0].numel() * key.shape[2] <= DENSE else None
+
+
+def _as_attended(tensor: Tensor) -> Tensor:
+    """Cast as autocast casts the arguments of attention."""
+    kind = tensor.device.type
+    is_cast = torch.is_autocast_enabled(kind) and tensor.dtype != torch.float64
+    return tensor.to(torch.get_autocast_dtype(kind)) if is_cast else tensor
+
+
+def _packed_stats(
+    query: Tensor, key: Tensor, documents: Documents | None, cumulative: Tensor | None, options: dict[str, Any]
+) -> tuple[RowStats, Tensor]:
+    """Return the statistics of a row of packed documents, (1, H, T), and where each item's document begins."""
+    if documents is None:
+        assert cumulative is not None
+        cumulative = cumulative.to(query.device)
+        item = torch.arange(query.shape[2], device=query.device, dtype=cumulative.dtype)
+        which = torch.searchsorted(cumulative, item, right=True)
+        starts, ends = cumulative[which - 1], cumulative[which]
+        documents = Documents(cumulative.int(), starts.int(), ends.int(), longest=query.shape[2])
+    documents = documents.on(query.device)
+    plain = {**{name: option for name, option in options.items() if option is not None}, "policy": Constant(1.0)}
+    request = packed_request(query, key, key, documents, return_stats=True, **plain)
+    if request is not None:
+        return packed_statistics(request), documents.starts.long()
+    each = {name: option for name, option in plain.items() if name not in ("mask", "bias")}
+    _, rows = attention_varlen(query[0], key[0], key[0], documents.cumulative, return_stats=True, **each)
+    return RowStats(*(None if field is None else field[None] for field in rows)), documents.starts.long()
+
+
+def _first_share(query: Tensor, key: Tensor, logsumexp: Tensor, options: dict[str, Any]) -> Tensor:
+    """Return the weight of the first key that any row of its sequence sees; 0 for the rows that do not see it."""
+    mask, bias = options["mask"], options["bias"]
+    mask = None if mask is None else mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    bias = None if bias is None else bias.reshape((1,) * (4 - bias.ndim) + tuple(bias.shape))
+    if mask is None or mask.shape[3] == 1:
+        index = torch.zeros(query.shape[0], dtype=torch.long, device=query.device)
+    else:
+        index = mask.any(1).any(1).int().argmax(-1).expand(query.shape[0])
+    chosen = index.view(-1, 1, 1, 1)
+    first = key.take_along_dim(chosen, dim=2)
+    share = _share(query, first, logsumexp, {**options, "bias": _column(bias, chosen)})
+    behind = torch.arange(query.shape[2], device=query.device) + key.shape[2] - query.shape[2] - index[:, None]
+    seen = _seen(behind, options["window"], bool(options["is_causal"]))[:, None]
+    column = _column(mask, chosen)
+    return torch.where(seen if column is None else seen & column.squeeze(-1), share, 0)
+
+
+def _column(tensor: Tensor | None, index: Tensor) -> Tensor | None:
+    """Return the chosen key's column of what broadcasts to the logits, (…, Lq, 1)."""
+    if tensor is None or tensor.shape[3] == 1:
+        return tensor
+    return tensor.expand(len(index), *tensor.shape[1:]).take_along_dim(index, dim=3)
+
+
+def _seen(behind: Tensor, window: Window, is_causal: bool) -> Tensor:
+    left, right = window_ends(window) or (None, None)
+    seen = torch.ones_like(behind, dtype=torch.bool)
+    if left is not None:
+        seen = seen & (behind <= left)
+    right = 0 if is_causal else right
+    return seen if right is None else seen & (behind >= -right)
+
+
+def _share(query: Tensor, key: Tensor, logsumexp: Tensor, options: dict[str, Any]) -> Tensor:
+    """Return the weight of one key per row: query (B, H, L, D), key (B, Hkv, 1 or L, D)."""
+    wide = logsumexp.dtype
+    scale = query.shape[3] ** -0.5 if options["scale"] is None else options["scale"]
+    grouped = query.view(query.shape[0], key.shape[1], -1, *query.shape[2:]).to(wide)
+    logit = (grouped * key.unsqueeze(2).to(wide)).sum(-1).flatten(1, 2) * scale
+    if options["softcap"] is not None:
+        logit = options["softcap"] * torch.tanh(logit / options["softcap"])
+    if options["bias"] is not None:
+        logit = logit + options["bias"].squeeze(-1).to(wide)
+    return torch.where(logsumexp.isfinite(), (logit - logsumexp).exp(), 0)

@@ -1,0 +1,60 @@
+"""What a record shows: the head that moved first, the step at which the loss rose, where a clip acted."""
+
+import numpy as np
+import pytest
+
+from sharpmax.runs.watched.movers import clips, first_moves, loss_rise, losses
+from sharpmax.runs.watched.record import Recorded
+
+
+def record(maximum, share=None, scaled=None, loss=None):
+    """Return a record of one layer: arrays (readings, heads), a reading every ten steps."""
+    steps = []
+    for i, row in enumerate(maximum):
+        step = {"step": 10 * i, "maximum": [list(row)], "relative_entropy": [list(share[i]) if share else [0.5] * 2]}
+        if scaled and min(scaled[i]) < 1:
+            step["scaled"] = [list(scaled[i])]
+        if loss is not None:
+            step["loss"] = loss[i]
+        steps.append(step)
+    return Recorded({"layers": ["a"], "heads": [len(maximum[0])], "every": 10}, steps)
+
+
+def test_the_head_that_grows_first_is_first():
+    grows = [[3.0, 3.0]] * 4 + [[3.0, 9.0], [4.0, 20.0], [10.0, 40.0], [30.0, 80.0]]
+    first, second = first_moves(record(grows))
+    assert (first.step, first.head, second.step, second.head) == (40, 1, 60, 0)
+    assert str(first) == "layer 0, head 1: largest logit went from 3 to 9 by step 40"
+
+
+def test_one_reading_alone_is_no_move():
+    assert first_moves(record([[3.0, 3.0]] * 4 + [[3.0, 30.0]] + [[3.0, 3.0]] * 3)) == []
+
+
+def test_an_entropy_that_halves_is_a_move():
+    share = [[0.8, 0.8]] * 4 + [[0.8, 0.39]] * 3
+    (move,) = first_moves(record([[1.0, 1.0]] * 7, share))
+    assert (move.step, move.head, move.what) == (40, 1, "entropy as a share of log n")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([4.0, 2.0, 1.0, 0.9, 0.8], None),
+        ([4.0, 2.0, 1.0, 3.0, 3.5], 3),
+        ([4.0, 2.0, 3.5, 1.0, 0.9], None),
+        ([4.0, 2.0, np.inf, np.inf, np.inf], 2),
+    ],
+)
+def test_the_loss_has_risen_when_it_stays_up(values, expected):
+    assert loss_rise(range(len(values)), values) == expected
+
+
+def test_a_loss_that_is_not_finite_is_infinite():
+    assert losses(record([[1.0]] * 2, loss=[1.0, None])).tolist() == [1.0, np.inf]
+    assert losses(record([[1.0]] * 2)) is None
+
+
+def test_clips_are_counted_per_head():
+    acted = clips(record([[1.0, 1.0]] * 4, scaled=[[1, 1], [1, 0.5], [1, 0.9], [1, 1]]))
+    assert acted == [{"layer": 0, "head": 1, "times": 2, "first": 10, "last": 20, "smallest": 0.5}]

@@ -1,0 +1,92 @@
+"""The record: whole lines, whatever happens to the disk; the training hears of it once."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from sharpmax.files import atomic
+from sharpmax.runs.watched import Record, RecordStoppedWarning, read_record
+
+ABOUT = {"layers": ["a"], "heads": [2], "every": 1}
+
+
+def step(number):
+    return {"step": number, "maximum": [[1.0, 2.0]]}
+
+
+def test_lines_come_back(tmp_path):
+    record = Record(tmp_path)
+    for number in range(3):
+        record.append(ABOUT, step(number))
+        assert [line["step"] for line in read_record(tmp_path).steps] == list(range(number + 1))  # at once
+    record.close()
+
+
+@pytest.mark.parametrize("how", ["nothing", "half a line"])
+def test_a_full_disk_ends_the_record_with_one_warning(tmp_path, monkeypatch, how):
+    record = Record(tmp_path)
+    record.append(ABOUT, step(0))
+    real = record._open
+
+    class Full:
+        def write(self, line):
+            if how == "half a line":
+                return real.write(line[: len(line) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    record._open = Full()
+    with pytest.warns(RecordStoppedWarning, match="ends before step 1: No space left on device; the training goes on"):
+        record.append(ABOUT, step(1))
+    record.append(ABOUT, step(2))  # no second warning: they are errors here
+    assert [line["step"] for line in read_record(tmp_path).steps] == [0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_device_that_is_really_full(tmp_path):
+    record = Record(tmp_path)
+    record.append(ABOUT, step(0))
+    record.close()
+    said = pytest.warns(RecordStoppedWarning, match="No space left")
+    with Path("/dev/full").open("ab", buffering=0) as record._open, said:
+        record.append(ABOUT, step(1))
+
+
+def test_a_folder_that_cannot_be_written_ends_it_too(tmp_path):
+    (tmp_path / "file").write_text("")
+    record = Record(tmp_path / "file" / "run")
+    with pytest.warns(RecordStoppedWarning, match="Not a directory"):
+        record.append(ABOUT, step(0))
+    record.append(ABOUT, step(1))
+
+
+def test_a_read_only_folder_ends_it_too(tmp_path, monkeypatch):
+    def refuse(path, content):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(atomic, "write_bytes", refuse)
+    record = Record(tmp_path)
+    with pytest.warns(RecordStoppedWarning, match="Read-only file system"):
+        record.append(ABOUT, step(0))
+    record.append(ABOUT, step(1))
+
+
+@pytest.mark.parametrize("content", ["", "{}\n", '{"watched": 2}\n', "no json\n", '{"watched": 1, "layers": []}\n'])
+def test_another_file_is_refused(tmp_path, content):
+    (tmp_path / "watch.jsonl").write_text(content)
+    with pytest.raises(ValueError, match="not the record of a watched run"):
+        read_record(tmp_path)
+
+
+def test_a_run_that_begins_anew_drops_the_old_lines(tmp_path):
+    for first in (0, 0):
+        record = Record(tmp_path, step=first)
+        record.append(ABOUT, step(0))
+        record.append(ABOUT, step(1))
+        record.close()
+    lines = (tmp_path / "watch.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("step") for line in lines] == [None, 0, 1]
