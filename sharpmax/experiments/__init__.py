@@ -138,6 +138,7 @@ EXPERIMENTS = (
         {
             "--only": {"nargs": "+", "metavar": "STAGE", "help": "of rates, gate, arms (default: all, in this order)"},
             "--arms": {"nargs": "+", "metavar": "ARM", "help": "to train: plain, paper, ssmax (default: all)"},
+            "--model": {"metavar": "NAME", "help": "a language model to fine-tune, such as smollm2 (default: none)"},
             "--algorithms": {"nargs": "+", "metavar": "NAME", "help": "to learn and ask (default: all twelve)"},
             "--seeds": {
                 "type": int,
@@ -146,6 +147,7 @@ EXPERIMENTS = (
             },
             "--steps": {"type": int, "metavar": "N", "help": "training steps (default: 2500; quick: 12)"},
             "--batch": {"type": int, "metavar": "N", "help": "sequences per step, about (default: 128; quick: 8)"},
+            "--tokens": {"type": int, "metavar": "N", "help": "tokens per step of a language model (default: 49152)"},
             "--layers": {"type": int, "metavar": "N", "help": "of the model (default: 8; quick: 1)"},
             "--width": {"type": int, "metavar": "N", "help": "of the model (default: 512; quick: 16)"},
             "--heads": {"type": int, "metavar": "N", "help": "of every layer (default: 8; quick: 2)"},

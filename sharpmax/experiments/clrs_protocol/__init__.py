@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from sharpmax.experiments.clrs_protocol.gate import judge_gate
-from sharpmax.experiments.clrs_protocol.study import ARMS, TRAINED_ARMS, plan
+from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, TRAINED_ARMS, Study, plan
 from sharpmax.experiments.clrs_protocol.summary import summarise
 from sharpmax.experiments.clrs_protocol.work import Work
 from sharpmax.experiments.compare.train import Hardware
@@ -53,7 +53,7 @@ def run(
     Args:
         only: the stages to run; all unless given.
         arms: the trained arms to run; all unless given. Rules at inference are asked with the plain arm's weights.
-        together: seeds that train side by side, at most.
+        together: seeds that train side by side, at most; a language model trains one at a time.
         despite_gate: train the arms although the gate is not met; the page says so.
         gather: compute nothing, and gather what is there.
         device, compiled: of `Hardware.of`.
@@ -72,7 +72,7 @@ def run(
         raise ValueError(f"expected at least 1 seed together, got {together}")
     folder = RunFolder.open(out, "clrs-protocol", name, study.config)
     if not gather:
-        work = Work(study, folder, Hardware.of(device, study.precision, compiled), together)
+        work = _work(study, folder, Hardware.of(device, study.precision, compiled), together)
         told, began = report_as("clrs-protocol"), perf_counter()
         if "rates" in stages:
             for arm in chosen:
@@ -96,6 +96,17 @@ def run(
     folder.finish(metrics)
     tell(metrics, study, folder)
     return metrics
+
+
+def _work(study: Study, folder: RunFolder, hardware: Hardware, together: int) -> Work:
+    """Return what trains the study's model; a language model needs the hf extra, and trains one seed at a time."""
+    if study.model == FROM_NOTHING:
+        from sharpmax.experiments.clrs_protocol.from_nothing import FromNothing
+
+        return FromNothing(study, folder, hardware, together)
+    from sharpmax.experiments.clrs_protocol.language_model import LanguageModel
+
+    return LanguageModel(study, folder, hardware, 1)
 
 
 __all__ = ["ARMS", "STAGES", "run"]

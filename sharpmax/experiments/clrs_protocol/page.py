@@ -7,7 +7,7 @@ import numpy as np
 
 from sharpmax.experiments.clrs_protocol.gate import ENOUGH
 from sharpmax.experiments.clrs_protocol.records import MISTAKES
-from sharpmax.experiments.clrs_protocol.study import ARMS, PLAIN, Study
+from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, PLAIN, Study
 from sharpmax.experiments.clrs_text.summary import widest
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark, save_panels
@@ -51,9 +51,14 @@ def tell(metrics: Metrics, study: Study, folder: RunFolder) -> Page:
 
 
 def _what(metrics: Metrics, study: Study) -> Text:
-    return Text(
+    model = (
         f"{metrics['parameters']:,} parameters, {study.layers} layers of width {study.width}, positions "
-        f"'{study.positions}'. {study.recipe.steps:,} steps of {study.recipe.batch} fresh sequences of "
+        f"'{study.positions}'"
+        if study.model == FROM_NOTHING
+        else f"{study.model}, fine-tuned at random positions"
+    )
+    return Text(
+        f"{model}. {study.recipe.steps:,} steps of {study.recipe.batch} fresh sequences of "
         f"{len(study.algorithms)} algorithms. {metrics['questions']:,} published validation questions: unseen lengths "
         "within the trained range are interpolation, longer ones extrapolation.",
         "What you are looking at",

@@ -8,10 +8,12 @@ from sharpmax.core.policies import PAPER, Beyond
 from sharpmax.experiments.compare.train import Recipe
 from sharpmax.models.mechanisms import LearnedSSMax, Mechanism, Sharpened
 from sharpmax.models.transformer import PRECISIONS, Transformer
+from sharpmax.runs.run_folder import run_name
 from sharpmax.tasks.clrs_text.inputs import SUPPORTED
 from sharpmax.tasks.clrs_text.tokens import NUMBERS, VOCABULARY
 
 PLAIN = "plain"
+FROM_NOTHING = "from-nothing"  # the model that is trained from nothing; others are language models by name
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Study:
     """The settings of a run.
 
     Attributes:
+        model: `FROM_NOTHING`, or a language model to fine-tune, which has layers, width and positions of its own.
+        tokens: of a step, of a language model; the recipe's batch is then how many examples a step has, about.
         seeds: models per trained arm.
         spare: models of plain attention that the gate trains; learning rates are chosen on the first of their seeds.
         rates, tuning_steps: learning rates to choose from, and how long each is tried, the same for every arm.
@@ -64,6 +68,7 @@ class Study:
         precision: of products in training; asking is in TF32, or in float32 as training is.
     """
 
+    model: str = FROM_NOTHING
     algorithms: tuple[str, ...] = SUPPORTED
     layers: int = 8
     width: int = 512
@@ -80,6 +85,7 @@ class Study:
     precision: str = "bf16"
     gate: Gate = field(default_factory=Gate)
     seed: int = 0
+    tokens: int = 49152
 
     def transformer(self, arm: str) -> Transformer:
         """Return the model with the arm's mechanism."""
@@ -119,14 +125,27 @@ QUICK = Study(
     lengths=(4, 6, 11, 12, 32),
     precision="float32",
     gate=Gate(trained=0.0, low=0.0, high=1.0, algorithms=1),
+    tokens=1024,
 )
 """A run that shows that everything works: its gate passes whatever comes."""
+
+FINETUNED = Study(
+    recipe=Recipe(steps=800, batch=330),
+    seeds={PLAIN: 4, "paper": 4, "ssmax": 4},
+    spare=2,
+    rates=(3e-4,),
+    tuning_steps=200,
+    samples=2,
+)
+"""What a language model takes: 39 million tokens, each example about once, at the rate of the older experiment."""
 
 
 def plan(
     *,
     quick: bool,
     seed: int = 0,
+    model: str | None = None,
+    tokens: int | None = None,
     algorithms: Iterable[str] = (),
     layers: int | None = None,
     width: int | None = None,
@@ -144,8 +163,14 @@ def plan(
     Raises:
         ValueError: an option that does not fit.
     """
-    study = QUICK if quick else Study()
-    numbers = {"layers": layers, "width": width, "heads": heads, "samples": samples}
+    model = model or FROM_NOTHING
+    study = QUICK if quick else Study() if model == FROM_NOTHING else FINETUNED
+    shape = {"layers": layers, "width": width, "heads": heads, "positions": positions}
+    if model == FROM_NOTHING and tokens is not None:
+        raise ValueError("tokens are of a language model's steps; a model from nothing has --batch")
+    if model != FROM_NOTHING and (given_shape := [name for name, value in shape.items() if value is not None]):
+        raise ValueError(f"{model} has its own {', '.join(given_shape)}; those are of a model from nothing")
+    numbers = {"layers": layers, "width": width, "heads": heads, "samples": samples, "tokens": tokens}
     numbers |= {"steps": steps, "batch": batch, "seeds": seeds}
     for name, number in numbers.items():
         if number is not None and number < 1:
@@ -159,7 +184,7 @@ def plan(
         raise ValueError(f"expected learning rates above 0, got {min(rates)}")
     given: dict[str, Any] = {
         "algorithms": tuple(algorithms) or None,
-        **{name: numbers[name] for name in ("layers", "width", "heads", "samples")},
+        **{name: numbers[name] for name in ("layers", "width", "heads", "samples", "tokens")},
         "positions": positions,
         "precision": precision,
         "rates": rates or None,
@@ -170,11 +195,12 @@ def plan(
         given["tuning_steps"] = max(1, steps // 4)
     if seeds is not None:
         given["seeds"] = dict.fromkeys(study.seeds, seeds)
-    study = replace(study, recipe=recipe, seed=seed, **given)
+    study = replace(study, model=model, recipe=recipe, seed=seed, **given)
     study.transformer(PLAIN)  # refuses what does not fit
     changed = {**{k: v for k, v in given.items() if k not in ("tuning_steps", "seeds")}, "steps": steps, "batch": batch}
     said = [f"{name}{_said(value)}" for name, value in changed.items() if value is not None]
-    return "-".join(["quick" if quick else "full", *([f"seed{seed}"] if seed else []), *said]), study
+    of_model = [] if model == FROM_NOTHING else [run_name(model)]
+    return "-".join([*of_model, "quick" if quick else "full", *([f"seed{seed}"] if seed else []), *said]), study
 
 
 def _said(value: Any) -> str:

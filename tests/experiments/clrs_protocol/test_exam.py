@@ -1,4 +1,4 @@
-"""The exam: decoding says what one pass says, padding and company change nothing, and `Beyond` knows what was trained."""
+"""The exam: decoding says what one pass says, company changes nothing, and `Beyond` knows what was trained."""
 
 import pytest
 import torch
