@@ -11,6 +11,7 @@ from sharpmax.experiments.clrs_protocol import study as studies
 from sharpmax.experiments.clrs_protocol.records import Asked
 from sharpmax.experiments.clrs_protocol.study import Gate
 from sharpmax.experiments.compare.train import Recipe
+from tools.tables import clrs_protocol as clrs_protocol_tables
 
 pytestmark = pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 SMALL = replace(
@@ -51,6 +52,8 @@ def test_stages_can_be_run_one_by_one_and_gathered(small, tmp_path, capsys):
     page = json.loads((parts / "clrs-protocol" / "quick" / "page.json").read_text())
     assert page["blocks"][0]["heading"] == "The verdict"
     assert (parts / "clrs-protocol" / "quick" / "figures" / "algorithms.svg").exists()
+    for shown in clrs_protocol_tables.SHOWN.values():  # as the docs will have them
+        assert clrs_protocol_tables.in_markdown(shown, gathered).count("\n") >= 3
     said = capsys.readouterr().err
     assert "the gate is met: 2 of 2 algorithms pass" in said
     assert "step 2 of 2" in said
