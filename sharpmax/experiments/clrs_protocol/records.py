@@ -19,6 +19,37 @@ LISTS = (*SORTS, "activity_selector", "task_scheduling")
 Values = Mapping[str, np.ndarray]
 
 
+def compact(answers: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the answers of one seed, by algorithm, as lines of text: a tenth of the size of lists.
+
+    Log-likelihoods stand in the order of the questions. A wrong answer is `question:letters`, a decoded one
+    `question:letters:tokens said`.
+    """
+    return {
+        name: {
+            "log_likelihood": " ".join(f"{value:.4g}" for value in found["log_likelihood"]),
+            "wrong": " ".join(f"{question}:{letters}" for question, letters in found["wrong"].items()),
+            "decoded": " ".join(
+                f"{question}:{letters}:{said}" for question, (letters, said) in found["decoded"].items()
+            ),
+        }
+        for name, found in answers.items()
+    }
+
+
+def expanded(answers: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Any]]:
+    """Return what `compact` was given, its log-likelihoods rounded."""
+    found = {}
+    for name, lines in answers.items():
+        wrong, decoded = ([each.split(":") for each in lines[kind].split()] for kind in ("wrong", "decoded"))
+        found[name] = {
+            "log_likelihood": [float(value) for value in lines["log_likelihood"].split()],
+            "wrong": dict(wrong),
+            "decoded": {question: [letters, int(said)] for question, letters, said in decoded},
+        }
+    return found
+
+
 class Asked:
     """The questions of a study, in the order of every record: algorithm by algorithm, by length, seed and sample."""
 
@@ -53,12 +84,12 @@ class Answers:
     def __init__(self, asked: Asked, records: Sequence[Mapping[str, Any]]) -> None:
         self.seeds = [record["seed"] for record in records]
         self.learning_rate = records[0]["learning_rate"]
+        answers = [expanded(record["answers"]) for record in records]
         self.values: Values = {
-            measure: np.array([_measured(asked, record["answers"], measure) for record in records])
-            for measure in MEASURES
+            measure: np.array([_measured(asked, each, measure) for each in answers]) for measure in MEASURES
         }
-        self.first_mistakes = [_first_mistakes(asked, record["answers"]) for record in records]
-        self.decoded = [_decoded(record["answers"]) for record in records]
+        self.first_mistakes = [_first_mistakes(asked, each) for each in answers]
+        self.decoded = [_decoded(each) for each in answers]
 
 
 def answers_in(folder: RunFolder, study: Study, asked: Asked) -> dict[str, Answers]:

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from sharpmax.experiments.clrs_protocol.data import Questions, questions
+from sharpmax.experiments.clrs_protocol.records import compact
 from sharpmax.experiments.clrs_protocol.study import INFERENCE_ARMS, PLAIN, Study
 from sharpmax.experiments.compare.train import Hardware
 from sharpmax.runs.progress import report_as
@@ -94,7 +95,7 @@ class Work(ABC):
                 spent["asking"] = round((perf_counter() - began) / len(some), 1)
                 about = {"arm": as_arm, "learning_rate": rate, "seconds": spent, "origin": provenance()}
                 for seed, answers in zip(some, found, strict=True):
-                    self.folder.once(f"{name}-seed{seed}", partial(dict, **about, seed=seed, answers=answers))
+                    self.folder.once(f"{name}-seed{seed}", partial(dict, **about, seed=seed, answers=compact(answers)))
                 report_as(name)(f"asked {len(some)} seeds in {perf_counter() - began:.0f} s")
             shutil.rmtree(scratch, ignore_errors=True)
 

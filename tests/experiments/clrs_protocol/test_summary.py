@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sharpmax.experiments.clrs_protocol import gate
-from sharpmax.experiments.clrs_protocol.records import Answers, Asked
+from sharpmax.experiments.clrs_protocol.records import Answers, Asked, compact, expanded
 from sharpmax.experiments.clrs_protocol.study import Study
 from sharpmax.experiments.clrs_protocol.summary import verdict
 from sharpmax.statistics import smallest_detectable
@@ -20,11 +20,18 @@ def record(seed, minimum=None, quicksort=None):
     return {
         "seed": seed,
         "learning_rate": 1e-3,
-        "answers": {
-            name: {"log_likelihood": [-1.0] * int((ASKED.algorithm == name).sum()), "wrong": of, "decoded": {}}
-            for name, of in wrong.items()
-        },
+        "answers": compact(
+            {
+                name: {"log_likelihood": [-1.0] * int((ASKED.algorithm == name).sum()), "wrong": of, "decoded": {}}
+                for name, of in wrong.items()
+            }
+        ),
     }
+
+
+def test_a_record_comes_back_as_it_was():
+    answers = {"minimum": {"log_likelihood": [-0.5, -12.25], "wrong": {"1": "i."}, "decoded": {"0": ["..", 2]}}}
+    assert expanded(compact(answers)) == answers
 
 
 def test_questions_are_in_the_order_of_the_records():
