@@ -5,6 +5,7 @@
 Half of the heads know no positions; the other half prefer near keys by ALiBi (Press et al., arXiv 2108.12409): a slope
 m per head, `logit - m·(i - j)`. Or all heads turn queries and keys by their positions (RoPE, arXiv 2104.09864), which
 are random and increasing, so that a short sequence has seen positions of long ones (Ruoss et al., arXiv 2305.16843).
+Or all three: a quarter of the heads without positions, a quarter that turn by random ones, and half with ALiBi.
 
 All parameters of a seed are one row of a matrix (seeds, parameters), of which every weight is a view. So an optimiser
 step is one elementwise pass. Seeds share nothing but the launches of the kernels.
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from math import prod
+from math import pi, prod
 from typing import Any, NamedTuple
 
 from sharpmax.extras import extra
@@ -27,9 +28,13 @@ with extra("torch"):
 
 Params = Mapping[str, Tensor]
 WATCHED = 16  # the last queries of a sequence, whose weights an observer is told of
-POSITIONS = ("half", "alibi", "none", "rope")
-FARTHEST = 2.0**15  # random positions lie below this
+POSITIONS = ("half", "alibi", "none", "rope", "sorted")
+FARTHEST = 2.0**15  # random positions of "rope" lie below this
+SORTED_BELOW = 512  # random positions of "sorted" are whole numbers below this
+LONGEST_ROW = 192  # tokens that a row of "sorted" positions is drawn for, at most
 BASE = 10_000.0  # of RoPE's wavelengths
+OCTAVES = 9  # of waves that a number's embedding begins with: the finest tells neighbours among 2,000
+OWN = 0.1  # what is a number's own in its first embedding, beside what it shares with its neighbours
 
 
 class Precision(NamedTuple):
@@ -55,7 +60,10 @@ class Transformer:
     """The shape of the model and its mechanism. Parameters are made by `init` and given to every call.
 
     Attributes:
-        positions: "half" of the heads with ALiBi, "alibi" in all, "none", or "rope" at random positions.
+        positions: "half" of the heads with ALiBi, "alibi" in all, "none", "rope" at random positions, or "sorted": a
+            quarter of the heads with "none", a quarter with RoPE at random whole positions, and half with ALiBi.
+        numbers: how many of the first tokens are numbers in order. Their embeddings begin as smooth functions of the
+            order, and every token is read as it is written: what a model would have to learn first.
     """
 
     vocabulary: int
@@ -64,6 +72,7 @@ class Transformer:
     heads: int = 8
     positions: str = "half"
     mechanism: Mechanism = field(default_factory=Sharpened)
+    numbers: int = 0
 
     def __post_init__(self) -> None:
         if self.width % self.heads or self.heads % 2:
@@ -106,6 +115,12 @@ class Transformer:
                 f"{of}mlp.down": normal(4 * d, d, std=(2 * self.layers * 4 * d) ** -0.5),
             }
         params |= {"norm": torch.ones(d), "unembedding": normal(d, self.vocabulary, std=d**-0.5)}
+        if self.numbers:
+            waves = _waves(self.numbers)
+            smooth = waves @ normal(waves.shape[1], d, std=1.0)
+            params["embedding"][: self.numbers] *= OWN
+            params["embedding"][: self.numbers] += smooth
+            params["unembedding"] = params["embedding"].T * d**-0.5
         # After all draws, so that every mechanism begins with the same weights.
         for layer in range(self.layers):
             starts = self.mechanism.starts(self.heads, self.width // self.heads, layer)
@@ -119,15 +134,22 @@ class Transformer:
     @cached_property
     def slopes(self) -> Tensor:
         """ALiBi's slope of each head, on the CPU: 1/4, 1/16, … for four heads, 0 for heads without positions."""
-        biased = {"half": self.heads // 2, "alibi": self.heads}.get(self.positions, 0)
+        biased = {"half": self.heads // 2, "sorted": self.heads // 2, "alibi": self.heads}.get(self.positions, 0)
         # Whole powers of two, so that half precision holds a slope times a position exactly.
         powers = [-round(8 * (i + 1) / biased) for i in range(biased)]
         return torch.tensor([0.0] * (self.heads - biased) + [2.0**power for power in powers])
 
+    @property
+    def turns(self) -> bool:
+        """Whether any head turns queries and keys by their positions."""
+        return self.positions in ("rope", "sorted")
+
     def places(self, tokens: Tensor, seed: int) -> Tensor | None:
-        """Draw increasing positions for tokens (seeds, batch, length), the same for all seeds; None but for "rope"."""
-        if self.positions != "rope":
+        """Draw increasing positions for tokens (seeds, batch, length), the same for all seeds; None without RoPE."""
+        if not self.turns:
             return None
+        if self.positions == "sorted":
+            return _sorted_places(tokens, seed)
         generator = torch.Generator(device=tokens.device).manual_seed(seed)
         _, batch, length = tokens.shape
         gaps = torch.rand((1, batch, length + 1), generator=generator, device=tokens.device, dtype=torch.float64)
@@ -151,15 +173,18 @@ class Transformer:
         Args:
             params: by name, as `named` returns them.
             at: the places (seeds, batch, …) to return logits of, (seeds, batch, …, vocabulary); all unless given.
-            places: positions (seeds, batch, length) for "rope", as `self.places` draws them.
+            places: positions (seeds, batch, length) for "rope" and "sorted", as `self.places` draws them.
             block: `self.block`, compiled; itself unless given.
             streaming: whether attention goes in blocks, without a gradient, or by all weights at once, as in training.
             observer: gets a layer's index and the entropy of its weights, (seeds, batch, heads, last queries).
         """
-        if (self.positions == "rope") != (places is not None):
-            raise ValueError(f"positions={self.positions!r} and places do not fit: 'rope' needs them, others have none")
+        if self.turns != (places is not None):
+            raise ValueError(
+                f"positions={self.positions!r} and places do not fit: 'rope' needs them, and 'sorted'; others have none"
+            )
         block = block or self.block
-        turn = None if places is None else self._turn(places)
+        # Positions that all seeds share are turned into angles once.
+        turn = None if places is None else self._turn(places[:1] if places.stride(0) == 0 else places)
         slopes = self.slopes.to(tokens.device, non_blocking=True)
         seeds, _, length = tokens.shape
         ids = tokens + self.vocabulary * torch.arange(seeds, device=tokens.device)[:, None, None]
@@ -212,6 +237,9 @@ class Transformer:
         pairs = self.width // self.heads // 2
         wavelength = BASE ** (torch.arange(pairs, device=places.device) / pairs)
         angle = places[:, :, None, :, None] / wavelength
+        if self.positions == "sorted":
+            turned = torch.arange(self.heads, device=places.device).unsqueeze(1).unsqueeze(1)
+            angle = angle * ((turned >= self.heads // 4) & (turned < self.heads // 2))
         return torch.stack((angle.cos(), angle.sin()))
 
     def _entropy(self, q: Tensor, k: Tensor, slopes: Tensor, learned: Params) -> Tensor:
@@ -222,10 +250,38 @@ class Transformer:
         return entropy
 
 
-def loss_of(logits: Tensor, answers: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats of each seed, (seeds,); answers are (seeds, …)."""
+def _waves(count: int) -> Tensor:
+    """Return smooth functions of the order of `count` numbers, (count, functions), of unit length together."""
+    phase = torch.linspace(-1.0, 1.0, count)[:, None] * (pi / 2 * 2.0 ** torch.arange(OCTAVES))
+    loudness = 2.0 ** (-0.5 * torch.arange(OCTAVES))
+    waves: Tensor = torch.cat((phase.sin() * loudness, phase.cos() * loudness), dim=1) / loudness.norm()
+    return waves
+
+
+def _sorted_places(tokens: Tensor, seed: int) -> Tensor:
+    """Draw different whole positions in order: those of the beginning of a row of random length.
+
+    How long that row is says how dense positions are, and nothing of the tokens. A longer row begins with other
+    positions, but one that is cut off keeps those it had.
+    """
+    _, batch, length = tokens.shape
+    if length > LONGEST_ROW:
+        raise ValueError(f"expected at most {LONGEST_ROW} tokens for positions='sorted', got {length}")
+    generator = torch.Generator(device=tokens.device).manual_seed(seed)
+    draws = torch.rand((batch, SORTED_BELOW), generator=generator, device=tokens.device)
+    row = torch.randint(length, LONGEST_ROW + 1, (batch, 1), generator=generator, device=tokens.device)
+    # The `row` positions of the smallest draws, in order of position.
+    taken = draws <= draws.sort(1).values.gather(1, row - 1)
+    place = torch.arange(SORTED_BELOW, device=tokens.device)
+    places = torch.where(taken, place, SORTED_BELOW).sort(1).values[:, :length]
+    return places.float().expand(tokens.shape)
+
+
+def loss_of(logits: Tensor, answers: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy in nats of each seed, (seeds,); answers are (seeds, …): its mean, or weighted sum."""
     each = functional.cross_entropy(logits.flatten(0, -2), answers.flatten(), reduction="none")
-    return each.view(len(answers), -1).mean(1)
+    each = each.view(len(answers), -1)
+    return each.mean(1) if weights is None else (each * weights.flatten(1)).sum(1)
 
 
 @contextmanager

@@ -112,5 +112,21 @@ class CurvesDisplay:
             ax.text(0.01, mark.y, mark.label, transform=ax.get_yaxis_transform(), va="bottom", fontsize=9)
 
 
+def save_panels(displays: Sequence[CurvesDisplay], folder: str | Path, name: str, *, columns: int = 3) -> Path:
+    """Draw displays side by side, in rows, with the first one's legend for all; writes as `CurvesDisplay.save` does."""
+    with house_style():
+        rows = -(-len(displays) // columns)
+        figure = Figure(figsize=(3.4 * min(columns, len(displays)), 2.5 * rows + 0.5))
+        grid = figure.subplots(rows, min(columns, len(displays)), squeeze=False).flatten()
+        for ax, display in zip(grid, displays, strict=False):
+            legend = display.plot(ax).get_legend()
+            if legend is not None:
+                legend.remove()
+        for ax in grid[len(displays) :]:
+            ax.remove()
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        return save_figure(figure, folder, name)
+
+
 def _numbers(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if value is None else float(value) for value in values]

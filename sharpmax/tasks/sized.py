@@ -24,6 +24,8 @@ class Batch(NamedTuple):
     """(…, length)"""
     at: Tensor
     """(…, questions, tokens of an answer): each answer token stands one place after it is predicted."""
+    weights: Tensor | None = None
+    """What each of those tokens counts in the loss, in the shape of `at`; all the same unless given."""
 
     @property
     def answers(self) -> Tensor:

@@ -6,7 +6,15 @@ from torch.nn import functional
 
 from sharpmax import PAPER, Constant
 from sharpmax.models.mechanisms import LearnedSSMax, Sharpened
-from sharpmax.models.transformer import FARTHEST, PRECISIONS, Transformer, float32_products, loss_of
+from sharpmax.models.transformer import (
+    FARTHEST,
+    LONGEST_ROW,
+    PRECISIONS,
+    SORTED_BELOW,
+    Transformer,
+    float32_products,
+    loss_of,
+)
 
 MODEL = Transformer(11, layers=2, width=32, heads=4)
 
@@ -110,7 +118,7 @@ def test_rope_sees_distances_alone_and_random_positions_increase():
 
 
 def test_positions_that_do_not_exist_are_refused():
-    with pytest.raises(ValueError, match="expected positions among half, alibi, none, rope, got 'sin'"):
+    with pytest.raises(ValueError, match="expected positions among half, alibi, none, rope, sorted, got 'sin'"):
         replace(MODEL, positions="sin")
 
 
@@ -173,3 +181,48 @@ def test_precision_is_put_back():
 def test_shapes_that_do_not_divide_are_refused(heads, width):
     with pytest.raises(ValueError, match="expected an even number of heads that divides the width"):
         Transformer(11, width=width, heads=heads)
+
+
+def test_sorted_positions_turn_a_quarter_of_the_heads_and_a_cut_row_keeps_its_own():
+    model = replace(MODEL, positions="sorted")
+    ids = tokens(seeds=2, batch=3)
+    places = model.places(ids, 5)
+    assert places.shape == ids.shape
+    assert (places.diff(dim=-1) >= 1).all()
+    assert (places == places.round()).all()
+    assert 0 <= places.min() < places.max() < SORTED_BELOW
+    assert torch.equal(places[0], places[1])  # seeds share them
+    assert not torch.equal(places, model.places(ids, 6))
+    assert model.slopes.tolist() == MODEL.slopes.tolist()
+    cos, sin = model._turn(places)
+    assert [bool((head != 0).any()) for head in sin[0, 0]] == [False, True, False, False]
+    assert (cos[:, :, 0] == 1).all()
+    at = torch.full((2, 3, 1), 11)
+    shared, apart = (run(model, [0, 1], ids, at=at, places=p) for p in (places, places.clone()))
+    torch.testing.assert_close(shared, apart)
+    assert not torch.allclose(shared, run(model, [0, 1], ids, at=at, places=places * 3), atol=1e-3)
+    with pytest.raises(ValueError, match=f"expected at most {LONGEST_ROW} tokens"):
+        model.places(tokens(length=LONGEST_ROW + 1), 5)
+
+
+def test_numbers_begin_in_order_and_are_written_as_they_are_read():
+    plain, ordered = Transformer(60, 1, 64, 4), Transformer(60, 1, 64, 4, numbers=50)
+    named = ordered.named(ordered.init([0, 1]))
+    embedding = named["embedding"][0]
+    near, far = (float(functional.cosine_similarity(embedding[10], embedding[i], dim=0)) for i in (11, 40))
+    assert near > 0.7 > abs(far) + 0.2
+    torch.testing.assert_close(named["unembedding"][0], embedding.T / 8)
+    others = plain.named(plain.init([0]))
+    torch.testing.assert_close(embedding[50:], others["embedding"][0, 50:])
+    torch.testing.assert_close(named["layers.0.mlp.up"][0], others["layers.0.mlp.up"][0])  # the same draws
+    assert not torch.allclose(embedding, named["embedding"][1])
+
+
+def test_a_weighted_loss_is_the_sum_that_its_weights_say():
+    logits = torch.randn(2, 3, 4, 11, generator=torch.Generator().manual_seed(0))
+    answers = torch.randint(11, (2, 3, 4), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(loss_of(logits, answers, torch.full((2, 3, 4), 1 / 12)), loss_of(logits, answers))
+    first = torch.zeros(2, 3, 4)
+    first[:, 0, 0] = 1
+    expected = functional.cross_entropy(logits[:, 0, 0], answers[:, 0, 0], reduction="none")
+    torch.testing.assert_close(loss_of(logits, answers, first), expected)

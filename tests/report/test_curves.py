@@ -4,7 +4,7 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from sharpmax.report.curves import Curve, CurvesDisplay, Mark
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark, save_panels
 from sharpmax.report.style import INK, house_style, save_figure
 
 DISPLAY = CurvesDisplay(
@@ -48,3 +48,10 @@ def test_settings_are_as_they_were_afterwards(tmp_path):
     with house_style():
         save_figure(Figure(), tmp_path, "empty")
     assert dict(matplotlib.rcParams) == before
+
+
+def test_panels_share_one_legend(tmp_path):
+    svg = save_panels([DISPLAY] * 4, tmp_path, "panels").read_text()
+    assert svg.count("<!-- title -->") == 4
+    assert svg.count("<!-- band -->") == 1  # the legend's entry, once
+    assert (tmp_path / "panels.png").exists()

@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import cos, pi
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sharpmax.extras import extra
 from sharpmax.files import atomic
@@ -75,13 +75,22 @@ class State(NamedTuple):
     square: Tensor
 
 
+class Source(Protocol):
+    """Data that are no `Task`: it yields the batches of every step itself."""
+
+    def batches(
+        self, recipe: Recipe, seeds: list[int], device: torch.device, first: int
+    ) -> Iterator[tuple[int, tuple[Batch, ...]]]:
+        """Yield every step from `first` on, and its batches, whose losses add up."""
+
+
 Report = Callable[[int, float, float], None]
 """Gets the step, the mean loss, and the milliseconds per step since the last report."""
 
 
 def train_seeds(
     model: Transformer,
-    task: Task,
+    task: Task | Source,
     recipe: Recipe,
     seeds: list[int],
     folder: Path,
@@ -105,8 +114,8 @@ def train_seeds(
     block = _compiled(replace(model, vocabulary=1)) if hardware.compiled else model.block
     with float32_products(precision.float32):
         since = perf_counter()
-        for step, batch in _batches(task, recipe, seeds, params.device, first):
-            losses, gradient = _gradient(model, block, state.params, batch, precision, step)
+        for step, batches in _steps(task, recipe, seeds, params.device, first):
+            losses, gradient = _gradient(model, block, state.params, batches, precision, step)
             _update(state, gradient, own * schedule[step, 0], recipe.weight_decay, *schedule[step, 1:].unbind())
             done = step + 1
             if done % REPORT_EVERY == 0 or done == recipe.steps:
@@ -124,6 +133,16 @@ def _compiled(model: Transformer) -> Callable[..., Tensor]:
     torch.compiler.reset()  # each model counts as a variant of one function, and those are limited
     compiled: Callable[..., Tensor] = torch.compile(model.block, dynamic=False, fullgraph=True)
     return compiled
+
+
+def _steps(
+    task: Task | Source, recipe: Recipe, seeds: list[int], device: torch.device, first: int
+) -> Iterator[tuple[int, tuple[Batch, ...]]]:
+    """Yield every step from `first` on, and its batches; a task has one."""
+    if isinstance(task, Task):
+        yield from ((step, (batch,)) for step, batch in _batches(task, recipe, seeds, device, first))
+    else:
+        yield from task.batches(recipe, seeds, device, first)
 
 
 def _batches(
@@ -148,25 +167,28 @@ def _gradient(
     model: Transformer,
     block: Callable[..., Tensor],
     params: Tensor,
-    batch: Batch,
+    batches: tuple[Batch, ...],
     precision: Precision,
     step: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Return each seed's loss, and the gradient (seeds, parameters): each seed's is of its own loss alone."""
-    leaf = params.detach().requires_grad_()
-    # Sequences are short: all weights at once are cheaper than two passes over few keys.
-    logits = model(
-        model.named(leaf),
-        batch.tokens,
-        at=batch.at,
-        places=model.places(batch.tokens, step),
-        precision=precision,
-        block=block,
-        streaming=False,
-    )
-    losses = loss_of(logits, batch.answers)
-    (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-    return losses.detach(), gradient
+    total, gradient = params.new_zeros(len(params)), torch.zeros_like(params)
+    for batch in batches:
+        leaf = params.detach().requires_grad_()
+        # Sequences are short: all weights at once are cheaper than two passes over few keys.
+        logits = model(
+            model.named(leaf),
+            batch.tokens,
+            at=batch.at,
+            places=model.places(batch.tokens, step),
+            precision=precision,
+            block=block,
+            streaming=False,
+        )
+        losses = loss_of(logits, batch.answers, batch.weights)
+        gradient += torch.autograd.grad(losses.sum(), leaf)[0]
+        total += losses.detach()
+    return total, gradient
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ never looks from.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,31 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """One example: its token ids, and where the answer begins."""
+    """One example: its token ids, where the answer begins, and its tokens' positions: 0, 1, 2, … unless given."""
 
     ids: np.ndarray
     start: int
+    places: np.ndarray | None = None
+
+
+def at_random_positions(examples: Iterable[Encoded], below: int, *, seed: int) -> list[Encoded]:
+    """Return the examples with different whole positions in order, drawn at random below a bound.
+
+    A model that is trained so has seen positions of longer texts than it was trained on (Ruoss et al., arXiv
+    2305.16843). Positions say nothing of how long an answer is: those of a text that was cut off are no others.
+
+    Raises:
+        ValueError: an example with more tokens than there are positions.
+    """
+    draws = np.random.default_rng(seed)
+    placed = []
+    for example in examples:
+        if len(example.ids) > below:
+            raise ValueError(f"expected at most {below} tokens for as many positions, got {len(example.ids)}")
+        row = int(draws.integers(len(example.ids), below, endpoint=True))  # as if it were the beginning of such a row
+        places = np.sort(draws.permutation(below)[:row])[: len(example.ids)]
+        placed.append(replace(example, places=places))
+    return placed
 
 
 def encode(tokenizer: Any, pairs: Iterable[tuple[str, str]]) -> list[Encoded]:
@@ -92,18 +113,21 @@ def pack(examples: Sequence[Encoded], chosen: Sequence[int], *, width: int, of: 
     sizes += [min(MULTIPLE, filler - at) for at in range(0, filler, MULTIPLE)]
     starts = np.cumsum([0, *sizes])
     ids = np.zeros(width, np.int64)
+    positions = np.arange(width) - np.repeat(starts[:-1], sizes)
     sources, targets, weights = [], [], []
     for index, at in zip(chosen, starts.tolist(), strict=False):
         example = examples[index]
         end, answer = at + len(example.ids), len(example.ids) - example.start
         ids[at:end] = example.ids
+        if example.places is not None:
+            positions[at:end] = example.places
         sources.append(np.arange(end - answer - 1, end - 1))
         targets.append(example.ids[example.start :].astype(np.int64))
         weights.append(np.full(answer, 1 / (answer * of), np.float32))
     layout = lay_out(sizes)
     arrays = {
         "input_ids": ids[None],
-        "position_ids": (np.arange(width) - np.repeat(starts[:-1], sizes))[None],
+        "position_ids": positions[None],
         "predicted_from": np.concatenate(sources),
         "targets": np.concatenate(targets),
         "weights": np.concatenate(weights),
@@ -130,13 +154,19 @@ def pad(examples: Sequence[Encoded], chosen: Sequence[int]) -> dict[str, Tensor]
     """Return a batch with one row per example: `input_ids` (rows, width), `targets` and `predicted_from`.
 
     Those two are of every answer token: its id, and the place, counted through all rows, that it is predicted from.
+    Where an example has positions of its own there are `position_ids` too.
     """
     width = round_up(max(len(examples[i].ids) for i in chosen))
     ids = np.zeros((len(chosen), width), np.int64)
+    positions = np.tile(np.arange(width), (len(chosen), 1))
     sources, targets = [], []
     for row, example in enumerate(examples[i] for i in chosen):
         ids[row, : len(example.ids)] = example.ids
+        if example.places is not None:
+            positions[row, : len(example.ids)] = example.places
         sources.append(row * width + np.arange(example.start - 1, len(example.ids) - 1))
         targets.append(example.ids[example.start :].astype(np.int64))
     arrays = {"input_ids": ids, "predicted_from": np.concatenate(sources), "targets": np.concatenate(targets)}
+    if any(examples[i].places is not None for i in chosen):
+        arrays["position_ids"] = positions
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

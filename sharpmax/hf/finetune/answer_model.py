@@ -75,6 +75,20 @@ def mean_loss(model: Any, examples: Sequence[Encoded], *, tokens: int = 32768) -
     return float(np.mean([losses.mean() for losses in found]))
 
 
+@torch.no_grad()
+def each_answer(
+    model: Any, examples: Sequence[Encoded], *, tokens: int = 32768
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return the log-likelihood of every answer token, and the likeliest token in its place, by example."""
+
+    def measure(logits: Tensor, targets: Tensor) -> Tensor:
+        likely = logits.log_softmax(-1).gather(1, targets[:, None])
+        return torch.cat((likely, logits.argmax(-1, keepdim=True).float()), dim=1)
+
+    found = _each(model, examples, tokens, measure)
+    return [each[:, 0] for each in found], [each[:, 1].astype(np.int64) for each in found]
+
+
 def _each(model: Any, examples: Sequence[Encoded], tokens: int, measure: Callable[..., Tensor]) -> list[np.ndarray]:
     """Return `measure(logits, targets)` at every answer token, by example."""
     causal = innermost(model)
