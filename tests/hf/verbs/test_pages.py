@@ -2,10 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from sharpmax.dispersion import QUANTITIES, Dispersion
+from sharpmax.dispersion import Dispersion
 from sharpmax.hf.verbs.calibrate import CalibrationResult
 from sharpmax.hf.verbs.certify import CertificationResult
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, verdict
@@ -13,6 +12,7 @@ from sharpmax.hf.verbs.doctor import DoctorResult
 from sharpmax.hf.verbs.evaluate import EvaluationResult
 from tests.places import ROOT
 from tests.report.browser import assert_legible, needs_browser
+from tools import diagnosis_figure
 
 READING = {"median": 1.23, "low": 1.2, "high": 1.3, "turns": 9}
 
@@ -43,9 +43,7 @@ def certification(folder):
 
 def doctor(folder):
     metrics = committed("diagnose/smollm2-maximum")
-    kept = metrics["dispersion"]
-    values = {name: np.array(kept[name], dtype=float) for name in QUANTITIES}
-    found = Dispersion(kept["lengths"], values, np.array(kept["most_spread"]), kept["rows"], kept["layers"])
+    found = Dispersion.from_json(metrics["dispersion"])
     right = {str(n): {"share": 1 / n, "questions": 8} for n in found.lengths}
     said = {**metrics, **verdict(found), "right": right, "generates": True}
     diagnosis = DiagnosisResult(said, folder, "smollm2", found, "a text")
@@ -60,3 +58,9 @@ def test_the_page_of_a_verb_is_legible_and_whole_on_a_phone_and_a_screen(of, dar
     folder = tmp_path / of.__name__ / "smollm2"
     folder.mkdir(parents=True)
     assert_legible(of(folder).save_page(), dark, tmp_path)
+
+
+def test_the_figure_of_the_docs_is_of_the_committed_diagnosis(tmp_path):
+    written = diagnosis_figure.page(tmp_path).read_text(encoding="utf-8")
+    assert "look first at head 21.8" in written
+    assert "695, 875, 832, 488" in written
