@@ -16,7 +16,7 @@ from tools.tables.records import ROOT
 
 RECORD = ROOT / "results" / "diagnose" / "smollm2-maximum" / "metrics.json"
 FIGURE = ROOT / "docs" / "figures" / "diagnosis.png"
-WIDTH, HEIGHT = 1280, 760  # pixels
+WIDTH, HEIGHT = 1280, 690  # pixels
 
 
 def page(folder: Path) -> Path:

@@ -16,6 +16,7 @@ when they are asked for another.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from sharpmax.core.arrays import Array, clamp, iterate, like, may_need_gradient, namespace, stop_gradient
@@ -75,34 +76,17 @@ class EntropyTarget(Policy):
         excess = stop_gradient(stats.entropy - target)
         active = excess > 0
         top = math.log(self.maximum)
-        precision = "float64" if stats.entropy.dtype == xp.float64 else "float32"
-        tolerance, narrowest = TOLERANCE[precision], NARROWEST[precision]
         low = xp.zeros_like(excess)
-        high = xp.full_like(excess, top)
-        goal, near, narrow_at, flattest = (low + number for number in (target, tolerance, narrowest, FLATTEST))
-        start = _newton(low, excess, stop_gradient(stats.variance), low, high)
-        search = _Search(xp.where(active, start, low), low, high, xp.logical_not(active))
-
-        def step(state: tuple) -> tuple:
-            u, low, high, settled = state
-            at = stats_at(xp.exp(u))
-            excess = stop_gradient(at.entropy - goal)
-            low = xp.where(excess > 0, u, low)
-            high = xp.where(excess > 0, high, u)
-            close = xp.abs(excess) <= near
-            narrow = high - low <= narrow_at
-            onward = _newton(u, excess, stop_gradient(at.variance), low, high, flattest)
-            here = settled | close
-            return _Search(xp.where(here, u, xp.where(narrow, high, onward)), low, high, here | narrow)
-
-        found = _Search(*iterate(step, search, lambda state: xp.all(state[3]), LIMIT))
-        u = stop_gradient(xp.where(found.settled, found.u, found.high))
+        start = _newton(low, excess, stop_gradient(stats.variance), low, xp.full_like(excess, top))
+        # Where torch.compile traces, `stats_at` may bring an operator that solves.
+        by = getattr(stats_at, "solve", None) or partial(solve, stats_at)
+        u = by(stop_gradient(low + target), xp.where(active, start, low), top)
         beta = clamp(xp.exp(u), 1.0, self.maximum)
         if not (may_need_gradient(stats.entropy) or may_need_gradient(target)):
             return beta
         at = stats_at(beta)
         variance = stop_gradient(at.variance)
-        solved = active & (u < top - narrowest) & (variance > FLATTEST)
+        solved = active & (u < top - NARROWEST[_precision(u)]) & (variance > FLATTEST)
         slope = beta / xp.where(solved, variance, xp.ones_like(variance))
         left = stop_gradient(at.entropy - target)  # what the search left: with it the steps keep beta's value
 
@@ -111,6 +95,35 @@ class EntropyTarget(Policy):
 
         beta = onward(beta, at)
         return onward(beta, stats_at(beta)) if getattr(stats_at, "follows_beta", False) else beta
+
+
+def solve(stats_at: StatsAt, target: Array, start: Array, top: float) -> Array:
+    """Return log beta of every row, at most `top`; a row that starts at 0 stays there. No gradient flows through it."""
+    xp = namespace(start)
+    low = xp.zeros_like(start)
+    high = xp.full_like(start, top)
+    near, narrow_at = (low + width[_precision(start)] for width in (TOLERANCE, NARROWEST))
+    flattest = low + FLATTEST
+
+    def step(state: tuple) -> tuple:
+        u, low, high, settled = state
+        at = stats_at(xp.exp(u))
+        excess = stop_gradient(at.entropy - target)
+        low = xp.where(excess > 0, u, low)
+        high = xp.where(excess > 0, high, u)
+        close = xp.abs(excess) <= near
+        narrow = high - low <= narrow_at
+        onward = _newton(u, excess, stop_gradient(at.variance), low, high, flattest)
+        here = settled | close
+        return _Search(xp.where(here, u, xp.where(narrow, high, onward)), low, high, here | narrow)
+
+    search = _Search(start, low, high, xp.logical_not(start > 0))
+    found = _Search(*iterate(step, search, lambda state: xp.all(state[3]), LIMIT))
+    return stop_gradient(xp.where(found.settled, found.u, found.high))
+
+
+def _precision(rows: Array) -> str:
+    return "float64" if rows.dtype == namespace(rows).float64 else "float32"
 
 
 def _newton(u: Array, excess: Array, variance: Array, low: Array, high: Array, flattest: Any = FLATTEST) -> Array:

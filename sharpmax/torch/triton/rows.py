@@ -6,6 +6,7 @@ from sharpmax.core.policies.base import needed
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted
 from sharpmax.torch.request import Request
+from sharpmax.torch.solving import solved_as
 from sharpmax.torch.triton import operators
 
 
@@ -19,6 +20,7 @@ def mask_and_sinks(request: Request) -> tuple[Tensor | None, Tensor | None]:
     return request.mask, None if request.sinks is None else request.sinks.contiguous()
 
 
+@solved_as("triton")
 def row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
     """Run the statistics kernel."""
     query, key, _ = request.packed()
