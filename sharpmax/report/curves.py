@@ -3,6 +3,7 @@
 As scikit-learn's Displays: it holds what was measured, and draws it on any axes.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ with extra("report"):
     from matplotlib.figure import Figure
 
 
+MOST_ON_LINES = 4  # curves that carry their names at their ends; more have a legend
+LABEL_HEIGHT = 0.07  # of a name at the end of a curve, as a share of the axes
 PLAIN = 2**14  # the largest size up to which ticks are plain numbers, not powers of two
 
 
@@ -84,7 +87,10 @@ class CurvesDisplay:
         ax.set(xlabel=self.x_label, ylabel=self.y_label, title=self.title)
         if self.y_limits:
             ax.set_ylim(*self.y_limits)
-        ax.legend()
+        if len(self.curves) <= MOST_ON_LINES and all(curve.line or curve.marker for curve in self.curves):
+            self._label_lines(ax)
+        else:
+            ax.legend()
         return ax
 
     def save(self, folder: str | Path, name: str) -> Path:
@@ -101,6 +107,18 @@ class CurvesDisplay:
         if curve.low is not None and curve.high is not None:
             shade = ax.fill_between(curve.x, _numbers(curve.low), _numbers(curve.high), label=of_shade)
             shade.set(color=line.get_color(), alpha=0.18, linewidth=0)
+
+    def _label_lines(self, ax: Axes) -> None:
+        """Write each curve's name where the curve ends, one below the other where they would overlap."""
+        ends = []
+        for curve in self.curves:
+            seen = [(x, y) for x, y in zip(curve.x, _numbers(curve.y), strict=True) if math.isfinite(y)]
+            if seen:
+                ends.append((ax.transLimits.transform(ax.transScale.transform(seen[-1]))[1], curve.label))
+        lowest = math.inf
+        for height, label in sorted(ends, reverse=True):
+            lowest = max(min(height, 1.0, lowest - LABEL_HEIGHT), 0.0)
+            ax.text(1.01, lowest, label, transform=ax.transAxes, va="center", fontsize=9)
 
     def _draw_mark(self, mark: Mark, ax: Axes) -> None:
         rule: dict[str, Any] = {"linestyle": (0, (1, 2)), "linewidth": 1, "color": "#8c959f"}

@@ -78,6 +78,11 @@ def functional_transforms() -> list[str]:
     return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or []]
 
 
+def is_transformed() -> bool:
+    """Tell whether a transform of torch.func is at work, inside torch.compile too."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
 def known_number(number: float) -> float:
     """Return a number that torch.compile may have left open, as one of its graph's own constants."""
     from torch.fx.experimental.symbolic_shapes import guard_scalar  # seconds; the compiler has it by then

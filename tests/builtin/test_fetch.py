@@ -32,7 +32,7 @@ def test_a_model_is_fetched_into_its_own_folder_of_the_cache(tmp_path, monkeypat
     monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path))
     assert not fetching.is_cached(model)
 
-    def unpacked(wheel, folder, convert):
+    def unpacked(wheel, folder, convert, downloaded):
         assert (wheel.package, wheel.version, wheel.sha256) == (model.package, model.version, model.sha256)
         assert "the weights of 'rxnmapper'" in wheel.holds
         convert(tmp_path, folder)
@@ -73,3 +73,7 @@ def test_nothing_in_the_working_folder_runs_while_fetching(small, tmp_path, monk
         (tmp_path / f"{module}.py").write_text("open('ran', 'w')")
     assert fetching.fetch(small, copy).is_dir()
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_size_of_every_wheel_is_known():
+    assert all(model.size > 1e6 for model in BUILTIN.values())

@@ -132,3 +132,10 @@ def test_json_holds_no_nan():
     content = Dispersion([4], values, np.full((1, 1), np.nan), [0]).to_json()
     assert content["entropy"] == [[[None]]]
     assert content["most_spread"] == [[None]]
+
+
+def test_a_record_is_read_back_as_it_was_written():
+    found = measure(two_heads, LENGTHS).to_json()
+    assert Dispersion.from_json(found).to_json() == found
+    holes = {**found, "entropy": [[[None] * 4] * 2]}
+    assert Dispersion.from_json(holes).to_json() == holes

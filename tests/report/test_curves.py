@@ -1,10 +1,11 @@
 """Figures: drawn on any axes, saved as the same bytes each time, matplotlib left as it was."""
 
 import matplotlib
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from sharpmax.report.curves import Curve, CurvesDisplay, Mark, save_panels
+from sharpmax.report.curves import LABEL_HEIGHT, Curve, CurvesDisplay, Mark, save_panels
 from sharpmax.report.style import INK, house_style, save_figure
 
 DISPLAY = CurvesDisplay(
@@ -39,6 +40,22 @@ def test_draws_on_the_axes_it_is_given():
     assert ax.get_title() == "title"
     assert ax.get_lines()[1].get_linestyle() == "None"
     assert DISPLAY.plot() is not ax
+
+
+def test_up_to_four_lines_carry_their_names_at_their_ends_and_none_hides_another():
+    def names(count):
+        curves = [Curve(f"line {i}", [1, 2, 4], [1.0, None, 0.5 + 0.001 * i]) for i in range(count)]
+        ax = CurvesDisplay([*curves, Curve("nowhere", [1], [None])], "n", "y", y_limits=(0, 1)).plot()
+        return ax, {text.get_text(): text.get_position()[1] for text in ax.texts}
+
+    ax, heights = names(3)
+    assert ax.get_legend() is None
+    assert list(heights) == ["line 2", "line 1", "line 0"]
+    assert np.diff(list(heights.values())) == pytest.approx([-LABEL_HEIGHT, -LABEL_HEIGHT])
+    assert heights["line 2"] == pytest.approx(0.502)
+    ax, heights = names(4)
+    assert not heights
+    assert len(ax.get_legend().get_texts()) == 5
 
 
 def test_settings_are_as_they_were_afterwards(tmp_path):

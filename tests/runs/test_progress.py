@@ -75,6 +75,7 @@ VERBS = {
     "certify": "certify tiny --text text.txt --length 32",
     "calibrate": f"calibrate tiny --fit-sizes 1 2 --steps 2 --text-before 50 {SMALL}",
     "evaluate": f"evaluate tiny --card card.json {SMALL}",
+    "doctor": "doctor tiny --card card.json",
     "finetune": "finetune gemma-tiny --steps 2 --tokens 1024 --algorithms minimum --train-lengths 4 --test-lengths 4 "
     "--examples 16 --test-samples 1",
     "reproduce": "reproduce bounds --quick",

@@ -13,11 +13,13 @@ the first's result, has the root's second derivative too. It needs statistics th
 of dense rows do, so `softmax`, 'eager' and 'xla' have two derivatives. The other implementations have one, and raise
 when they are asked for another.
 
-An implementation that finds the root by itself offers `stats_at.solve(policy)`: it takes the search's place.
+An implementation with a kernel that finds the root offers `stats_at.solved_beta(policy)`, in the
+search's place; None where it cannot.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from sharpmax.core.arrays import Array, clamp, iterate, like, may_need_gradient, namespace, stop_gradient
@@ -74,15 +76,17 @@ class EntropyTarget(Policy):
             raise TypeError("EntropyTarget is iterative: call it with stats_at, the statistics of scaled rows")
         xp = namespace(stats.entropy)
         target = like(self.target, stats.entropy)
-        solve = getattr(stats_at, "solve", None)
-        beta = self._searched(stats, stats_at, target) if solve is None else solve(self)
+        excess = stop_gradient(stats.entropy - target)
+        active = excess > 0
+        by_kernel = getattr(stats_at, "solved_beta", None)
+        beta = None if by_kernel is None else by_kernel(self)
+        if beta is None:
+            beta = self._searched(stats, stats_at, excess, target)
         if not (may_need_gradient(stats.entropy) or may_need_gradient(target)):
             return beta
         at = stats_at(beta)
         variance = stop_gradient(at.variance)
-        active = stop_gradient(stats.entropy - target) > 0
-        below = beta < self.maximum * (1 - NARROWEST[_precision(stats.entropy)])
-        solved = active & below & (variance > FLATTEST)
+        solved = active & (beta < self.maximum * (1 - NARROWEST[_precision(beta)])) & (variance > FLATTEST)
         slope = beta / xp.where(solved, variance, xp.ones_like(variance))
         left = stop_gradient(at.entropy - target)  # what the search left: with it the steps keep beta's value
 
@@ -92,35 +96,41 @@ class EntropyTarget(Policy):
         beta = onward(beta, at)
         return onward(beta, stats_at(beta)) if getattr(stats_at, "follows_beta", False) else beta
 
-    def _searched(self, stats: RowStats, stats_at: StatsAt, target: Array) -> Array:
-        """Return the root, as a constant, by Newton's method within a bracket."""
-        xp = namespace(stats.entropy)
-        excess = stop_gradient(stats.entropy - target)
-        active = excess > 0
+    def _searched(self, stats: RowStats, stats_at: StatsAt, excess: Array, target: Array) -> Array:
+        """Return the root of every row, a constant."""
+        xp = namespace(excess)
         top = math.log(self.maximum)
-        precision = _precision(stats.entropy)
-        tolerance, narrowest = TOLERANCE[precision], NARROWEST[precision]
         low = xp.zeros_like(excess)
-        high = xp.full_like(excess, top)
-        goal, near, narrow_at, flattest = (low + number for number in (target, tolerance, narrowest, FLATTEST))
-        start = _newton(low, excess, stop_gradient(stats.variance), low, high)
-        search = _Search(xp.where(active, start, low), low, high, xp.logical_not(active))
-
-        def step(state: tuple) -> tuple:
-            u, low, high, settled = state
-            at = stats_at(xp.exp(u))
-            excess = stop_gradient(at.entropy - goal)
-            low = xp.where(excess > 0, u, low)
-            high = xp.where(excess > 0, high, u)
-            close = xp.abs(excess) <= near
-            narrow = high - low <= narrow_at
-            onward = _newton(u, excess, stop_gradient(at.variance), low, high, flattest)
-            here = settled | close
-            return _Search(xp.where(here, u, xp.where(narrow, high, onward)), low, high, here | narrow)
-
-        found = _Search(*iterate(step, search, lambda state: xp.all(state[3]), LIMIT))
-        u = stop_gradient(xp.where(found.settled, found.u, found.high))
+        start = _newton(low, excess, stop_gradient(stats.variance), low, xp.full_like(excess, top))
+        # Where torch.compile traces, `stats_at` may bring an operator that solves.
+        by = getattr(stats_at, "solve", None) or partial(solve, stats_at)
+        u = by(stop_gradient(low + target), xp.where(excess > 0, start, low), top)
         return clamp(xp.exp(u), 1.0, self.maximum)
+
+
+def solve(stats_at: StatsAt, target: Array, start: Array, top: float) -> Array:
+    """Return log beta of every row, at most `top`; a row that starts at 0 stays there. No gradient flows through it."""
+    xp = namespace(start)
+    low = xp.zeros_like(start)
+    high = xp.full_like(start, top)
+    near, narrow_at = (low + width[_precision(start)] for width in (TOLERANCE, NARROWEST))
+    flattest = low + FLATTEST
+
+    def step(state: tuple) -> tuple:
+        u, low, high, settled = state
+        at = stats_at(xp.exp(u))
+        excess = stop_gradient(at.entropy - target)
+        low = xp.where(excess > 0, u, low)
+        high = xp.where(excess > 0, high, u)
+        close = xp.abs(excess) <= near
+        narrow = high - low <= narrow_at
+        onward = _newton(u, excess, stop_gradient(at.variance), low, high, flattest)
+        here = settled | close
+        return _Search(xp.where(here, u, xp.where(narrow, high, onward)), low, high, here | narrow)
+
+    search = _Search(start, low, high, xp.logical_not(start > 0))
+    found = _Search(*iterate(step, search, lambda state: xp.all(state[3]), LIMIT))
+    return stop_gradient(xp.where(found.settled, found.u, found.high))
 
 
 def _precision(rows: Array) -> str:

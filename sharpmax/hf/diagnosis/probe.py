@@ -39,12 +39,32 @@ class RowProbe:
     @torch.no_grad()
     def __call__(self, layer: int, query: Tensor, key: Tensor, options: dict[str, Any]) -> None:
         """Measure the chosen rows of one call."""
-        index = self._rows(query.shape[2]).to(query.device)
+        index = self._rows(query.shape[2])
+        if not options.get("is_causal"):
+            self._measure(layer, query, key, index, options)
+            return
+        # Rows of like reach together, each group on the keys that it reaches: on all keys short rows cost as long ones.
+        reach = index + 1 + key.shape[2] - query.shape[2]
+        doublings = reach.double().log2().ceil()
+        for doubling in doublings.unique():
+            here = doublings == doubling
+            self._measure(layer, query, key[:, :, : int(reach[here].max())], index[here], options, reach[here])
+
+    def _measure(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        index: Tensor,
+        options: dict[str, Any],
+        reach: Tensor | None = None,
+    ) -> None:
+        """Measure rows on keys; a row with a `reach` sees the first so many of them."""
+        index, keys = index.to(query.device), key.shape[2]
         chosen: dict[str, Any] = {name: options.get(name) for name in ("scale", "softcap", "sinks")}
-        mask, bias = (_rows_of(options.get(name), index) for name in ("mask", "bias"))
-        if options.get("is_causal"):
-            behind = index + key.shape[2] - query.shape[2]
-            causal = behind[:, None] >= torch.arange(key.shape[2], device=query.device)
+        mask, bias = (_part(options.get(name), index, keys) for name in ("mask", "bias"))
+        if reach is not None:
+            causal = reach.to(query.device)[:, None] > torch.arange(keys, device=query.device)
             mask = causal[None, None] if mask is None else mask & causal
         q = query[:, :, index]
         stats = sharpmax.torch.row_stats(q, key, extra=frozenset({"minimum"}), mask=mask, bias=bias, **chosen)
@@ -126,8 +146,12 @@ class RowProbe:
         return Dispersion(lengths, values, most, rows, names, keys, self._observed(lengths, layers, heads))
 
 
-def _rows_of(tensor: Tensor | None, index: Tensor) -> Tensor | None:
-    return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., index, :]
+def _part(tensor: Tensor | None, index: Tensor, keys: int) -> Tensor | None:
+    """Return the rows of a mask or bias, and its first keys; an axis of one stays as it is."""
+    if tensor is None:
+        return None
+    rows = tensor if tensor.shape[-2] == 1 else tensor[..., index, :]
+    return rows[..., :keys]
 
 
 def _visible(mask: Tensor | None, batch: int, rows: int, keys: int) -> np.ndarray:

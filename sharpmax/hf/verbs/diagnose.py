@@ -270,7 +270,7 @@ def _entropy_figure(found: Dispersion, model: str, unit: str) -> Any:
 
     H = found.entropy
     ran = np.flatnonzero(np.isfinite(H).any(axis=(1, 2)))  # on text the layers of images do not
-    shown = sorted({int(ran[round(i)]) for i in np.linspace(0, len(ran) - 1, min(len(ran), 5))})
+    shown = sorted({int(ran[round(i)]) for i in np.linspace(0, len(ran) - 1, min(len(ran), 3))})
     curves = [
         Curve(
             f"layer {layer}",

@@ -17,7 +17,7 @@ from sharpmax.hf.verbs.calibrate import GIVEN_UP, calibrate
 from sharpmax.hf.verbs.certify import CertificationResult, certify
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose
 from sharpmax.hf.verbs.evaluate import evaluate
-from sharpmax.hf.verbs.judgement import JudgedResult, reading_of
+from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, verdict_lines
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.runs.progress import say, shown
 from sharpmax.runs.run_folder import RunFolder, run_name
@@ -28,6 +28,10 @@ WELL = 0.9
 """The share of right answers, at the largest size, from which there is nothing to treat."""
 EXAM = {name: defaults.QUICK[name] for name in ("sizes", "prompts", "windows", "text_tokens")}
 """What a card that is at hand is judged on: as much as `calibrate --quick` judges on."""
+JUDGED_ON = (
+    f"text was read in windows of {', '.join(map(str, EXAM['windows']))} tokens only, so what longer text costs is "
+    "not known"
+)
 
 
 @dataclass(frozen=True)
@@ -77,16 +81,19 @@ class DoctorResult(Result):
             f"Right answers by items: {said}." if right else "This model answers no questions: no symptom is measured."
         )
         heads = next((line for line in self.diagnosis.summary().splitlines() if line.startswith("look first")), "")
-        steps = [("The symptom", symptom), ("The heads", f"{heads[:1].upper()}{heads[1:]}.")]
-        steps.append(("What is seen and proved", self.certification.summary().splitlines()[0]))
+        steps = [("The symptom", symptom), ("The heads", _sentence(heads))]
+        steps.append(("What is seen and proved", _sentence(self.certification.summary().splitlines()[0])))
         if self.judged is None:
             return [*steps, ("A card, or not", "A card is judged by answers, and this model gives none.")]
-        verdict = self.judged.summary().splitlines()
-        last = verdict[-2] if verdict[-1] == GIVEN_UP else verdict[-1]
-        steps.append(("A card, or not", f"{last[:1].upper()}{last[1:]}. {GIVEN_UP[:1].upper()}{GIVEN_UP[1:]}."))
-        if self.judged["judgement"] is not None:
-            steps.append(("The cost", f"{reading_of(self.judged.metrics)}."))
-        return steps
+        judged = self.judged.metrics
+        known = GIVEN_UP if judged.get("quick") else JUDGED_ON
+        if judged["judgement"] is None:
+            return [
+                *steps,
+                ("A card, or not", f"{_sentence(self.judged.summary().splitlines()[0])} {_sentence(known)}"),
+            ]
+        verdict = " ".join(_sentence(line) for line in (*verdict_lines(judged), known))
+        return [*steps, ("A card, or not", verdict), ("The cost", _sentence(reading_of(judged)))]
 
 
 def doctor(
@@ -147,6 +154,11 @@ def _advice(diagnosis: DiagnosisResult, judged: JudgedResult | None) -> str:
         Verdict.UNDECIDED: "judge the card on more before you use it",
         Verdict.NO_GAIN: "do not sharpen this model",
     }[judged.verdict]
+
+
+def _sentence(line: str) -> str:
+    """Return a line as a sentence."""
+    return f"{line[:1].upper()}{line[1:]}." if line else ""
 
 
 def _fastest(diagnosis: DiagnosisResult) -> list[Any]:

@@ -12,6 +12,7 @@ from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
 from sharpmax.torch.once import differentiable_once
 from sharpmax.torch.plan import ONE_PASS, Plan
 from sharpmax.torch.request import Request
+from sharpmax.torch.solving import solved_as
 from sharpmax.torch.three_steps import attend_in_three_steps
 
 
@@ -19,7 +20,7 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     if plan.path == ONE_PASS:
         return attend_in_one_pass(request)
-    return attend_in_three_steps(differentiable_once(request), _row_statistics, _weighted)
+    return attend_in_three_steps(differentiable_once(request), _row_statistics, _weighted, solved_by="chunked")
 
 
 def statistics(request: Request) -> RowStats:
@@ -27,6 +28,7 @@ def statistics(request: Request) -> RowStats:
     return _row_statistics(request, row_scale=None, extra=request.extra)
 
 
+@solved_as("chunked")
 def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
     scale = None if row_scale is None else row_scale.detach()
     asked = ("minimum" in extra, "variance" in extra)

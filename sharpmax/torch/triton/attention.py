@@ -20,7 +20,7 @@ NO_STATISTICS = RowStats()
 def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     if plan.policy is None:
-        return attend_in_three_steps(request, row_statistics, _weighted, solved)
+        return attend_in_three_steps(request, row_statistics, _weighted, kernel=solved)
     arguments = (
         *request.packed(), *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap,
         plan.policy.kind, plan.policy.numbers,

@@ -34,7 +34,7 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     if plan.path == STOCK:
         return _with_one_beta(request)
     if plan.policy is None:
-        return attend_in_three_steps(request, row_statistics, _weighted, solved)
+        return attend_in_three_steps(request, row_statistics, _weighted, kernel=solved)
     kind, numbers, detached = plan.policy
     if plan.path != SHARPENED_QUERY:
         alone: Tensor = operators.sharpened_attention(query, key, value, request.scale, request.right, kind, numbers)

@@ -22,12 +22,13 @@ def mask_and_sinks(request: Request) -> tuple[Tensor | None, Tensor | None]:
     return request.mask, None if request.sinks is None else request.sinks.contiguous()
 
 
-def solved(request: Request, stats: RowStats, policy: EntropyTarget) -> Tensor:
-    """Run the kernel that solves for beta, which is a constant."""
+def solved(request: Request, stats: RowStats, policy: EntropyTarget) -> Tensor | None:
+    """Run the kernel that solves for beta, a constant; None where the target is neither a number nor one per head."""
     query, key, _ = request.packed()
     with torch.no_grad():
         rule = kernel_policy(policy, query.device)
-        assert rule is not None  # a target is a number, or one per head
+        if rule is None:
+            return None
         beta: Tensor = operators.solved_beta(
             query.detach(), key.detach(), stats.entropy, stats.logsumexp, stats.maximum, document_bounds(request)[0],
             *mask_and_sinks(request), request.scale, request.left, request.right, request.softcap, rule.numbers,

@@ -4,12 +4,15 @@ import json
 import os
 import re
 import shutil
+import time
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from sharpmax.cli import main
+from sharpmax.hf.models import load as loading
 from sharpmax.hf.models.load import load, must_be_finite
+from sharpmax.runs import progress
 from tests.hf.families import build
 from tests.hf.tiny import tiny
 
@@ -18,6 +21,25 @@ def test_a_restricted_licence_must_be_accepted(tmp_path, monkeypatch):
     monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path))
     with pytest.raises(ValueError, match=r"non-commercial.*--accept-license"):
         load("iglm")
+
+
+def test_a_fetch_has_a_bar_of_megabytes_and_then_says_that_it_restores(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path))
+    monkeypatch.setattr(progress, "SILENT", 0.05)
+
+    def fetch(builtin, convert, downloaded):
+        downloaded(builtin.size // 3)
+        time.sleep(0.6)
+        convert(builtin, tmp_path, tmp_path / "made")
+        raise OSError("enough")
+
+    monkeypatch.setattr(loading, "fetch", fetch)
+    monkeypatch.setattr(loading, "convert", lambda *_: time.sleep(0.6))
+    with pytest.raises(OSError, match="enough"), progress.shown():
+        load("rxnmapper")
+    said = capsys.readouterr().err
+    assert "\nfetching rxnmapper, MB 1 of 3, " in said
+    assert "\nrestoring the weights, " in said  # with no bar of the fetch before it: that has ended
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -307,6 +307,15 @@ def test_beside_peft():
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler, on itself
+def test_a_solved_beta_compiles_whole_with_a_cache_that_the_graph_makes():
+    torch.compiler.reset()
+    model, ids = build("llama"), tokens(length=12)
+    whole = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad(), sharpen(model, sharpmax.EntropyTarget(0.5)):
+        torch.testing.assert_close(whole(ids, use_cache=True).logits, model(ids).logits)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, on itself
 def test_under_torch_compile():
     model, ids = build("llama"), tokens()
     compiled = torch.compile(model, backend="eager")

@@ -1,0 +1,66 @@
+"""The pages of certify, calibrate, evaluate and doctor in a browser, with the committed figures of SmolLM2."""
+
+import json
+
+import pytest
+
+from sharpmax.dispersion import Dispersion
+from sharpmax.hf.verbs.calibrate import CalibrationResult
+from sharpmax.hf.verbs.certify import CertificationResult
+from sharpmax.hf.verbs.diagnose import DiagnosisResult, verdict
+from sharpmax.hf.verbs.doctor import DoctorResult
+from sharpmax.hf.verbs.evaluate import EvaluationResult
+from tests.places import ROOT
+from tests.report.browser import assert_legible, needs_browser
+from tools import diagnosis_figure
+
+READING = {"median": 1.23, "low": 1.2, "high": 1.3, "turns": 9}
+
+
+def committed(place):
+    return json.loads((ROOT / "results" / place / "metrics.json").read_text(encoding="utf-8"))
+
+
+def judged(result, folder, **also):
+    """Return a judged result with the right answers and text losses of the committed card."""
+    found = committed("calibration/smollm2")["seed2"]
+    judgement = {name: found[name] for name in ("tasks", "text", "answers_overall")}
+    metrics = {"judgement": judgement, "reading_time": READING, "most_rise": 0.005, "verdict": "gains"}
+    return result({**metrics, "card": "runs/calibrate/smollm2-learn-seed0/card.json", **also}, folder, "smollm2")
+
+
+def calibration(folder):
+    return judged(CalibrationResult, folder, quick=False)
+
+
+def evaluation(folder):
+    return judged(EvaluationResult, folder)
+
+
+def certification(folder):
+    return CertificationResult({**committed("certify/smollm2"), "length": 512, "card": None}, folder, "smollm2")
+
+
+def doctor(folder):
+    metrics = committed("diagnose/smollm2-maximum")
+    found = Dispersion.from_json(metrics["dispersion"])
+    right = {str(n): {"share": 1 / n, "questions": 8} for n in found.lengths}
+    said = {**metrics, **verdict(found), "right": right, "generates": True}
+    diagnosis = DiagnosisResult(said, folder, "smollm2", found, "a text")
+    advice = {"advice": "use the card"}
+    return DoctorResult(advice, folder, "smollm2", diagnosis, certification(folder), evaluation(folder))
+
+
+@needs_browser
+@pytest.mark.parametrize("of", [certification, calibration, evaluation, doctor])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_of_a_verb_is_legible_and_whole_on_a_phone_and_a_screen(of, dark, tmp_path):
+    folder = tmp_path / of.__name__ / "smollm2"
+    folder.mkdir(parents=True)
+    assert_legible(of(folder).save_page(), dark, tmp_path)
+
+
+def test_the_figure_of_the_docs_is_of_the_committed_diagnosis(tmp_path):
+    written = diagnosis_figure.page(tmp_path).read_text(encoding="utf-8")
+    assert "look first at head 21.8" in written
+    assert "695, 875, 832, 488" in written
