@@ -8,8 +8,8 @@ walks their keys again and again, until each of its rows is settled:
     later walks    H and its slope at each row's best guess, which is then an end of its bracket
 
 Between two known ends the guess is the root of the cubic through both values and slopes; beyond the last one, that of
-two leaders whose H is known (they are what is left where beta is large), else Newton's. On Gaussian, exponential and
-needle rows of 2k to 8k keys a tile of 64 queries takes four later walks, five at most; bounded logits take six.
+two leaders whose H is known (they are what is left where beta is large), else Newton's. docs/log/kernels.md says how
+many walks that takes.
 
 A row is settled where H is within TOLERANCE of the target: it is measured there, not extrapolated.
 """
