@@ -19,7 +19,10 @@ def test_the_pages_have_no_fault(capsys):
     ("page", "fault"),
     [
         ("# Title\n\n" + "word " * 30, f"characters; {LINE} are allowed"),
-        ("one two three four. " * 5 + "\n" + ("one two three four. " * 5 + "\n") * 4, f"words; {PARAGRAPH} are allowed"),
+        (
+            "one two three four. " * 5 + "\n" + ("one two three four. " * 5 + "\n") * 4,
+            f"words; {PARAGRAPH} are allowed",
+        ),
         ("one two three four five\n" * 9, "a sentence of 45 words"),
         ("It was foretold.", "write forecast"),
         ("- a list\n- on three roads", "write code path"),
@@ -65,7 +68,6 @@ def test_no_source_file_uses_a_banned_word():
     found = {
         path.relative_to(ROOT).as_posix(): said
         for path in sorted((ROOT / "sharpmax").rglob("*.py"))
-        if path not in PROMPTS
-        and (said := list(words_of(path.read_text(encoding="utf-8"), in_source=True)))
+        if path not in PROMPTS and (said := list(words_of(path.read_text(encoding="utf-8"), in_source=True)))
     }
     assert found == {}

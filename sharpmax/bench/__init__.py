@@ -35,7 +35,12 @@ BENCHMARKS = (
         "what sharpened attention costs beside the framework's own, on this machine's GPU or CPU",
         {
             "--framework": {"choices": ["torch", "jax"], "help": "whose attention (default: torch)"},
-            "--lengths": {"type": int, "nargs": "+", "metavar": "N", "help": "tokens per sequence (default: by device)"},
+            "--lengths": {
+                "type": int,
+                "nargs": "+",
+                "metavar": "N",
+                "help": "tokens per sequence (default: by device)",
+            },
             "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "features of a head (default: 128 64)"},
             "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (default: 15)"},
             "--only": {

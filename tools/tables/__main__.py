@@ -3,10 +3,26 @@
 import re
 from pathlib import Path
 
-from tools.tables import alternatives, attention, calibration, clrs_text, commands, headline, max_retrieval, models, recall, sources
+from tools.tables import (
+    alternatives,
+    attention,
+    calibration,
+    clrs_text,
+    commands,
+    headline,
+    max_retrieval,
+    models,
+    recall,
+    sources,
+)
 from tools.tables.records import ROOT, TABLES
 
-PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("results/**/README.md"))
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *ROOT.glob("results/**/README.md"),
+)
 MODULES = (alternatives, attention, calibration, clrs_text, commands, headline, max_retrieval, models, recall, sources)
 MARKED = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", re.DOTALL)
 
