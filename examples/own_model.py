@@ -60,9 +60,8 @@ def in_jax():
     for step in range(30):
         (loss, entropy), gradient = jax.value_and_grad(loss_of, has_aux=True)(slope)
         if step in (0, 29):
-            print(
-                f"JAX step {step:2}: slope {slope:.2f}, loss {loss:.2f}, mean entropy before sharpening {entropy:.2f} nats"
-            )
+            told = f"slope {slope:.2f}, loss {loss:.2f}, mean entropy before sharpening {entropy:.2f} nats"
+            print(f"JAX step {step:2}: {told}")
         slope = slope - 0.5 * gradient
 
 
