@@ -5,7 +5,7 @@ import importlib
 import sharpmax
 
 project = "sharpmax"
-author = "The sharpmax authors"
+author = copyright = "The sharpmax authors"
 release = version = sharpmax.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -19,6 +19,7 @@ myst_heading_anchors = 4
 default_role = "code"
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"
+autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": False}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False

@@ -1,6 +1,8 @@
-"""README and docs: every code block runs and prints what it says, every link and command is real, tables are current."""
+"""README and docs: code blocks print what they say, links and commands are real, public names and options are told."""
 
 import argparse
+import importlib
+import inspect
 import re
 import shlex
 import shutil
@@ -116,6 +118,73 @@ def test_every_command_in_the_docs_exists_with_its_options():
 def test_a_command_that_is_none_is_found(command):
     assert commands_in(f"    {command}\n") == [command]
     assert unknown_options(command)
+
+
+def arguments():
+    return [
+        (name, action)
+        for name, one in PARSERS.items()
+        for action in one._actions
+        if not isinstance(action, argparse._SubParsersAction)
+    ]
+
+
+def test_every_option_has_a_help_text():
+    assert [(name, action.dest) for name, action in arguments() if not action.help] == []
+
+
+def test_every_command_has_a_sentence_and_two_examples_that_work():
+    for name, one in PARSERS.items():
+        assert one.description, name
+        assert one.description.endswith("."), name
+        examples = [line.strip() for line in one.epilog.splitlines() if line.startswith("  sharpmax ")]
+        assert len(examples) >= 2, name
+        assert {example: unknown_options(example) for example in examples if unknown_options(example)} == {}
+
+
+@pytest.mark.parametrize(("flag", "units"), [("--steps", "step"), ("--tokens", "token"), ("--timeout", "second")])
+def test_numbers_name_their_unit(flag, units):
+    told = [action.help for _, action in arguments() if flag in action.option_strings]
+    assert told
+    assert all(units in text for text in told)
+
+
+PUBLIC = (
+    "sharpmax", "sharpmax.torch", "sharpmax.torch.paged", "sharpmax.torch.distributed", "sharpmax.jax",
+    "sharpmax.jax.mesh", "sharpmax.jax.flax", "sharpmax.jax.equinox", "sharpmax.hf", "sharpmax.fitting",
+    "sharpmax.dispersion",
+)  # fmt: skip
+
+
+def public_functions():
+    found = {}
+    for module in PUBLIC:
+        package = importlib.import_module(module)
+        found |= {f"{module}.{name}": getattr(package, name) for name in package.__all__}
+    return found
+
+
+def test_every_public_name_is_in_the_reference_with_a_docstring():
+    reference = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("api-*.md"))
+    for name, thing in public_functions().items():
+        assert inspect.getdoc(thing), name
+        module, _, last = name.rpartition(".")
+        if not inspect.ismodule(thing):
+            assert re.search(rf":: {re.escape(module)}\.(?:\w+\.)?{last}$", reference, re.MULTILINE), name
+
+
+NEVER_RAISE = {"sharpmax.jax.register_policies", "sharpmax.jax.mesh.bytes_moved", "sharpmax.dispersion.quantities"}
+
+
+def test_every_public_function_says_what_it_does_shows_an_example_and_names_its_errors():
+    for name, thing in public_functions().items():
+        if inspect.isfunction(thing):
+            told = inspect.getdoc(thing)
+            first = told.splitlines()[0]
+            assert first.endswith("."), name
+            assert not re.match(r"(The|A|An|It|This|[a-z])\b", first), name
+            assert ">>>" in told, name
+            assert "Raises:" in told or name in NEVER_RAISE, name
 
 
 def test_the_readme_is_short():

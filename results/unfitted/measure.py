@@ -1,6 +1,7 @@
 """Measure what an unfitted rule does to each built-in model: the paper's rule in every head, or one beta for all.
 
-Run in the root of a checkout: `python results/unfitted/measure.py` (one CPU core, a minute). docs/results/models.md reads it.
+Run in the root of a checkout: `python results/unfitted/measure.py` (one CPU core, a minute).
+docs/results/models.md reads it.
 """
 
 import json

@@ -34,19 +34,24 @@ def reference_attention(
     sinks: Array | None = None,
     return_stats: bool = False,
 ) -> Any:
-    """Attention of query (B, H, Lq, D) on key (B, Hkv, Lk, D) and value (B, Hkv, Lk, Dv); output (B, H, Lq, Dv).
+    """Attend with query (B, H, Lq, D) to key (B, Hkv, Lk, D) and value (B, Hkv, Lk, Dv); return (B, H, Lq, Dv).
 
-    H is a multiple of Hkv: query heads share key heads in groups. `mask` is boolean, True = visible, and `bias` is
-    added to the logits; both broadcast to (B, H, Lq, Lk), and a bias of -inf masks. `is_causal` and `window` align the
-    last query with the last key (see `masks`); every mask must agree for a key to be visible. `scale` is 1/sqrt(D)
-    unless given. `softcap` c makes the logits c·tanh(e/c), before bias and beta. `sinks` (H,) adds one item of that
-    logit and zero value to each row: in the entropy and logsumexp, scaled by beta, not in `count`.
+    This dense form defines correctness; it makes the whole matrix of weights. H is a multiple of Hkv: query heads share
+    key heads in groups. `mask` is boolean, True = visible, and `bias` is added to the logits; both broadcast to
+    (B, H, Lq, Lk), and a bias of -inf masks. `is_causal` and `window` align the last query with the last key (see
+    `masks`); every mask must agree for a key to be visible. `scale` is 1/sqrt(D) unless given. `softcap` c makes the
+    logits c·tanh(e/c), before bias and beta. `sinks` (H,) adds one item of that logit and zero value to each row: it is
+    in the entropy and logsumexp, scaled by beta, not in `count`.
 
     A query with no visible key gives 0, whatever its sink. `return_stats=True` returns `(output, RowStats)`.
 
     Raises:
         TypeError: inputs that are not floating arrays of one library, or a mask that is not boolean.
         ValueError: shapes that do not fit.
+
+    >>> import numpy as np
+    >>> reference_attention(np.ones((1, 4, 3, 8)), np.ones((1, 2, 5, 8)), np.ones((1, 2, 5, 6))).shape
+    (1, 4, 3, 6)
     """
     groups = _check_shapes(query, key, value)
     xp = namespace(query, key, value)

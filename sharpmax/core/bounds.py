@@ -14,15 +14,33 @@ from sharpmax.core.stats import StreamState, masked_rows, shift
 
 
 def lemma_bounds(spread: Any, n: Any, inverse_temperature: Any = 1.0) -> tuple[Any, Any]:
-    """Lemma 2.1: exp(-beta·delta)/n <= alpha_k <= exp(beta·delta)/n. Returns (lower, upper); upper may exceed 1."""
+    """Bound attention weights by Lemma 2.1: exp(-beta·delta)/n <= alpha_k <= exp(beta·delta)/n.
+
+    Returns (lower, upper), in the shape that the arguments broadcast to; the upper bound may exceed 1.
+
+    Raises:
+        ValueError: a spread, size, weight or inverse temperature out of its range.
+
+    >>> lower, upper = lemma_bounds(2.0, 100)
+    >>> print(f"{lower:.4f} {upper:.4f}")
+    0.0014 0.0739
+    """
     delta, n = _scaled_spread(spread, inverse_temperature), _sizes(n)
     return np.exp(-delta - np.log(n)), np.exp(delta - np.log(n))
 
 
 def coefficient_bounds(spread: Any, n: Any, inverse_temperature: Any = 1.0) -> tuple[Any, Any]:
-    """The tight form: 1/(1 + (n-1)e^{beta·delta}) <= alpha_k <= 1/(1 + (n-1)e^{-beta·delta}).
+    """Bound attention weights tightly: 1/(1 + (n-1)e^(beta·delta)) <= alpha_k <= 1/(1 + (n-1)e^(-beta·delta)).
 
-    The upper end is attained by one item at the top and all others at the bottom; the lower end by the reverse.
+    Returns (lower, upper). The upper end is attained by one item at the top and all others at the bottom; the lower end
+    by the reverse.
+
+    Raises:
+        ValueError: a spread, size, weight or inverse temperature out of its range.
+
+    >>> lower, upper = coefficient_bounds(2.0, 100)
+    >>> print(f"{lower:.4f} {upper:.4f}")
+    0.0014 0.0695
     """
     delta, n = _scaled_spread(spread, inverse_temperature), _sizes(n)
     with np.errstate(divide="ignore"):  # log(n - 1) = -inf for a single item: both ends are 1
@@ -31,25 +49,44 @@ def coefficient_bounds(spread: Any, n: Any, inverse_temperature: Any = 1.0) -> t
 
 
 def dispersion_size(spread: Any, weight: Any, inverse_temperature: Any = 1.0) -> Any:
-    """The size beyond which no item can hold more than `weight`: n >= 1 + (1/weight - 1)·e^{beta·delta}.
+    """Return the size beyond which no item can hold more than `weight`: n >= 1 + (1/weight - 1)·e^(beta·delta).
 
-    May be astronomical (inf beyond float64): see `log10_dispersion_size`.
+    It may be astronomical (inf beyond float64): see `log10_dispersion_size`.
+
+    Raises:
+        ValueError: a spread, size, weight or inverse temperature out of its range.
+
+    >>> print(round(dispersion_size(5.69, weight=0.5)))
+    297
     """
     with np.errstate(over="ignore"):
         return 1.0 + (1.0 / _weight(weight) - 1.0) * np.exp(_scaled_spread(spread, inverse_temperature))
 
 
 def log10_dispersion_size(spread: Any, weight: Any, inverse_temperature: Any = 1.0) -> Any:
-    """log10 of `dispersion_size`, finite whatever the spread."""
+    """Return log10 of `dispersion_size`, which is finite for every spread.
+
+    Raises:
+        ValueError: a spread, size, weight or inverse temperature out of its range.
+
+    >>> print(round(float(log10_dispersion_size(1427.0, weight=0.5))))
+    620
+    """
     delta, weight = _scaled_spread(spread, inverse_temperature), _weight(weight)
     return np.logaddexp(0.0, np.log(1.0 / weight - 1.0) + delta) / np.log(10.0)
 
 
 def spread_bound(query_weight: Any, key_weight: Any, query_norm: Any, key_norm: Any, *, scale: float = 1.0) -> Any:
-    """Prop. 3.1: delta <= 2·scale·sigma_max(Q)·sigma_max(K)·|y|·max_i |x_i|, for logits scale·(Q y)·(K x_i).
+    """Bound the spread of logits by Prop. 3.1: `delta <= 2·scale·sigma_max(Q)·sigma_max(K)·|y|·max_i |x_i|`.
 
-    `query_weight` and `key_weight` are the matrices Q, K (…, out, in); `query_norm` bounds |y|, `key_norm` bounds
-    every |x_i|. The logits lie within ± half of it.
+    The logits are `scale·(Q y)·(K x_i)`. `query_weight` and `key_weight` are the matrices Q and K (…, out, in);
+    `query_norm` bounds the norm of y, `key_norm` that of every x_i. The logits lie within ± half of the bound.
+
+    Raises:
+        ValueError: norms that are negative or not finite, or weights that are no finite matrices.
+
+    >>> print(spread_bound(np.eye(2), 3 * np.eye(2), 1.0, 2.0))
+    12.0
     """
     check_number("spread_bound", "scale", scale, least=0)
     norms = [np.asarray(norm, dtype=np.float64) for norm in (query_norm, key_norm)]
@@ -67,9 +104,15 @@ def spread_bound(query_weight: Any, key_weight: Any, query_norm: Any, key_norm: 
 
 
 def entropy_slope(logits: Array, inverse_temperature: Any = 1.0, *, axis: int = -1, where: Any = None) -> Array:
-    """dH/dbeta = -beta·Var_w(e) <= 0 with w = softmax(beta·e): sharpening never raises the entropy.
+    """Return dH/dbeta = -beta·Var_w(e) <= 0 of each row, with w = softmax(beta·e): sharpening never raises the entropy.
 
-    `logits` may be of any array library; axis, mask and errors as in `softmax`.
+    `logits` may be of any array library. The result has their shape without `axis`, which a mask `where` must fit.
+
+    Raises:
+        TypeError, ValueError: as in `softmax`, and an inverse temperature that is not above 0.
+
+    >>> print(f"{entropy_slope(np.array([1.0, 0.0])):.3f}")
+    -0.197
     """
     check_number("entropy_slope", "inverse_temperature", inverse_temperature, above=0)
     shifted, maximum = shift(masked_rows(logits, axis=axis, where=where))
@@ -79,11 +122,17 @@ def entropy_slope(logits: Array, inverse_temperature: Any = 1.0, *, axis: int = 
 
 
 def sharpening_needed(weight: Any, gap: Any, n: Any) -> Any:
-    """The smallest beta that keeps `weight` on a leader ahead of all n - 1 others by at least `gap`.
+    """Return the smallest beta that keeps `weight` on a leader ahead of all n - 1 others by at least `gap`.
 
         alpha_leader >= 1/(1 + (n-1)e^{-beta·gap}) >= weight   <=>   beta >= log((n-1)·weight/(1-weight)) / gap
 
     It grows as log n: the rate at which any policy must sharpen. 0 where even uniform attention suffices.
+
+    Raises:
+        ValueError: a gap that is not above 0, or a weight or size out of its range.
+
+    >>> print([round(float(sharpening_needed(0.9, 1.0, n)), 2) for n in (16, 256, 4096)])
+    [4.91, 7.74, 10.51]
     """
     weight, n = _weight(weight), _sizes(n)
     gap = np.asarray(gap, dtype=np.float64)

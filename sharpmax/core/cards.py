@@ -66,11 +66,18 @@ class Card:
 
 
 def load_card(path: str | PathLike[str]) -> Card:
-    """Read a policy card.
+    """Read a policy card from a file, strictly: an unknown field is refused.
 
     Raises:
         ValueError: the file is not a card this version understands; the message says what is wrong.
         OSError: the file cannot be read.
+
+    >>> import tempfile
+    >>> from sharpmax.core.policies import Constant
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Constant(2.0).save(f"{folder}/card.json")
+    ...     load_card(f"{folder}/card.json").policy
+    Constant(inverse_temperature=2.0)
     """
     content = read_json(path, expected="a usable policy card", limits=LIMITS)
     try:
@@ -80,7 +87,18 @@ def load_card(path: str | PathLike[str]) -> Card:
 
 
 def load_policy(path: str | PathLike[str]) -> Policy:
-    """Read the policy out of a policy card; raises as `load_card`."""
+    """Read the policy out of a policy card.
+
+    Raises:
+        ValueError, OSError: as `load_card`.
+
+    >>> import tempfile
+    >>> from sharpmax.core.policies import Constant
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Constant(2.0).save(f"{folder}/card.json")
+    ...     load_policy(f"{folder}/card.json")
+    Constant(inverse_temperature=2.0)
+    """
     return load_card(path).policy
 
 

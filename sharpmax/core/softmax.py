@@ -38,7 +38,7 @@ def softmax(
     where: Array | None = None,
     return_stats: bool = False,
 ) -> Any:
-    """Softmax of each row of `logits`, at the inverse temperature that `policy` chooses from the row's statistics.
+    """Compute the softmax of each row of `logits`, at the inverse temperature that `policy` chooses for that row.
 
     Any array that follows the array API comes back as the same kind, dtype and device. `where` is a boolean mask,
     True = visible, broadcastable to the logits; masked items and -inf logits get weight 0 and count for nothing; a row
@@ -67,7 +67,12 @@ def softmax(
 
 
 def entropy(logits: Array, *, axis: int = -1, where: Array | None = None) -> Array:
-    """Entropy of softmax(logits) in nats, in float32 or wider; arguments and errors as in `softmax`.
+    """Return the entropy of softmax(logits) of each row in nats, in float32 or wider.
+
+    The result has the logits' shape without `axis`. Arguments are those of `softmax`.
+
+    Raises:
+        TypeError, ValueError: as in `softmax`.
 
     >>> import numpy as np
     >>> bool(np.isclose(entropy(np.zeros(4)), np.log(4)))

@@ -15,6 +15,11 @@ def quantities(stats: RowStats, first: Any) -> dict[str, np.ndarray]:
     """Return each of `QUANTITIES` for every row, in float64 NumPy; rows that see nothing are NaN.
 
     `stats` needs its minimum; `first` is the logit of each row's first key, -inf where that is hidden.
+
+    >>> from sharpmax.core.stats import row_stats
+    >>> logits = np.array([[1.0, 0.0, 0.0]])
+    >>> sorted(quantities(row_stats(logits, minimum=True), logits[:, 0])) == sorted(QUANTITIES)  # doctest: +SKIP
+    True
     """
     H, lse, top, n, low = (
         to_numpy(field) for field in (stats.entropy, stats.logsumexp, stats.maximum, stats.count, stats.minimum)

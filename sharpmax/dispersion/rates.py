@@ -95,6 +95,9 @@ def fit_decay(dispersion: Dispersion) -> DecayFit:
 
     Raises:
         ValueError: fewer than three lengths.
+
+    >>> fit_decay(dispersion).rate.shape  # doctest: +SKIP
+    (30, 9)
     """
     if len(dispersion.lengths) < 3:
         raise ValueError(f"a rate and its check need three lengths or more, got {list(dispersion.lengths)}")

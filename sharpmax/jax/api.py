@@ -33,7 +33,7 @@ def attention(
     implementation: str | None = None,
     return_stats: bool = False,
 ) -> Attended:
-    """Attention of query (B, T, N, H) on key (B, S, K, H) and value (B, S, K, Hv); output (B, T, N, Hv).
+    """Attend with query (B, T, N, H) to key (B, S, K, H) and value (B, S, K, Hv); return (B, T, N, Hv).
 
     As `jax.nn.dot_product_attention`, with a temperature per row that `policy` chooses from the row's statistics. N is
     a multiple of K. `mask` is boolean, True = visible; `bias` is added to the logits; both broadcast to (B, N, T, S).
@@ -98,9 +98,12 @@ def row_stats(
     segments: Segments = None,
     implementation: str | None = None,
 ) -> RowStats:
-    """Return the statistics of attention's rows without attending: arguments and errors as in `attention`.
+    """Return the statistics of attention's rows, each (batch, query head, query), without attending.
 
     `extra` may name "minimum" and "variance". Differentiable; O(n) memory but by 'xla'.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as `attention`, whose arguments these are.
 
     >>> import jax.numpy as jnp
     >>> q = jnp.zeros((1, 1, 1, 8)); k = jnp.zeros((1, 5, 1, 8))
@@ -128,6 +131,9 @@ def row_stats(
 
 def which_implementation(query: Query, key: Key, value: Value, **arguments: Any) -> Plan:
     """Tell which implementation and kernels `attention` takes for these arguments, and why the faster ones refuse.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as `attention`, whose arguments these are.
 
     >>> import jax.numpy as jnp
     >>> x = jnp.ones((1, 4, 1, 8))

@@ -16,7 +16,10 @@ Names = tuple[str, ...]
 
 
 def register_policies() -> None:
-    """Register every known policy class that is not registered yet; call again after defining your own."""
+    """Register every known policy class as a pytree; call it again after defining a policy of your own.
+
+    >>> register_policies()  # doctest: +SKIP
+    """
     for kind in Policy.known.values():
         # A policy of a user's own need not be a dataclass; such a one has no leaves.
         if kind not in _registered and hasattr(kind, "__dataclass_fields__"):

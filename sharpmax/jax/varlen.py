@@ -34,7 +34,7 @@ def attention_varlen(
     return_stats: bool = False,
     **options: Any,
 ) -> PackedAttended:
-    """Attention of packed query (T, N, H) on key (S, K, H) and value (S, K, Hv); output (T, N, Hv).
+    """Attend with packed query (T, N, H) to key (S, K, H) and value (S, K, Hv); return (T, N, Hv).
 
     `cu_seqlens_q` and `cu_seqlens_k` (integers from 0 to the total) mark the documents; one is enough when they agree.
     They must rise from 0 to the total, which is checked (and waits for the device) outside jit only. `options` are

@@ -48,7 +48,7 @@ def attention(
     is_causal: bool = False, scale: float | None = None, window: Window = None, softcap: float | None = None,
     sinks: Sinks = None, dropout: float = 0.0, implementation: str | None = None, return_stats: bool = False,
 ) -> Attended:  # fmt: skip
-    """Attention of query (B, H, Lq, D) on key (B, Hkv, Lk, D) and value (B, Hkv, Lk, Dv); output (B, H, Lq, Dv).
+    """Attend with query (B, H, Lq, D) to key (B, Hkv, Lk, D) and value (B, Hkv, Lk, Dv); return (B, H, Lq, Dv).
 
     As `scaled_dot_product_attention`, with a temperature per row that `policy` chooses from the row's statistics. H is
     a multiple of Hkv. `mask` is boolean, True = visible, and `bias` is added to the logits; both broadcast to
@@ -95,9 +95,12 @@ def row_stats(
     is_causal: bool = False, scale: float | None = None, window: Window = None, softcap: float | None = None,
     sinks: Sinks = None, implementation: str | None = None,
 ) -> RowStats:  # fmt: skip
-    """Return the statistics of attention's rows without attending: arguments and errors as in `attention`.
+    """Return the statistics of attention's rows, each (batch, query head, query), without attending.
 
     `extra` may name "minimum" and "variance". Differentiable; O(n) memory but by 'eager'.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as `attention`, whose arguments these are.
 
     >>> q = torch.zeros(1, 1, 1, 8); k = torch.zeros(1, 1, 5, 8)
     >>> round(row_stats(q, k).entropy.exp().item(), 4)
@@ -114,6 +117,9 @@ def which_implementation(query: Query, key: Key, value: Value, **arguments: Any)
     """Return the plan of `attention` for these arguments: what runs, and why the faster implementations refuse.
 
     `implementation`, `path` and `refused` are its attributes; it prints as text.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as `attention`, whose arguments these are.
 
     >>> x = torch.randn(1, 1, 4, 8, dtype=torch.float64)
     >>> which_implementation(x, x, x, softcap=30.0).implementation

@@ -54,7 +54,7 @@ def attention_varlen(
     query: PackedQuery, key: PackedKey, value: PackedValue, cu_seqlens_q: Ends, cu_seqlens_k: Ends | None = None, *,
     policy: Any = PAPER, return_stats: bool = False, **options: Any,
 ) -> PackedAttended:  # fmt: skip
-    """Attention of packed query (H, Tq, D) on key (Hkv, Tk, D) and value (Hkv, Tk, Dv); output (H, Tq, Dv).
+    """Attend with packed query (H, Tq, D) to key (Hkv, Tk, D) and value (Hkv, Tk, Dv); return (H, Tq, Dv).
 
     `cu_seqlens_q` and `cu_seqlens_k` (int, S + 1 entries from 0 to the total) mark the documents; one is enough when
     they agree. `options` are those of `attention` that make sense within each document: is_causal, scale, window,

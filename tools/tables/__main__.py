@@ -1,21 +1,11 @@
 """Rewrite every generated part of every page: `python -m tools.tables`."""
 
 import re
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
-from tools.tables import (
-    alternatives,
-    attention,
-    calibration,
-    clrs_protocol,
-    clrs_text,
-    commands,
-    headline,
-    max_retrieval,
-    models,
-    recall,
-    sources,
-)
+from tools import tables
 from tools.tables.records import ROOT, TABLES
 
 PAGES = (
@@ -24,19 +14,9 @@ PAGES = (
     *sorted(ROOT.glob("docs/**/*.md")),
     *ROOT.glob("results/**/README.md"),
 )
-MODULES = (
-    alternatives,
-    attention,
-    calibration,
-    clrs_protocol,
-    clrs_text,
-    commands,
-    headline,
-    max_retrieval,
-    models,
-    recall,
-    sources,
-)
+for module in iter_modules(tables.__path__):
+    if module.name != "__main__":
+        import_module(f"tools.tables.{module.name}")  # its functions enter TABLES
 MARKED = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", re.DOTALL)
 
 

@@ -186,5 +186,13 @@ class Detached(Policy):
 
 
 def detach(policy: Policy) -> Detached:
-    """Return the policy with its beta held constant to the gradient: to the logits and to its own parameters."""
+    """Return the policy without its gradient: beta is a constant to the logits and to the policy's own parameters.
+
+    Raises:
+        TypeError: something that is no policy.
+
+    >>> from sharpmax.core.policies import EntropyTarget
+    >>> detach(EntropyTarget(0.5)).policy == EntropyTarget(0.5)
+    True
+    """
     return Detached(policy)

@@ -2,7 +2,7 @@
 
     log beta = clip(a + b·log(n/n0) + c·(H - 1), -limit, limit)
 
-The heads of a trained model differ, so it is meant to be fitted per head; and it may soften a row as well as sharpen it.
+The heads of a trained model differ, so it is meant to be fitted per head. It may soften a row as well as sharpen it.
 """
 
 from dataclasses import dataclass

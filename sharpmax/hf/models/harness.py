@@ -22,6 +22,8 @@ def harness_model(
 
     Raises:
         ImportError: lm-eval is not installed.
+
+    >>> lm_eval.simple_evaluate(model=harness_model(load("smollm2"), "smollm2"), tasks=["lambada"])  # doctest: +SKIP
     """
     try:
         from lm_eval.models.huggingface import HFLM

@@ -75,6 +75,9 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
     Raises:
         ValueError: no such model or device, weights that are missing or not finite, or a licence that was not accepted.
         OSError: the weights cannot be had.
+
+    >>> load("smollm2").tokens("The code of the").shape  # doctest: +SKIP
+    torch.Size([1, 4])
     """
     refuse_misspelling(name)
     must_run_on(device or "cpu")

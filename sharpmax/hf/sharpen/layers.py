@@ -58,6 +58,8 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 
     Raises:
         NotImplementedError: part of the model attends in a way that cannot be reached; the message names it.
+
+    >>> [layer.name for layer in attention_layers(model)]  # doctest: +SKIP
     """
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():

@@ -39,7 +39,14 @@ def name_of(model: Any) -> str:
 
 
 def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]) -> Path:
-    """Save the model as transformers does, and the card beside it; returns the card's path."""
+    """Save the model as transformers does, and the card beside it; return the card's path.
+
+    Raises:
+        OSError: the folder cannot be written.
+
+    >>> save_pretrained(model, policy, "my-model")  # doctest: +SKIP
+    PosixPath('my-model/sharpmax.json')
+    """
     model.save_pretrained(folder)
     file = Path(folder) / CARD_FILE
     (card if isinstance(card, Card) else Card(policy=card)).save(file)
@@ -47,9 +54,15 @@ def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]
 
 
 def from_card(model: Any, path: str | PathLike[str], **options: Any) -> Any:
-    """Sharpen the model with a card (a file, a folder with a sidecar, a shipped name); `options` as in `sharpen`.
+    """Sharpen the model with a card: a file, a folder that holds one, or a shipped name; `options` as in `sharpen`.
 
     Warns as `sharpen` does when the card was fitted on another model.
+
+    Raises:
+        ValueError, OSError: a card that cannot be read; and what `sharpen` raises.
+
+    >>> with from_card(model, "card.json"):  # doctest: +SKIP
+    ...     model.generate(ids)
     """
     from sharpmax.hf.sharpen.switch import sharpen  # sharpen reads cards, so it cannot be imported first
 

@@ -72,6 +72,9 @@ def sharpen(
         RuntimeError: the model is sharpened in another thread.
         ValueError: a `PerLayer` for another number of layers, or arrays that are not one value per head.
         TypeError: something else for a policy.
+
+    >>> with sharpen(model, "smollm2"):  # doctest: +SKIP
+    ...     model.generate(ids)
     """
     if isinstance(policy, str | PathLike):
         policy = card_for(name_of(model), policy).policy
@@ -93,6 +96,8 @@ def unsharpen(model: nn.Module) -> None:
 
     Raises:
         RuntimeError: a copy of a part of a sharpened model, which does not know what it was before.
+
+    >>> unsharpen(model)  # doctest: +SKIP
     """
     while sites := {id(site.run) for module in model.modules() if (site := _site(module)) is not None}:
         hooks = (h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values()))

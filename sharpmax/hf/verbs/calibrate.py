@@ -94,6 +94,12 @@ def calibrate(
 
     Returns:
         The result: `verdict` is one of `Verdict`, `card` the path of the card, or None if there is none.
+
+    Raises:
+        ValueError: no such model, device, task or file, or an option out of its range; before any work.
+        NotImplementedError: a model that attends in a way that cannot be reached.
+
+    >>> calibrate("smollm2", quick=True).card  # doctest: +SKIP
     """
     if quick:
         steps, fit_sizes, text_before, learning_rate = (

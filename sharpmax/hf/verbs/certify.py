@@ -160,6 +160,12 @@ def certify(
         card: certify the model as sharpened by this card, and measure it so; in a folder of its own.
         device: where to run; the processor unless given.
         quiet: say nothing while it works.
+
+    Raises:
+        ValueError: no such model, device, task or file, or an option out of its range; before any work.
+        NotImplementedError: a model that attends in a way that cannot be reached.
+
+    >>> print(certify("smollm2").summary())  # doctest: +SKIP
     """
     if length is not None and length < 2:
         raise ValueError(f"expected a length of 2 tokens or more, got {length}")

@@ -157,6 +157,13 @@ def diagnose(
 
     Returns:
         The result; `out/diagnose/<model>-<source>/metrics.json` holds its metrics too.
+
+    Raises:
+        ValueError: no such model, device, task or file, or an option out of its range; before any work.
+        NotImplementedError: a model that attends in a way that cannot be reached.
+
+    >>> result = diagnose("smollm2", task="lookup", lengths=[4, 16, 64])  # doctest: +SKIP
+    >>> result.save_page("diagnosis.html")  # doctest: +SKIP
     """
     if task is not None and texts:
         raise ValueError("expected texts or a task, got both")

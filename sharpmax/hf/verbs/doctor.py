@@ -112,7 +112,16 @@ def doctor(
     Args:
         model: a built-in name, a local folder, a hub name, or a loaded model.
         card: a card to judge; the shipped one of that name unless given, or one that `calibrate(quick=True)` fits.
-        task: what shows the symptom.
+        task: what shows the symptom: lookup, needle, copy, maximum or residues.
+
+    Returns:
+        The result: `.summary()`, `.plot()` and `.save_page()`, and the verdict on the card.
+
+    Raises:
+        ValueError: no such model, device, task or file, or an option out of its range; before any work.
+        NotImplementedError: a model that attends in a way that cannot be reached.
+
+    >>> print(doctor("smollm2").summary())  # doctest: +SKIP
     """
     with shown(quiet=quiet):
         loaded = loaded_model(model, accept_license, device)

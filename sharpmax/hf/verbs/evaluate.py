@@ -39,6 +39,21 @@ def evaluate(
     """Judge a card on a model again, on data that no fitting step of the same seed saw.
 
     A card counts by what it says, not by its path: one that was edited makes another run. A killed run continues.
+
+    Args:
+        model: a built-in name, a local folder, a hub name, or a loaded model.
+        card: a file, a folder that holds one, or a name that `sharpmax cards` lists.
+        exam: what to judge on, as in `held_out_exam`: tasks, sizes, prompts, windows, text, text_tokens, most_rise.
+
+    Returns:
+        The result: `verdict` is one of `Verdict`.
+
+    Raises:
+        ValueError: no such model, device, task or file, or an option out of its range; before any work.
+        NotImplementedError: a model that attends in a way that cannot be reached.
+
+    >>> evaluate("smollm2", "smollm2", sizes=[32], prompts=24).verdict  # doctest: +SKIP
+    'gains'
     """
     check_exam({}, seed, exam)
     found = card_for(model if isinstance(model, str) else model.name, card)

@@ -32,6 +32,8 @@ def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
 
     Raises:
         TypeError: something that is no policy, or an option that `attention` does not take or that Flax gives itself.
+
+    >>> nnx.MultiHeadAttention(4, in_features=16, attention_fn=attention_fn(PAPER), rngs=rngs)  # doctest: +SKIP
     """
     check_policy(policy)
     check_options("attention_fn", options, OPTIONS)

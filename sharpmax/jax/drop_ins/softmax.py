@@ -20,7 +20,7 @@ from sharpmax.jax.shapes import Logits, Weights
 def softmax(
     x: Logits, axis: int | Sequence[int] | None = -1, where: Array | None = None, *, policy: Any = PAPER
 ) -> Weights:
-    """Softmax over `axis` (one, several, or None for all) of the items that `where` shows, sharpened by `policy`.
+    """Compute the softmax over `axis` (one, several, or None for all) of what `where` shows, sharpened by `policy`.
 
     Raises:
         ValueError: an axis that `x` does not have, or the same one twice.
@@ -48,6 +48,10 @@ def sharpened_softmax(policy: Any = PAPER) -> Callable[..., Array]:
 
     Raises:
         TypeError: something that is no policy.
+
+    >>> import jax.numpy as jnp
+    >>> print(float(sharpened_softmax()(jnp.zeros(4))[0]))
+    0.25
     """
     check_policy(policy)
     return partial(softmax, policy=policy)

@@ -104,7 +104,7 @@ def sharded_attention(
     return_stats: bool = False,
     **options: Any,
 ) -> Attended:
-    """Attention as `attention`, its sequence shared by the devices of `axis` of `mesh`.
+    """Attend as `attention` does, with the sequence shared by the devices of `axis` of `mesh`.
 
     `batch_axis` and `head_axis` name mesh axes for those, if any. `options` are mask, bias, is_causal, scale, window,
     softcap, sinks and segments, of the global sequence. Mask and bias keep all their columns, and by 'heads' all their
@@ -118,6 +118,9 @@ def sharded_attention(
         ValueError: a length, batch or head count that its mesh axis does not divide; an unknown axis or schedule; a
             mesh whose axes are not of the automatic kind (`jax.sharding.AxisType.Auto`).
         NotImplementedError: dropout, and arrays with an axis of length 0.
+
+    >>> sharded_attention(q, k, v, mesh=mesh, axis="sequence", is_causal=True).shape  # doctest: +SKIP
+    (1, 64, 4, 16)
     """
     check_options("sharded_attention", options, OPTIONS)
     request = validated(query, key, value, policy=policy, return_stats=return_stats, **options)
@@ -141,12 +144,14 @@ def sharded_attention(
 
 
 def bytes_moved(logits: Logits, value_width: int, devices: int, schedule: str) -> int:
-    """Return what a device sends in the forward pass, in bytes, by the given schedule.
+    """Return the bytes that a device sends in the forward pass by the given schedule.
 
     heads: all but an n-th of its shard of Q, K, V and of the output, and of a mask or bias, which without heads of its
     own every device needs whole. ring: K for the statistics, K and V for the values, n times each (the last exchange
     brings them home). reduce: the queries once, a state of seven numbers per row to n - 1 others, and an all-reduce of
     (m, Z, O), about twice its size.
+
+    >>> bytes_moved(request.logits, 64, devices=8, schedule="ring")  # doctest: +SKIP
     """
     batch, heads, queries = logits.rows
     width, key_heads = logits.query.shape[3], logits.key.shape[1]

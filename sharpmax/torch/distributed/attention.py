@@ -27,7 +27,7 @@ def context_parallel_attention(
     bias: Bias = None, is_causal: bool = False, scale: float | None = None, window: Window = None,
     softcap: float | None = None, sinks: Sinks = None, return_stats: bool = False,
 ) -> Attended:  # fmt: skip
-    """Attention of this process's query (B, H, Lq, D) on the keys (B, Hkv, Lk, D) and values of all; as `attention`.
+    """Attend with this process's query (B, H, Lq, D) to the keys (B, Hkv, Lk, D) and values of all processes.
 
     Process r of `group` (the default one, if None) holds the r-th stretch of the sequence; stretches may differ in
     length. `is_causal` and `window` align the last query of all with the last key of all. `mask` and `bias` have this
@@ -39,6 +39,8 @@ def context_parallel_attention(
     Raises:
         TypeError, ValueError: arguments that do not fit together; on every process alike, before anything is sent.
         NotImplementedError: an iterative policy, whose processes would stop at different steps; an empty stretch.
+
+    >>> context_parallel_attention(query, key, value, is_causal=True, group=group).shape  # doctest: +SKIP
     """
     request = validated(
         query, key, value, policy=policy, is_causal=is_causal, scale=scale, window=window, softcap=softcap, sinks=sinks,

@@ -38,6 +38,10 @@ def paged_attention(
     Raises:
         NotImplementedError: the implementation that was named cannot serve; the message says why.
         TypeError, ValueError: tensors that do not fit together.
+
+    >>> pages = Pages(key_cache, value_cache, block_table, lengths)  # doctest: +SKIP
+    >>> paged_attention(query, pages, ends, policy=policy).shape  # doctest: +SKIP
+    torch.Size([2, 4, 16])
     """
     check_pages(query, pages, ends)
     known = tuple(dict.fromkeys((*IMPLEMENTATIONS, *LADDER)))

@@ -1,4 +1,4 @@
-"""Every model type of transformers is served exactly, refused by name, or not built here, as docs/reference/families.md says.
+"""Every model type of transformers is served exactly, refused by name, or not built here: docs/reference/families.md.
 
 The page is of one version of transformers. With another, no type may be wrong; the page is then generated anew.
 """

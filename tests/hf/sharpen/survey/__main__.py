@@ -1,4 +1,4 @@
-"""Survey every model type of the installed transformers and write docs/reference/families.md, or print what is asked for."""
+"""Survey every model type of the installed transformers: write docs/reference/families.md, or print what is asked."""
 
 import argparse
 
