@@ -44,7 +44,7 @@ class Rehearsal:
     def errors(self, method: str) -> np.ndarray:
         """Return the absolute error of the entropy of each observed head, in nats."""
         error = np.abs(self.entropy[method] - self.found_entropy).ravel()
-        return error[np.isfinite(error)]
+        return np.asarray(error[np.isfinite(error)])
 
     @property
     def believed(self) -> bool:

@@ -26,6 +26,7 @@ for _folder in (
     "certify",
     "clrs-text",
     "diagnose",
+    "laws",
     "max-retrieval",
 ):
     TABLES[f"sources-{_folder}"] = partial(_sources, _folder)

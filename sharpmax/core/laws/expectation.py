@@ -90,7 +90,7 @@ def _expect(u: np.ndarray, mass: np.ndarray, n: float, leader: float | None) -> 
     """Integrate over log t; `u` rising log x at the nodes, `mass` their probability."""
     number = n * mass
     above = np.cumsum(number[::-1])[::-1]  # how many items to expect at a node or higher
-    centre = float(u[max(0, np.count_nonzero(above >= 1.0) - 1)])  # about where the largest of a row is
+    centre = _highest_reached(u, above, 1.0)  # about where the largest of a row is
     u = u - centre
     if leader is not None:
         leader -= centre
@@ -98,7 +98,7 @@ def _expect(u: np.ndarray, mass: np.ndarray, n: float, leader: float | None) -> 
     # item, and that is above `least` but for a chance of e^-e^2.5.
     occurs = above > math.exp(-TAIL)
     log_Z = float(np.logaddexp.reduce(u[occurs] + np.log(number[occurs])))
-    least = float(u[max(0, np.count_nonzero(above >= math.exp(2.5)) - 1)])
+    least = _highest_reached(u, above, math.exp(2.5))
     if leader is not None:
         log_Z, least = max(log_Z, leader), max(least, leader)
     highest = 4.0 - least
@@ -114,6 +114,11 @@ def _expect(u: np.ndarray, mass: np.ndarray, n: float, leader: float | None) -> 
     return Expected(-np.euler_gamma - with_log / norm, largest / norm, squared / norm, norm)
 
 
+def _highest_reached(u: np.ndarray, above: np.ndarray, number: float) -> float:
+    """Return the highest node that `number` items or more reach."""
+    return float(u[max(0, int(np.count_nonzero(above >= number)) - 1)])
+
+
 def _parts(tau: np.ndarray, u: np.ndarray, mass: np.ndarray, number: np.ndarray, n: float, leader: Any) -> np.ndarray:
     """Return the sums over one part of log t of the four integrands: q = 1, its log, q = 2, and the maximum."""
     log_s = tau[:, None] + u
@@ -122,7 +127,7 @@ def _parts(tau: np.ndarray, u: np.ndarray, mass: np.ndarray, number: np.ndarray,
     met = -np.expm1(-s) @ mass  # 1 - φ(t)
 
     def nobody(chance: np.ndarray, count: float) -> np.ndarray:
-        return np.exp(count * np.log1p(-np.minimum(chance, 1 - 1e-16)))
+        return np.asarray(np.exp(count * np.log1p(-np.minimum(chance, 1 - 1e-16))))
 
     rest, own = nobody(met, n - 1), s * gone * number
     values = [own.sum(-1), (own * log_s).sum(-1), (own * s).sum(-1)]

@@ -237,7 +237,8 @@ def _coverage(found: Dispersion, fitted: int, made: Rehearsal, seed: int) -> dic
     reach = np.quantile(error.ravel()[half], COVERED)
     kappa, times = exponents(found, fitted), made.target / made.fitted
     count = rows.entropy.shape[-1]
-    again = [mean_of_rows(rows.drawn(rng.integers(count, size=count)).grown(times, kappa)[0]) for _ in range(100)]
+    samples = rng.integers(count, size=(100, count))
+    again = [mean_of_rows(rows.drawn(sample).grown(times, kappa)[0]) for sample in samples]
     low, high = np.quantile(again, [(1 - COVERED) / 2, (1 + COVERED) / 2], axis=0)
     inside = (low <= made.found_entropy) & (made.found_entropy <= high)
     return {

@@ -24,7 +24,7 @@ LAWS: dict[str, Law] = {
     "needle over exponential": Needle(40.0, Exponential(1.0)),
 }
 SIZES = (10**2, 10**3, 10**4, 10**5, 10**6, 10**7)
-TIMES = (0.1, 0.5, 1.0, 2.0, 5.0)  # of the critical beta
+TIMES = (0.02, 0.1, 0.5, 1.0, 2.0, 5.0)  # of the critical beta
 
 
 def drawn_row(law: Law, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -235,7 +235,8 @@ def _figure(name: str, caption: str, alt: str) -> Figure:
 
 
 def _folded(text: str, width: int = 90) -> str:
-    lines, line = [], ""
+    lines: list[str] = []
+    line = ""
     for word in text.split("  "):
         if len(line) + len(word) > width:
             lines, line = [*lines, line], ""

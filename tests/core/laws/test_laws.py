@@ -1,6 +1,7 @@
 """The laws against Monte Carlo, the formulas against the quadrature, and what must hold whatever the law."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from sharpmax.core.laws import (
     size_at,
     universal,
 )
+from sharpmax.core.laws.normal import normal_quantile
 
 LAWS = (
     Bounded(1.0, 10.0),
@@ -152,3 +154,12 @@ def test_what_cannot_be_is_refused(wrong, said):
 def test_a_needle_in_a_needle_is_refused():
     with pytest.raises(TypeError, match="without a needle"):
         Needle(1.0, Needle(1.0, Gaussian()))
+
+
+def test_the_normal_quantile_is_that_of_the_standard_library():
+    for y in (1e-12, 0.01, 0.3, math.log(2), 1.0, 3.0, 10.0, 24.9, 25.1, 60.0, 600.0):
+        said = float(normal_quantile(np.array(y)))
+        if y > 0.5:
+            assert said == pytest.approx(-NormalDist().inv_cdf(math.exp(-y)), rel=1e-13, abs=1e-13)
+        else:
+            assert said == pytest.approx(NormalDist().inv_cdf(-math.expm1(-y)), rel=1e-13)

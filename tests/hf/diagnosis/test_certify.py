@@ -243,3 +243,11 @@ def test_heads_that_text_does_not_reach_are_proved_and_not_measured():
     assert said.index("proved from the weights") > said.index("seen on")
     assert "proved from the weights: spread 2.0 to 4.0" in said
     assert "seen on the text: spread 1.0 to 1.0" in said
+
+
+def test_what_is_expected_stands_beside_what_is_proved(tmp_path):
+    result = command.certify(tiny("llama"), length=128, text=None, out=tmp_path, quiet=True)
+    for head in result["heads"]:
+        expected = head["expected_log10_n"]["0.01"]
+        assert expected == "never" or expected <= head["proved_log10_n"]["0.01"] + 1e-6, "no law outlives its proof"
+    assert any(row[0] == "expected" for block in result.page().blocks for row in getattr(block, "rows", ()))

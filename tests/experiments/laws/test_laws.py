@@ -1,0 +1,145 @@
+"""The laws experiment: what it draws is right, its record keeps what it must, and a small run writes its page."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sharpmax.core.laws import Bounded, Gaussian, expect
+from sharpmax.experiments import laws, reproduce
+from sharpmax.experiments.laws import depth, heads, monte_carlo, policies, trained_heads
+from sharpmax.runs.committed import committed_metrics
+from tests.hf.tiny import tiny
+
+RECORD = committed_metrics("laws", "full-seed0")
+FIVE = ("minilm-source", "minilm-docstrings", "rxnmapper-reactions", "smollm2-source", "smollm2-docstrings")
+
+
+@pytest.mark.parametrize("law", [Gaussian(1.0), Bounded(2.0, 10.0)], ids=str)
+def test_the_top_of_a_large_row_is_drawn_as_the_whole_row_would_be(law):
+    n = 3 * monte_carlo.TOP
+    beta = 2 * law.critical_beta(n)
+    found = monte_carlo.measured(law, n, beta, rows=400, seed=0)
+    said = expect(law, n, beta)
+    for name in ("entropy", "largest_weight", "participation"):
+        mean, error = found[name]
+        assert abs(getattr(said, name) - mean) <= 4 * error, name
+
+
+def test_a_disagreement_is_counted_beyond_the_error_of_the_drawing():
+    case = {"law": "x", "drawn": {"entropy": [1.0, 0.1], "largest_weight": [0.5, 0.01]}, "formula": None}
+    case["quadrature"] = {"entropy": 1.5, "largest_weight": 0.5}
+    assert monte_carlo.worst([case]) == {"x": {"quadrature": {"cases": 1, "entropy": pytest.approx(0.3), "weight": 0}}}
+
+
+def test_ssmax_holds_a_needle_and_loses_a_crowd_that_a_target_holds():
+    n = policies.SIZES[-1]
+    needle, crowd = (policies.judged(law, n, rows=12, seed=0) for law in ("needle", "bounded, a = 1"))
+    assert needle["SSMax"]["largest_weight"] > 0.8
+    assert crowd["SSMax"]["largest_weight"] < 0.2
+    assert needle["softmax"]["largest_weight"] < 0.2
+    assert min(row["EntropyTarget"]["largest_weight"] for row in (needle, crowd)) > 0.7
+    assert crowd["LogLinear, β ∝ n"]["largest_weight"] > 0.7
+
+
+@pytest.mark.parametrize("name", ["bounded, a = 1", "needle"])
+def test_every_law_starts_at_the_same_sharpness(name):
+    law = policies.SHAPES[name]
+    said = expect(law, policies.START, policies.scale_of(law))
+    assert said.largest_weight == pytest.approx(policies.WEIGHT, abs=1e-3)
+
+
+def test_a_bounded_law_is_found_again_from_its_entropies():
+    law, sizes = Bounded(1.2, 150.0), (16, 64, 256)
+    found = trained_heads.fit_bounded(sizes, np.array([expect(law, n).entropy for n in sizes]))
+    assert (found.shape, found.spread) == (pytest.approx(1.2, rel=1e-3), pytest.approx(150.0, rel=1e-2))
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_windows_of_a_model_are_measured_and_judged(monkeypatch, family):
+    monkeypatch.setattr(heads, "load", lambda *_, **__: tiny(family))
+    monkeypatch.setattr(heads, "_body", lambda _: "".join(f"line {i * i}: it is {i % 7}\n" for i in range(400)))
+    setting = heads.Setting("minilm", "source", (8, 16, 24), 192, windows=3, targets=2, rows=4, between=(48,))
+    read = []
+    found = heads.measure(setting, seed=0, advance=lambda tokens: read.append(tokens))
+    assert list(found.lengths) == [8, 16, 24, 48, 192]
+    assert sum(read) > 0
+    record = json.loads(json.dumps(heads.judged(setting, found, seed=0)))
+    assert record["target"] == 192
+    assert record["fitted_up_to"] == 24
+    assert set(record["mean_absolute_error"]) == {"law", "persistence", "line", "crowd"}
+    ahead = np.nanmean(found.observed[192].keys_ahead)
+    assert (ahead > 0.3) == (family == "bert")
+
+
+def test_the_same_windows_are_read_every_time(monkeypatch):
+    monkeypatch.setattr(heads, "load", lambda *_, **__: tiny("llama"))
+    monkeypatch.setattr(heads, "_body", lambda _: "a word and another\n" * 300)
+    setting = heads.Setting("smollm2", "source", (8, 16), 128, windows=2, targets=1, rows=2)
+    first, again = (heads.measure(setting, seed=3, advance=lambda _: None).entropy for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+
+
+def test_one_token_moves_what_comes_after_it_less_in_a_longer_text(monkeypatch):
+    monkeypatch.setattr(depth, "load", lambda *_, **__: tiny("llama"))
+    monkeypatch.setattr(heads, "_body", lambda _: "".join(f"{i * i % 97} and {i}\n" for i in range(500)))
+    setting = heads.Setting("smollm2", "source", (8, 16), 128)
+    moved = depth.influence(setting, (16, 128), 4, seed=0, advance=lambda _: None)
+    assert np.all(moved[0] == 0), "the last row's own embedding is not touched"
+    assert np.all(moved[1:] > 0)
+    slopes = depth.slopes((16, 128), moved)
+    assert slopes[0] is None
+    assert all(slope < -0.5 for slope in slopes[1:]), "a random model averages: -1, about"
+
+
+def test_a_small_run_writes_its_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(monte_carlo, "LAWS", {"Gaussian": Gaussian(1.0)})
+    monkeypatch.setattr(monte_carlo, "SIZES", (100,))
+    metrics = laws.run(tmp_path, quick=True, only=["checks"])
+    assert metrics["checks"]["worst"]["Gaussian"]["quadrature"]["cases"] == len(monte_carlo.TIMES)
+    folder = tmp_path / "laws" / "quick-seed0"
+    assert (folder / "page.json").exists()
+    assert (folder / "figures" / "critical.svg").exists()
+
+
+@pytest.mark.parametrize("options", [{"settings": ["minilm-poems"]}, {"only": ["poems"]}])
+def test_what_there_is_not_is_refused_before_any_work(tmp_path, options):
+    with pytest.raises(ValueError, match="poems"):
+        reproduce("laws", out=tmp_path, **options)
+    assert not (tmp_path / "laws").exists()
+
+
+@pytest.mark.parametrize("law", monte_carlo.LAWS)
+def test_the_record_agrees_with_drawn_rows_from_a_hundred_items_to_ten_million(law):
+    cases = [case for case in RECORD["checks"]["cases"] if case["law"] == law]
+    assert {case["n"] for case in cases} == set(monte_carlo.SIZES)
+    for way, entry in RECORD["checks"]["worst"][law].items():
+        assert entry["entropy"] <= 0.05, way
+        assert entry["weight"] <= 0.05, way
+        assert entry["cases"] > 0
+
+
+def test_the_record_of_max_retrieval_is_within_a_tenth_of_a_nat():
+    assert len(RECORD["trained"]["heads"]) == 10
+    assert RECORD["trained"]["largest_entropy_error"] <= 0.1
+
+
+def test_the_record_forecasts_real_heads_better_than_persistence_and_the_line():
+    holds = [name for name in FIVE if RECORD["heads"]["holds"][name]]
+    assert len(holds) >= 4
+    for name in holds:
+        record = RECORD["heads"]["settings"][name]
+        assert record["mean_absolute_error"]["law"] < min(
+            record["mean_absolute_error"][m] for m in ("line", "persistence")
+        )
+        assert max(record["p"].values()) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", monte_carlo.LAWS)
+@pytest.mark.parametrize("n", monte_carlo.SIZES)
+def test_each_law_agrees_with_drawn_rows(law, n):
+    cases = [monte_carlo.checked(law, n, times, rows=1500, seed=n + 1) for times in monte_carlo.TIMES]
+    for entry in monte_carlo.worst(cases)[law].values():
+        assert entry["entropy"] <= 0.05
+        assert entry["weight"] <= 0.05

@@ -1,0 +1,107 @@
+"""Tables of the laws of dispersion: checks, policies, trained heads, real heads, layers and depth."""
+
+from typing import Any
+
+from sharpmax.experiments.laws.policies import POLICIES
+from tools.tables.records import markdown, mean, read, table
+
+METHODS = ("law", "line", "persistence")
+
+
+def _part(name: str) -> Any:
+    return read("laws", "full-seed0", "metrics.json")[name]
+
+
+@table
+def laws_checks() -> str:
+    """Return the largest disagreement of quadrature and formula with drawn rows, law by law."""
+    rows = []
+    for law, ways in _part("checks")["worst"].items():
+        cells: list[object] = []
+        for way in ("quadrature", "formula"):
+            entry = ways.get(way)
+            cells += _cells(entry)
+        rows.append([law, *cells])
+    header = ["law", "quadrature: cases", "entropy, nats", "largest weight", "formula: cases", "entropy", "weight"]
+    return markdown(header, rows)
+
+
+@table
+def laws_policies() -> str:
+    """Return the largest weight that each policy leaves at the largest size, law by law."""
+    part = _part("policies")["table"]
+    last = max(next(iter(part.values())), key=int)
+    rows = [[law, *(f"{by[last][rule]['largest_weight']:.2f}" for rule in POLICIES)] for law, by in part.items()]
+    return markdown([f"at {int(last):,} items", *POLICIES], rows)
+
+
+@table
+def laws_trained() -> str:
+    """Return forecast and measured entropy of the max-retrieval heads by size, and the largest error of any head."""
+    part = _part("trained")
+    heads, rows = part["heads"], []
+    for index, n in enumerate(heads[0]["sizes"]):
+        said, seen = (mean(h["entropy"][way][index] for h in heads) for way in ("forecast", "measured"))
+        error, ratio = part["entropy_error_by_size"][index], part["weight_ratio_by_size"][index]
+        rows.append([f"{n:,}", f"{said:.2f}", f"{seen:.2f}", f"{error:.3f}", f"{ratio:.2f}"])
+    header = ["items", "entropy, law", "measured", "largest error of a head", "largest weight, law/measured"]
+    return markdown(header, rows)
+
+
+@table
+def laws_heads() -> str:
+    """Return how each forecast of real heads fared at 8 times the length, setting by setting."""
+    part, rows = _part("heads"), []
+    for name, record in part["settings"].items():
+        error, rates = record["mean_absolute_error"], record["rate_agreement"]
+        rows.append(
+            [
+                f"`{name}`",
+                record["heads"],
+                f"{record['fitted_up_to']:,} → {record['target']:,}",
+                *(f"{error[method]:.2f}" for method in METHODS),
+                *(_p(record["p"][method]) for method in METHODS[1:]),
+                f"{rates['law']:.2f}",
+                f"{rates['line']:.2f}",
+                "yes" if part["holds"][name] else "**no**",
+            ]
+        )
+    header = ["setting", "heads", "lengths", *METHODS, "p, line", "p, persistence"]
+    return markdown([*header, "rates, law", "rates, line", "beats both"], rows)
+
+
+@table
+def laws_layers() -> str:
+    """Return how well the order of layers at 8 times the length is forecast, by entropy and by rate."""
+    rows = []
+    for name, record in _part("heads")["settings"].items():
+        order, rates = record["layer_order"], record["layer_rates"]
+        cells = [f"{order[method]:.2f}" for method in METHODS] + [f"{rates[method]:.2f}" for method in METHODS[:2]]
+        rows.append([f"`{name}`", len(record["entropy_by_layer"]), *cells])
+    header = ["setting", "layers", *(f"order, {method}" for method in METHODS), "rates, law", "rates, line"]
+    return markdown(header, rows)
+
+
+@table
+def laws_depth() -> str:
+    """Return how fast the influence of one token falls with the length, and how the spread of logits changes."""
+    settings, rows = _part("heads")["settings"], []
+    for name, record in _part("depth").items():
+        slopes = [slope for slope in record["slopes"] if slope is not None]
+        middle = sorted(slopes)[len(slopes) // 2]
+        spread = settings[name]["spread"]
+        first, last = (mean(layer[end] for layer in spread) for end in (0, -1))
+        ends = [f"{value:.2f}" for value in (min(slopes), middle, max(slopes))]
+        tokens = f"{record['lengths'][0]} to {record['lengths'][-1]}"
+        rows.append([f"`{name}`", tokens, *ends, f"{first:.1f} → {last:.1f}"])
+    return markdown(["setting", "tokens", "steepest layer", "median", "flattest", "mean spread, short → long"], rows)
+
+
+def _cells(entry: dict[str, Any] | None) -> list[object]:
+    if entry is None:
+        return ["none", "", ""]
+    return [entry["cases"], f"{entry['entropy']:.3f}", f"{100 * entry['weight']:.1f} %"]
+
+
+def _p(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2g}" if value >= 0.001 else f"{value:.0e}"
