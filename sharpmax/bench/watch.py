@@ -148,7 +148,7 @@ def _timed(step: Callable[..., Any], watched: Watch | None, on_gpu: bool) -> flo
     if watched is not None:  # the turn begins where a period does
         watched.current_step = watched.current_step if watched.every > STEPS else 0
         watched.gauge.measuring = watched.current_step % watched.every == 0
-    wait = torch.cuda.synchronize if on_gpu else (lambda: None)
+    wait: Callable[[], None] = torch.cuda.synchronize if on_gpu else (lambda: None)
     wait()
     start = perf_counter()
     for _ in range(STEPS):

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from tools.tables import alternatives, attention, calibration, clrs_text, max_retrieval, models, sources
+from tools.tables import alternatives, attention, blow_up, calibration, clrs_text, max_retrieval, models, sources
 from tools.tables.records import ROOT, TABLES
 
-PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/README.md"))
-MODULES = (alternatives, attention, calibration, clrs_text, max_retrieval, models, sources)
+PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/README.md"))
+MODULES = (alternatives, attention, blow_up, calibration, clrs_text, max_retrieval, models, sources)
 MARKED = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", re.DOTALL)
 
 
