@@ -153,6 +153,21 @@ BENCHMARKS = (
             "--repeats": {"type": int, "metavar": "N", "help": "timed turns of each, interleaved (default: 9)"},
         },
     ),
+    Benchmark(
+        "watch",
+        "sharpmax.bench.watch",
+        "what watching every head of a training run costs, at every step, at every tenth, or switched off",
+        {
+            "--model": {
+                "metavar": "SHAPE",
+                "help": "smollm2, llama-1b, gemma-2b or tiny (default: smollm2; CPU: tiny)",
+            },
+            "--tokens": {"type": int, "metavar": "N", "help": "tokens in the packed row (default: 16384; CPU: 512)"},
+            "--repeats": {"type": int, "metavar": "N", "help": "turns of ten steps of each way (default: 7)"},
+            "--seconds": {"type": float, "metavar": "S", "help": "start no further turn after so long (default: 75.0)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+        },
+    ),
 )
 
 

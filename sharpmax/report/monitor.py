@@ -11,7 +11,7 @@ import numpy as np
 from sharpmax.files import atomic
 from sharpmax.report.page import Table
 from sharpmax.report.templates import render
-from sharpmax.runs.watched.movers import clips, first_moves, loss_rise, losses, places, series
+from sharpmax.runs.watched.movers import LARGE, clips, first_above, first_moves, loss_rise, losses, places, series
 from sharpmax.runs.watched.record import Recorded
 
 PAGE = "monitor.html"
@@ -45,6 +45,9 @@ def verdict(recorded: Recorded) -> list[str]:
     ]
     moves = first_moves(recorded)
     said.append(f"Moved first: {moves[0]}." if moves else "No head has moved far from where it began.")
+    large = first_above(recorded)
+    if large is not None:
+        said.append(f"Above {LARGE:g} first: layer {large.layer}, head {large.head}, at step {large.step}.")
     loss = losses(recorded)
     if loss is not None:
         rise = loss_rise(steps, loss)
@@ -63,7 +66,8 @@ def verdict(recorded: Recorded) -> list[str]:
 
 
 def _tables(recorded: Recorded) -> list[Table]:
-    tables = []
+    tables: list[Table] = []
+    rows: list[list[str | int | float]]
     moves = first_moves(recorded)
     if moves:
         rows = [[m.step, f"layer {m.layer}, head {m.head}", m.what, f"{m.before:.3g}", f"{m.after:.3g}"] for m in moves]

@@ -46,7 +46,7 @@ def run(
         ValueError: options out of range, or a run folder that holds another config.
     """
     recipe = QUICK if quick else FULL
-    given = {"steps": steps, "rate": rate, "threshold": threshold}
+    given: dict[str, Any] = {"steps": steps, "rate": rate, "threshold": threshold}
     recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
     count = (QUICK_SEEDS if quick else SEEDS) if seeds is None else seeds
     for name, number in (("seeds", count), ("steps", recipe.steps - 9), ("rate", recipe.rate)):

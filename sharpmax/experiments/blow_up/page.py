@@ -93,7 +93,7 @@ def verdict(summary: Mapping[str, Any], seeds: int) -> str:
 
 def table(metrics: Mapping[str, Any]) -> Table:
     """Return a row per seed."""
-    rows = []
+    rows: list[list[str | int | float]] = []
     pairs = zip(metrics["runs"]["plain"], metrics["runs"]["clipped"], strict=True)
     for seed, (plain, clipped) in enumerate(pairs):
         named = plain["named"]

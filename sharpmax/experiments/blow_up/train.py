@@ -72,7 +72,7 @@ def train(recipe: Recipe, seed: int, *, clipped: bool, record: Path) -> dict[str
             logits = model(torch.cat((first, first), dim=1))[:, recipe.repeated - 1 : -1]
             loss = functional.cross_entropy(logits.flatten(0, 1), first.flatten())
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             (clip or watched).step(loss=loss.detach())

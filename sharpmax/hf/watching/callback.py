@@ -5,6 +5,7 @@
 TensorBoard, W&B and trackio get them as they get the loss.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sharpmax.torch.watching import Guard, QKClip, Watch, watch
 with extra("hf"):
     from transformers import TrainerCallback
 
-LOGGED = {
+LOGGED: dict[str, tuple[Callable[[Reading], np.ndarray], Callable[..., Any]]] = {
     "max_logit": (lambda reading: reading.maximum, np.max),
     "entropy": (lambda reading: reading.entropy, np.mean),
     "relative_entropy": (lambda reading: reading.relative_entropy, np.mean),

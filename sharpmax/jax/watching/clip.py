@@ -51,7 +51,7 @@ def qk_clip(threshold: float = 100.0, *, layers: Sequence[str]) -> Any:
         if len(maxima) != len(layers):
             raise ValueError(f"expected the maxima of {len(layers)} layers, got {len(maxima)}")
         heads = _heads(params, layers)
-        factors = {}
+        factors: dict[tuple[str, str], Any] = {}
         for layer, maximum in zip(layers, maxima, strict=True):
             gamma = jnp.where(maximum > threshold, threshold / maximum, 1.0)
             shared = heads[layer, "key"] != heads[layer, "query"]

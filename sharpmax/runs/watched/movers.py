@@ -14,6 +14,7 @@ import numpy as np
 from sharpmax.runs.watched.record import Recorded
 
 GROWN, AT_LEAST, FALLEN, RISEN = 2.0, 5.0, 0.5, 0.25
+LARGE = 100.0  # the logit at which QK-clip acts, as Kimi K2 sets it
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,19 @@ def first_moves(recorded: Recorded) -> list[Move]:
         if found:
             moves.append(min(found, key=lambda move: move.step))
     return sorted(moves, key=lambda move: (move.step, -move.after))
+
+
+def first_above(recorded: Recorded, limit: float = LARGE) -> Move | None:
+    """Return the first head whose largest logit passed a limit, and when; None: no head has."""
+    maximum = series(recorded, "maximum", missing=-np.inf)
+    over = maximum > limit
+    if not over.any():
+        return None
+    at = int(np.argmax(over.any(axis=0)))
+    place = int(np.argmax(np.where(over[:, at], maximum[:, at], -np.inf)))
+    layer, head = places(recorded)[place]
+    before, after = float(maximum[place, 0]), float(maximum[place, at])
+    return Move(recorded.steps[at]["step"], layer, head, "largest logit", before, after)
 
 
 def loss_rise(steps: Sequence[int], loss: Sequence[float] | np.ndarray) -> int | None:

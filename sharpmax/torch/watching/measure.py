@@ -14,11 +14,17 @@ from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies import Constant
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.api import row_stats
+from sharpmax.torch.dispatch import ABSENT
 from sharpmax.torch.documents import Documents
+from sharpmax.torch.tracing import device_of
+from sharpmax.torch.triton.availability import interpreted
 from sharpmax.torch.varlen import attention_varlen, packed_request, packed_statistics
 from sharpmax.torch.watching.counters import Counters
 
 DENSE = 2**20  # logits of a call, up to which dense statistics take a CPU less time than streaming ones
+if ABSENT is None:
+    from sharpmax.torch.triton.counting import count_rows
+
 OF_LOGITS = ("mask", "bias", "sinks", "is_causal", "scale", "window", "softcap")
 
 
@@ -64,16 +70,35 @@ class Gauge:
         if torch._C._current_graph_task_id() != -1:
             return
         query, key = (_as_attended(x.detach()) for x in (query, key))
+        starts: Tensor | None = None
         if documents is None and cumulative is None:
             stats = row_stats(query, key, implementation=self.implementation or _named(query, key), **options)
-            first = _first_share(query, key, stats.logsumexp, options)
         else:
             stats, starts = _packed_stats(query, key, documents, cumulative, options)
-            first = _share(query, key[:, :, starts], stats.logsumexp, options)
         counters = self.layers.get(layer)
         if counters is None:
             counters = self.layers[layer] = Counters.new(query.shape[1], query.device, stats.maximum.dtype)
-        counters.add(stats, first)
+        if self._in_one_launch(query, key, options):
+            scale = query.shape[3] ** -0.5 if options["scale"] is None else options["scale"]
+            with device_of((query,)):
+                count_rows(
+                    query, key, stats, starts, counters.maximum, counters.sums, counters.bins, scale=scale,
+                    is_causal=options["is_causal"],
+                )  # fmt: skip
+        elif starts is None:
+            counters.add(stats, _first_share(query, key, stats.logsumexp, options))
+        else:
+            counters.add(stats, _share(query, key[:, :, starts.long()], stats.logsumexp, options))
+
+    def _in_one_launch(self, query: Tensor, key: Tensor, options: dict[str, Any]) -> bool:
+        """Tell whether our kernel counts these rows: it knows bare logits, in float32 at most."""
+        if ABSENT is not None or query.dtype == torch.float64 or not (query.is_cuda or self._is_interpreted()):
+            return False
+        return all(options[name] is None for name in ("mask", "bias", "sinks", "window", "softcap"))
+
+    def _is_interpreted(self) -> bool:
+        """Tell whether Triton's interpreter was asked for by the name of one of its implementations."""
+        return interpreted() and self.implementation in ("triton", "hybrid")
 
 
 _gauges: WeakValueDictionary[int, Gauge] = WeakValueDictionary()
@@ -121,10 +146,10 @@ def _packed_stats(
     plain = {**{name: option for name, option in options.items() if option is not None}, "policy": Constant(1.0)}
     request = packed_request(query, key, key, documents, return_stats=True, **plain)
     if request is not None:
-        return packed_statistics(request), documents.starts.long()
+        return packed_statistics(request), documents.starts
     each = {name: option for name, option in plain.items() if name not in ("mask", "bias")}
     _, rows = attention_varlen(query[0], key[0], key[0], documents.cumulative, return_stats=True, **each)
-    return RowStats(*(None if field is None else field[None] for field in rows)), documents.starts.long()
+    return RowStats(*(None if field is None else field[None] for field in rows)), documents.starts
 
 
 def _first_share(query: Tensor, key: Tensor, logsumexp: Tensor, options: dict[str, Any]) -> Tensor:

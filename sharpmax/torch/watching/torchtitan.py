@@ -27,7 +27,7 @@ class WatchedSDPA(Watchable, ScaledDotProductAttention):
     def forward(self, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor, **options: Any) -> Tensor:
         """Attend as torchtitan does, (B, L, N, H) throughout, and tell the gauge of the rows."""
         if self.gauge is not None and self.gauge.counts:
-            how = {"is_causal": options.get("is_causal", True), "scale": options.get("scale")}
+            how: dict[str, Any] = {"is_causal": options.get("is_causal", True), "scale": options.get("scale")}
             self.gauge(self.layer, q_BLNH.transpose(1, 2), k_BLNH.transpose(1, 2), **how)
         output: Tensor = super().forward(q_BLNH, k_BLNH, v_BLNH, **options)
         return output
@@ -48,20 +48,24 @@ class WatchedVarlen(Watchable, VarlenAttention):
             left, right = self.window_size
             if right != 0:
                 raise NotImplementedError("packed rows are watched where attention is causal: window_size (…, 0)")
-            packed = [x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BLNH, k_BLNH)]
-            how = {"is_causal": True, "scale": options.get("scale"), "window": None if left < 0 else left + 1}
-            self.gauge(self.layer, *packed, cumulative=attention_masks.cu_seq_q, **how)
+            q, k = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BLNH, k_BLNH))
+            how: dict[str, Any] = {
+                "is_causal": True,
+                "scale": options.get("scale"),
+                "window": None if left < 0 else left + 1,
+            }
+            self.gauge(self.layer, q, k, cumulative=attention_masks.cu_seq_q, **how)
         output: Tensor = super().forward(q_BLNH, k_BLNH, v_BLNH, attention_masks=attention_masks, **options)
         return output
 
 
-@override(target=ScaledDotProductAttention.Config, description="scaled dot product attention that can be watched")
+@override(target=ScaledDotProductAttention.Config, description="attention that can be watched")  # type: ignore[untyped-decorator]
 def watched_attention(config: Any) -> Any:
     """Return the config of watched attention in place of torchtitan's own."""
     return derive(config, WatchedSDPA.Config)
 
 
-@override(target=VarlenAttention.Config, description="attention of packed documents that can be watched")
+@override(target=VarlenAttention.Config, description="packed attention that can be watched")  # type: ignore[untyped-decorator]
 def watched_varlen(config: Any) -> Any:
     """Return the config of watched attention of packed documents in place of torchtitan's own."""
     return derive(config, WatchedVarlen.Config)

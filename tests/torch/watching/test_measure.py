@@ -9,8 +9,9 @@ from torch.utils.checkpoint import checkpoint
 
 from sharpmax import Constant, reference_attention
 from sharpmax.runs.watched import BINS, Reading
-from sharpmax.torch import IMPLEMENTATIONS
-from sharpmax.torch.watching.measure import Gauge
+from sharpmax.torch import IMPLEMENTATIONS, row_stats
+from sharpmax.torch.watching.counters import Counters
+from sharpmax.torch.watching.measure import Gauge, _share
 from tests.attention_cases import Case
 from tests.torch.budgets import assert_within_budget, naive_attention
 from tests.torch.test_contract import DTYPES, INTERPRETED, must_serve, tensors
@@ -169,6 +170,37 @@ def test_packed_rows_are_those_of_each_document(dtype):
     packed(0, q, k, cumulative=ends.int(), is_causal=True)
     for low, high in itertools.pairwise(ends):
         alone(0, q[:, :, low:high], k[:, :, low:high], is_causal=True)
-    assert torch.equal(packed.layers[0].maximum, alone.layers[0].maximum)
+    torch.testing.assert_close(packed.layers[0].maximum, alone.layers[0].maximum, rtol=1e-6, atol=0)
     torch.testing.assert_close(packed.layers[0].sums, alone.layers[0].sums)
     assert packed.layers[0].bins.sum() == alone.layers[0].bins.sum() == 4 * 24
+
+
+@pytest.mark.parametrize(("packed", "is_causal"), [(False, True), (False, False), (True, True)])
+@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+def test_one_launch_counts_what_pytorch_counts(packed, is_causal):
+    from sharpmax.torch.triton.counting import count_rows
+
+    torch.manual_seed(0)
+    q, k = torch.randn(1 if packed else 2, 4, 300, 24), torch.randn(1 if packed else 2, 2, 300, 24)
+    q[0, 1, 5] = torch.nan
+    mask = torch.ones(1, 1, 300, 300, dtype=bool)
+    starts = None
+    if packed:
+        starts = torch.tensor([0] * 130 + [130] * 170, dtype=torch.int32)
+        mask = (starts[:, None] == starts)[None, None]
+    if is_causal:
+        mask = mask & torch.ones(300, 300, dtype=bool).tril()
+    stats = row_stats(q, k, mask=mask, implementation="eager")
+    expected, got = Counters.new(4, q.device), Counters.new(4, q.device)
+    share = _share(q, k[:, :, :1] if starts is None else k[:, :, starts.long()], stats.logsumexp, BARE)
+    for counters in (expected, expected):
+        counters.add(stats, share)
+    for _ in range(2):
+        count_rows(q, k, stats, starts, got.maximum, got.sums, got.bins, scale=24**-0.5, is_causal=is_causal)
+    assert torch.equal(got.maximum, expected.maximum)
+    assert torch.equal(got.bins, expected.bins)
+    assert got.sums[:, 5].tolist() == [0, 2, 0, 0]
+    torch.testing.assert_close(got.sums, expected.sums, rtol=1e-6, atol=1e-6)
+
+
+BARE = {"scale": None, "softcap": None, "bias": None}

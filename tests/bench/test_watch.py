@@ -1,0 +1,29 @@
+"""`sharpmax bench watch`: it checks, times each way in turns, and prints each result as it comes."""
+
+import pytest
+
+from sharpmax.bench import bench
+from sharpmax.bench.watch import PARTS, WAYS, _sizes, measure
+
+
+def test_each_way_is_timed_beside_plain(capsys):
+    figures = bench("watch", repeats=1, tokens=64, device="cpu")
+    said = capsys.readouterr().out
+    assert [result["way"] for result in figures["results"]] == list(WAYS)
+    assert all(f"turn 1, {way}:" in said for way in WAYS)
+    assert figures["losses_bit_equal"]
+    assert figures["results"][0]["over_plain"] == 0
+    assert all(len(result["turns"]) == 1 and result["milliseconds"] > 0 for result in figures["results"])
+
+
+def test_documents_fill_the_row():
+    assert sum(PARTS) == 16384
+    for length in (64, 512, 16384):
+        assert sum(_sizes(length)) == length
+        assert min(_sizes(length)) >= 1
+
+
+@pytest.mark.parametrize("options", [{"repeats": 0}, {"tokens": 8}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match="at least 1 repeat and 64 tokens"):
+        measure(device="cpu", **options)
