@@ -80,10 +80,11 @@ def test_options_that_do_not_fit_are_refused(tmp_path):
         ({"rates": (0.0,)}, "expected learning rates above 0, got 0.0"),
         ({"algorithms": ("bfs",)}, "expected algorithms among activity_selector"),
         ({"precision": "fp8"}, "expected a precision among float32, tf32, bf16, got 'fp8'"),
+        ({"device": "mars"}, "cannot run on the device 'mars': "),
         ({"width": 9}, "expected an even number of heads that divides the width, got 2, 9"),
     ):
         with pytest.raises(ValueError, match=message):
-            clrs_protocol.run(tmp_path, quick=True, device="cpu", **options)
+            clrs_protocol.run(tmp_path, quick=True, **{"device": "cpu", **options})
     assert not (tmp_path / "clrs-protocol").exists()
 
 
