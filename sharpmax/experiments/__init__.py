@@ -136,7 +136,11 @@ EXPERIMENTS = (
         "sharpmax.experiments.clrs_protocol",
         "CLRS-Text by its published protocol: Transformers from nothing, a gate first, then sharp attention trained in",
         {
-            "--only": {"nargs": "+", "metavar": "STAGE", "help": "of rates, gate, arms (default: all, in this order)"},
+            "--only": {
+                "nargs": "+",
+                "metavar": "STAGE",
+                "help": "of rates, gate, arms, without a page (default: all, and the page)",
+            },
             "--arms": {"nargs": "+", "metavar": "ARM", "help": "to train: plain, paper, ssmax (default: all)"},
             "--model": {
                 "metavar": "NAME",

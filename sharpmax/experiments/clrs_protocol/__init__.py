@@ -55,7 +55,7 @@ def run(
     there, the same command draws again and computes nothing.
 
     Args:
-        only: the stages to run; all unless given.
+        only: the stages to run, and no page, so that a GPU does not wait for it; all stages and the page unless given.
         arms: the trained arms to run; all unless given. Rules at inference are asked with the plain arm's weights.
         together: seeds that train side by side, at most; a language model trains one at a time.
         despite_gate: train the arms although the gate is not met; the page says so.
@@ -67,7 +67,8 @@ def run(
         ValueError: options that do not fit, a gate that is not met, or a run folder that holds another config.
     """
     name, study = plan(quick=quick, seed=seed, **changes)
-    stages, chosen = tuple(only) or STAGES, tuple(arms) or TRAINED_ARMS
+    only = tuple(only)
+    stages, chosen = only or STAGES, tuple(arms) or TRAINED_ARMS
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise ValueError(f"expected stages among {', '.join(STAGES)}, got {', '.join(unknown)}")
     if unknown := [arm for arm in chosen if arm not in TRAINED_ARMS]:
@@ -96,6 +97,8 @@ def run(
             for arm in chosen:
                 work.train_arm(arm)
         told(f"computed in {perf_counter() - began:.0f} s")
+        if only:
+            return {"folder": str(folder.path)}
     from sharpmax.experiments.clrs_protocol.page import tell  # brings the report extra, which training must not need
 
     metrics = summarise(study, folder)
