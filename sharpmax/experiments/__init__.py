@@ -174,9 +174,16 @@ EXPERIMENTS = (
         "sharpmax.experiments.clrs_protocol",
         "CLRS-Text by its published protocol: Transformers from nothing, a gate first, then sharp attention trained in",
         {
-            "--only": {"nargs": "+", "metavar": "STAGE", "help": "of rates, gate, arms (default: all, in this order)"},
+            "--only": {
+                "nargs": "+",
+                "metavar": "STAGE",
+                "help": "of rates, gate, arms, without a page (default: all, and the page)",
+            },
             "--arms": {"nargs": "+", "metavar": "ARM", "help": "to train: plain, paper, ssmax (default: all)"},
-            "--model": {"metavar": "NAME", "help": "a language model to fine-tune, such as smollm2 (default: none)"},
+            "--model": {
+                "metavar": "NAME",
+                "help": "a language model to fine-tune, such as smollm2 (default: from nothing)",
+            },
             "--algorithms": {"nargs": "+", "metavar": "NAME", "help": "to learn and ask (default: all twelve)"},
             "--seeds": {
                 "type": int,
@@ -191,7 +198,7 @@ EXPERIMENTS = (
             "--heads": {"type": int, "metavar": "N", "help": "of every layer (default: 8; quick: 2)"},
             "--positions": {
                 "choices": ("sorted", "half", "rope", "alibi", "none"),
-                "help": "how heads know positions (default: sorted, random ones in half of the heads)",
+                "help": "how heads know positions (default: sorted, random ones in a quarter of the heads)",
             },
             "--rates": {"type": float, "nargs": "+", "metavar": "RATE", "help": "learning rates to choose from"},
             "--samples": {"type": int, "metavar": "N", "help": "questions per algorithm, length and seed (default: 4)"},

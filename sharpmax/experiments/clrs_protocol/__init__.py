@@ -25,8 +25,12 @@ from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, TRAINED
 from sharpmax.experiments.clrs_protocol.summary import summarise
 from sharpmax.experiments.clrs_protocol.work import Work
 from sharpmax.experiments.compare.train import Hardware
+from sharpmax.extras import extra
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
+
+with extra("torch"):
+    import torch
 
 STAGES = ("rates", "gate", "arms")
 
@@ -51,7 +55,7 @@ def run(
     there, the same command draws again and computes nothing.
 
     Args:
-        only: the stages to run; all unless given.
+        only: the stages to run, and no page, so that a GPU does not wait for it; all stages and the page unless given.
         arms: the trained arms to run; all unless given. Rules at inference are asked with the plain arm's weights.
         together: seeds that train side by side, at most; a language model trains one at a time.
         despite_gate: train the arms although the gate is not met; the page says so.
@@ -63,13 +67,16 @@ def run(
         ValueError: options that do not fit, a gate that is not met, or a run folder that holds another config.
     """
     name, study = plan(quick=quick, seed=seed, **changes)
-    stages, chosen = tuple(only) or STAGES, tuple(arms) or TRAINED_ARMS
+    only = tuple(only)
+    stages, chosen = only or STAGES, tuple(arms) or TRAINED_ARMS
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise ValueError(f"expected stages among {', '.join(STAGES)}, got {', '.join(unknown)}")
     if unknown := [arm for arm in chosen if arm not in TRAINED_ARMS]:
         raise ValueError(f"expected trained arms among {', '.join(TRAINED_ARMS)}, got {', '.join(unknown)}")
     if together < 1:
         raise ValueError(f"expected at least 1 seed together, got {together}")
+    if device is not None and not gather:
+        _require_device(device)
     folder = RunFolder.open(out, "clrs-protocol", name, study.config)
     if not gather:
         work = _work(study, folder, Hardware.of(device, study.precision, compiled), together)
@@ -90,12 +97,21 @@ def run(
             for arm in chosen:
                 work.train_arm(arm)
         told(f"computed in {perf_counter() - began:.0f} s")
+        if only:
+            return {"folder": str(folder.path)}
     from sharpmax.experiments.clrs_protocol.page import tell  # brings the report extra, which training must not need
 
     metrics = summarise(study, folder)
     folder.finish(metrics)
     tell(metrics, study, folder)
     return metrics
+
+
+def _require_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"cannot run on the device {device!r}: {str(error).splitlines()[0]}") from error
 
 
 def _work(study: Study, folder: RunFolder, hardware: Hardware, together: int) -> Work:

@@ -15,7 +15,7 @@ from sharpmax.experiments.compare.train import Recipe
 from sharpmax.extras import extra
 from sharpmax.tasks.clrs_text.examples import VALIDATION_SEEDS
 from sharpmax.tasks.clrs_text.inputs import draw, published, require_supported
-from sharpmax.tasks.clrs_text.protocol import asked_lengths, span_of, trained_lengths
+from sharpmax.tasks.clrs_text.protocol import asked_lengths, trained_lengths
 from sharpmax.tasks.clrs_text.sequences import Sequences, most_answer_tokens, most_tokens, sequences
 from sharpmax.tasks.clrs_text.tokens import ENDS
 from sharpmax.tasks.sized import Batch
@@ -122,11 +122,6 @@ def questions(algorithm: str, samples: int, only: Sequence[int] | None = None) -
     tokens = torch.cat([padded(each.tokens, width) for each in found])
     starts, ends = (torch.cat(parts) for parts in list(zip(*found, strict=True))[1:])
     return Questions(Sequences(tokens, starts, ends), lengths, firsts)
-
-
-def spans(algorithm: str, lengths: Sequence[int]) -> list[str]:
-    """Return the span of every question's length."""
-    return [span_of(algorithm, length) for length in lengths]
 
 
 def places_of(rows: Sequences, most: int) -> tuple[Tensor, Tensor]:
