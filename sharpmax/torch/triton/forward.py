@@ -69,15 +69,18 @@ def online_block(
     tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
     HAS_RIGHT: tl.constexpr, MASKED: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
-    """Add a block of keys to rows whose maximum is still running."""
+    """Add a block of keys to rows whose maximum is still running, in units of the products: exp2(scale·(x - m)).
+
+    Shifted before it is scaled: near the maximum the difference is exact, and a large beta would magnify any rounding.
+    """
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
+    b_x = raw_scores(b_q, b_k, bend)
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     b_m_new = tl.maximum(b_m, tl.max(b_x, 1))
-    b_c = tl.exp2(b_m - b_m_new)
-    b_p = tl.exp2(b_x - b_m_new[:, None])
+    b_c = tl.exp2((b_m - b_m_new) * b_scale)
+    b_p = tl.exp2((b_x - b_m_new[:, None]) * b_scale[:, None])
     b_z = b_c * b_z + tl.sum(b_p, 1)
     b_v = load_rows(v_tiles, v, sv_l, i_b, i_hk, start, LK, DV, BDV, BN, MASKED, TILED)
     b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_c[:, None], input_precision="ieee")
@@ -187,7 +190,7 @@ def fused_kernel(
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED, do_not_specialize_on_alignment=["sinks"])
 def weighted_kernel(
-    q, k, v, k_tiles, v_tiles, seen, sinks, out, beta, log2_sum,
+    q, k, v, k_tiles, v_tiles, seen, sinks, out, beta, shift_and_sum,
     sq_b, sq_h, sq_l, sk_b, sk_h, sk_l, sv_b, sv_h, sv_l,
     scale_log2, bend, H, LQ, LK, left, right,
     GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr,
@@ -234,15 +237,20 @@ def weighted_kernel(
     b_m = poisoned_maximum(b_m, b_z)
     m_empty = b_m <= -1e18
     if sinks is not None:
-        b_run = b_m
-        b_m, b_z, _, _ = with_sink(load_sink(sinks, i_h) * b_scale / scale_log2, b_m, b_z, b_z, b_z)
-        b_o *= tl.exp2(b_run - b_m)[:, None]
-        b_m = poisoned_maximum(b_m, b_z)
+        b_sink = load_sink(sinks, i_h) / scale_log2
+        b_m_new = tl.maximum(b_m, b_sink)
+        b_c = tl.exp2((b_m - b_m_new) * b_scale)
+        b_z = b_c * b_z + tl.exp2((b_sink - b_m_new) * b_scale)
+        b_o *= b_c[:, None]
+        b_m = poisoned_maximum(b_m_new, b_z)
     b_o = tl.where(m_empty[:, None], 0.0, b_o / tl.where(b_z == 0, 1.0, b_z)[:, None])
     tl.store(out + o_row[:, None] * DV + o_dv[None, :], b_o.to(out.dtype.element_ty),
              mask=m_m[:, None] & (o_dv < DV)[None, :])  # fmt: skip
-    # In the scores' own units, and +inf for an empty row: what the gradient kernels subtract.
-    tl.store(log2_sum + o_row, tl.where(m_empty, float("inf"), b_m + tl.log2(b_z)), mask=m_m)
+    # What the gradient kernels subtract: m, in units of the products, and log2 Z, +inf for an empty row. As one number
+    # they would be rounded to a share of beta·m, and where beta is large that is whole units of the exponent.
+    tl.store(shift_and_sum + o_row, tl.where(m_empty, 0.0, b_m), mask=m_m)
+    p_sum = shift_and_sum + tl.num_programs(1).to(tl.int64) * LQ + o_row
+    tl.store(p_sum, tl.where(m_empty, float("inf"), tl.log2(b_z)), mask=m_m)
 
 
 def launch_fused(
@@ -263,13 +271,13 @@ def launch_weighted(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float, left: int | None, right: int | None,
     mask: Tensor | None = None, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return softmax(beta·e)·v and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
-    log2_sum = torch.empty_like(beta)
+    """Return softmax(beta·e)·v and, (2, B, H, Lq), each row's largest product m and log2 Z, +inf for an empty row."""
+    shift_and_sum = beta.new_empty((2, *beta.shape))
     out = _launch(
-        weighted_kernel, query, key, value, (beta, log2_sum), scale=scale, left=left, right=right, mask=mask,
+        weighted_kernel, query, key, value, (beta, shift_and_sum), scale=scale, left=left, right=right, mask=mask,
         softcap=softcap, sinks=sinks,
     )  # fmt: skip
-    return out, log2_sum
+    return out, shift_and_sum
 
 
 def _launch(

@@ -68,7 +68,7 @@ def query_step(
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
     b_t = raw_scores(b_q, b_k, bend)
-    b_x = b_t * scale_log2
+    b_x = b_t if OUTPUT else b_t * scale_log2  # the output's weights are shifted before they are scaled
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     if STATISTICS:
@@ -77,7 +77,7 @@ def query_step(
         )
     if OUTPUT:
         b_v = load_tile(v, sv_l, o_j, tl.arange(0, BDV), LK, DV, BDV, MASKED)
-        b_log_w = b_x * b_beta[:, None] - b_lse_w[:, None]
+        b_log_w = (b_x - b_lse[:, None]) * (b_beta * scale_log2)[:, None] - b_lse_w[:, None]
         b_g = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")
         b_ds = tl.exp2(b_log_w) * (b_g - b_delta[:, None])
         # Σ dS = 0: e may be shifted by any constant of the row, here so that beta·e becomes log w.
@@ -102,7 +102,7 @@ def key_step(
     b_q = load_rows(q_tiles, q, sq_l, i_b, i_h, start, LQ, D, BD, BM, MASKED, TILED)
     # Keys down, queries across: the transpose of the other kernel's tile, so dk and dv need none.
     b_t = raw_scores(b_k, b_q, bend)
-    b_x = b_t * scale_log2
+    b_x = b_t if OUTPUT else b_t * scale_log2  # the output's weights are shifted before they are scaled
     if MASKED:
         # As in `masked_scores`, each query's last key, but each key's last query; a query past the end has none.
         o_i = o_m + (LK - LQ)
@@ -127,7 +127,8 @@ def key_step(
         b_lse_w = tl.load(lse_w + o_m, mask=m_m, other=float("inf"))
         b_delta = tl.load(delta + o_m, mask=m_m, other=0.0)
         b_do = load_tile(d_out, DV, o_m, tl.arange(0, BDV), LQ, DV, BDV, MASKED)
-        b_w = tl.exp2(b_x * b_beta[None, :] - b_lse_w[None, :])
+        b_shift = tl.load(lse + o_m, mask=m_m, other=0.0)
+        b_w = tl.exp2((b_x - b_shift[None, :]) * (b_beta * scale_log2)[None, :] - b_lse_w[None, :])
         b_dv = tl.dot(b_w.to(b_do.dtype), b_do, b_dv, input_precision="ieee")
         b_g = tl.dot(b_v, tl.trans(b_do), input_precision="ieee")
         b_de = b_beta[None, :] * b_w * (b_g - b_delta[None, :])
@@ -180,6 +181,7 @@ def query_gradient_kernel(
         b_lse, b_h, b_a0, b_a1, b_a2 = (b_none, b_none, b_none, b_none, b_none)
     if OUTPUT:
         b_beta = tl.load(beta + o_row, mask=m_m, other=1.0)
+        b_lse = tl.load(lse + o_row, mask=m_m, other=0.0)  # here the largest product of the row
         b_lse_w = tl.load(lse_w + o_row, mask=m_m, other=float("inf"))
         b_delta = tl.load(delta + o_row, mask=m_m, other=0.0)
         b_do = load_tile(d_out + row * DV, DV, o_m, o_dv, LQ, DV, BDV, True)
@@ -333,25 +335,26 @@ def launch_statistics_gradient(
 
 
 def launch_output_gradient(
-    query: Tensor, key: Tensor, value: Tensor, *, beta: Tensor, log2_sum: Tensor, output: Tensor, d_output: Tensor,
+    query: Tensor, key: Tensor, value: Tensor, *, beta: Tensor, shift_and_sum: Tensor, output: Tensor, d_output: Tensor,
     scale: float, left: int | None, right: int | None, mask: Tensor | None = None, softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """Return dq, dk, dv, dbeta and dsinks of the second pass; `log2_sum` is of the sharpened rows."""
+    """Return dq, dk, dv, dbeta and dsinks of the second pass; `shift_and_sum` is what `launch_weighted` returned."""
     d_output = d_output.contiguous()
     delta = (d_output.float() * output.float()).sum(-1)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     d_beta = torch.empty_like(beta)
-    unread = (beta,) * 6  # what only the gradient of the statistics reads
+    shift, log2_sum = shift_and_sum
+    rows = (shift, *(beta,) * 5, log2_sum, delta)  # those between only the gradient of the statistics reads
     _launch(
         "output", query, key, value, d_output,
-        of_queries=(*unread, log2_sum, delta, query, beta, d_beta, dq), of_keys=(*unread, log2_sum, delta, dk, dv),
+        of_queries=(*rows, query, beta, d_beta, dq), of_keys=(*rows, dk, dv),
         documents=None, scale=scale, left=left, right=right, mask=mask, softcap=softcap, FOLD=False,
         kinds={"STATISTICS": False, "CURVED": False, "OUTPUT": True, "GIVEN": False},
     )  # fmt: skip
     if sinks is None:
         return dq, dk, dv, d_beta, None
-    d_sinks, through_beta = output_gradient_of_sinks(sinks, beta, log2_sum, delta)
+    d_sinks, through_beta = output_gradient_of_sinks(sinks, beta, shift_and_sum, delta, scales(scale, softcap)[0])
     return dq, dk, dv, d_beta + through_beta, d_sinks.to(sinks.dtype)
 
 

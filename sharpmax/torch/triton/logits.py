@@ -195,9 +195,12 @@ def statistics_gradient_of_sinks(
     return (gradient if row_scale is None else gradient * row_scale).sum((0, 2))
 
 
-def output_gradient_of_sinks(sinks: Tensor, beta: Tensor, log2_sum: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+def output_gradient_of_sinks(
+    sinks: Tensor, beta: Tensor, shift_and_sum: Tensor, delta: Tensor, scale_log2: float
+) -> tuple[Tensor, Tensor]:
     """Return dsinks (H,) and what the sinks add to dbeta: dS = w·(0 - w·g), the value of a sink being 0."""
-    log_w = _log_share(beta * sinks.float()[None, :, None], log2_sum)
+    shift, log2_sum = shift_and_sum
+    log_w = _log_share(beta * (sinks.float()[None, :, None] - shift * (scale_log2 / LOG2E)), log2_sum)
     dS = -log_w.exp() * delta
     return (beta * dS).sum((0, 2)), torch.where(log_w > LEAST_LOG, log_w * dS, 0.0) / beta
 

@@ -333,7 +333,7 @@ def weighted(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, mask: Tensor | None, sinks: Tensor | None, scale: float,
     left: int | None, right: int | None, softcap: float | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """softmax(beta·e)·v, and log2 Σ 2^x of the sharpened rows (+inf for an empty one)."""
+    """softmax(beta·e)·v, and what its gradient needs of every row: (2, B, H, Lq)."""
     return launch_weighted(
         query, key, value, beta.contiguous(), scale=scale, left=left, right=right, mask=_expanded(mask, query, key),
         softcap=softcap, sinks=sinks,
@@ -342,25 +342,27 @@ def weighted(
 
 @weighted.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *rest: Any) -> Any:
-    return query.new_empty((*query.shape[:3], value.shape[3])), torch.empty_like(beta)
+    return query.new_empty((*query.shape[:3], value.shape[3])), beta.new_empty((2, *beta.shape))
 
 
 @torch.library.custom_op("sharpmax::weighted_gradient", mutates_args=())
 def weighted_gradient(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, output: Tensor, log2_sum: Tensor, d_output: Tensor,
-    mask: Tensor | None, sinks: Tensor | None, scale: float, left: int | None, right: int | None, softcap: float | None,
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, output: Tensor, shift_and_sum: Tensor,
+    d_output: Tensor, mask: Tensor | None, sinks: Tensor | None, scale: float, left: int | None, right: int | None,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradient of `weighted`: dq, dk, dv, dbeta, and dsinks, which is empty where there are none."""
     dq, dk, dv, d_beta, d_sinks = launch_output_gradient(
-        query, key, value, beta=beta.contiguous(), log2_sum=log2_sum, output=output, d_output=d_output,
-        scale=scale, left=left, right=right, mask=_expanded(mask, query, key), softcap=softcap, sinks=sinks,
+        query, key, value, beta=beta.contiguous(), shift_and_sum=shift_and_sum, output=output,
+        d_output=d_output, scale=scale, left=left, right=right, mask=_expanded(mask, query, key), softcap=softcap,
+        sinks=sinks,
     )  # fmt: skip
     return dq, dk, dv, d_beta, beta.new_empty(0) if d_sinks is None else d_sinks
 
 
 @weighted_gradient.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, output: Any, log2_sum: Any, d_output: Any, mask: Any,
-      sinks: Tensor | None, *rest: Any) -> Any:  # fmt: skip
+def _(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, output: Any, shift_and_sum: Any, d_output: Any,
+      mask: Any, sinks: Tensor | None, *rest: Any) -> Any:  # fmt: skip
     return *(x.new_empty(x.shape) for x in (query, key, value)), torch.empty_like(beta), _like_sinks(sinks, beta)
 
 
@@ -373,7 +375,7 @@ def _keep_weighted(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.save_for_backward(query, key, value, beta, *output, mask, sinks)
 
 
-def _weighted_backward(ctx: Any, d_output: Tensor, d_log2_sum: Any) -> Any:
+def _weighted_backward(ctx: Any, d_output: Tensor, d_shift_and_sum: Any) -> Any:
     *saved, mask, sinks = ctx.saved_tensors
     *gradients, d_sinks = weighted_gradient(*saved, d_output, mask, sinks, ctx.scale, ctx.left, ctx.right, ctx.softcap)
     return *gradients, None, d_sinks if d_sinks.numel() else None, *(None,) * 4

@@ -242,10 +242,13 @@ def weigh_kernel(
         if KEEP:
             m_x = m_r[:, None] & (o_j < end)[None, :]
             b_x = tl.load(scores + row[:, None] * width + o_j[None, :], mask=m_x, other=0.0).to(tl.float32)
-            b_x += tl.load(highest + row * (width // BN) + place // BN, mask=m_r, other=0.0)[:, None]
+            b_rise = tl.load(highest + row * (width // BN) + place // BN, mask=m_r, other=0.0) - b_m
+            b_x += b_rise[:, None]
         else:
             b_x = raw_scores(b_q, load_paged(k, table, o_j, o_d, end, sk_p, sk_s, SIZE, D), bend) * scale_log2
-        b_x = hidden_by_place(b_x - b_m[:, None], o_i, o_j, end, window, HAS_WINDOW)
+            b_x = b_x - b_m[:, None]
+            b_x = tl.where(b_x > 0, 0.0, b_x)  # rounding must not lift a score above the maximum: beta may be large
+        b_x = hidden_by_place(b_x, o_i, o_j, end, window, HAS_WINDOW)
         b_p = tl.exp2(b_beta[:, None] * b_x)
         b_w += tl.sum(b_p, 1)
         b_v = load_paged(v, table, o_j, o_dv, end, sv_p, sv_s, SIZE, DV)

@@ -61,6 +61,7 @@ def judge_all(waiting: list[tuple[str, list[str]]]) -> list[Verdict]:
         theirs.close()
         reason = "crashed"
         try:
+            ours.recv()  # that it has imported all: on a busy machine that alone takes a minute, which is no model's
             while waiting:
                 if not ours.poll(SECONDS):
                     reason = f"took more than {SECONDS} s"
@@ -84,6 +85,7 @@ def _work(waiting: list[tuple[str, list[str]]], results: Any) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
+    results.send("ready")
     for model_type, names in waiting:
         results.send(judge(model_type, names))
 
