@@ -64,7 +64,8 @@ class TracedStatisticsAt(StatisticsAt):
         """Return log beta of every row."""
         of = self.request
         tensors = (None if x is None else x.detach() for x in (of.query, of.key, of.bias, of.sinks, of.mask))
-        return solved(*tensors, target, start, top, of.left, of.right, of.scale, of.softcap, self.name)
+        log_beta: Tensor = solved(*tensors, target, start, top, of.left, of.right, of.scale, of.softcap, self.name)
+        return log_beta
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,8 @@ def solved(
     request = Request(
         query, key, key, Constant(1.0), mask, bias, left, right, scale, softcap, sinks, dropout=0.0, return_stats=True
     )
-    return solve(StatisticsAt(request, _SOLVED_BY[name]), target, start, top).clone()  # a row may be the start's own
+    log_beta: Tensor = solve(StatisticsAt(request, _SOLVED_BY[name]), target, start, top)
+    return log_beta.clone()  # a row may be the start's own
 
 
 @solved.register_fake
