@@ -31,7 +31,10 @@ def tell(metrics: Metrics, study: Study, folder: RunFolder) -> Page:
         blocks.insert(0, Text(verdict_said(metrics), "The verdict"))
     if metrics["arms"]:
         draw(metrics, folder)
-        caption = "Exact answers by length of the input: mean and range of the seeds, one panel per algorithm."
+        caption = (
+            "Exact answers by length of the input, mean of the seeds, one panel per algorithm. Shaded: the range of "
+            "the seeds of plain softmax and of the paper's rule."
+        )
         blocks += [
             Figure("figures/algorithms.svg", caption, "Lines that fall beyond the longest trained length."),
             spans_table(metrics),
@@ -189,13 +192,14 @@ def draw(metrics: Metrics, folder: RunFolder) -> None:
         curves = []
         for arm, found in metrics["arms"].items():
             shares = {int(length): [100 * share for share in each] for length, each in found["by_length"][name].items()}
+            shaded = arm in (PLAIN, "paper")  # five shades would hide one another
             curves.append(
                 Curve(
                     metrics["labels"][arm],
                     list(shares),
                     [float(np.mean(each)) for each in shares.values()],
-                    [min(each) for each in shares.values()],
-                    [max(each) for each in shares.values()],
+                    [min(each) for each in shares.values()] if shaded else None,
+                    [max(each) for each in shares.values()] if shaded else None,
                     COLOURS[RULES.get(arm, arm)],
                     "--" if ARMS[arm].at_inference else "-",
                 )
