@@ -40,6 +40,7 @@ def run_blocks(page, folder, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines() == printed
 
 
+@pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")  # docs/guides/calibrate.md shows when it comes
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] * (name_of(page) in SLOW)) for page in WITH_CODE],
