@@ -71,6 +71,17 @@ def laws_heads() -> str:
 
 
 @table
+def laws_times() -> str:
+    """Return the error of each forecast by how many times longer the target is, over all pairs of lengths read."""
+    cases = [case for record in _part("heads")["settings"].values() for case in record.get("by_times", ())]
+    rows = []
+    for times in sorted({case["times"] for case in cases}):
+        of = [case["error"] for case in cases if case["times"] == times]
+        rows.append([f"{times} times", len(of), *(f"{mean(error[method] for error in of):.2f}" for method in METHODS)])
+    return markdown(["longer by", "pairs of lengths", *METHODS], rows)
+
+
+@table
 def laws_layers() -> str:
     """Return how well the order of layers at 8 times the length is forecast, by entropy and by rate."""
     rows = []

@@ -14,7 +14,7 @@ import numpy as np
 
 from sharpmax.dispersion import Dispersion
 from sharpmax.dispersion.crowd import mean_of_rows
-from sharpmax.dispersion.forecast import COVERED, METHODS, Rehearsal, exponents, rehearse
+from sharpmax.dispersion.forecast import COVERED, METHODS, TIMES, Rehearsal, exponents, predict, rehearse
 from sharpmax.dispersion.rates import rank_correlation
 from sharpmax.dispersion.record import json_values
 from sharpmax.extras import extra
@@ -161,11 +161,27 @@ def judged(setting: Setting, found: Dispersion, *, seed: int) -> dict[str, Any]:
         "noise": _noise(found, made),
         "exponents": np.nanquantile(exponents(found, fitted), [0.1, 0.5, 0.9]).tolist(),
         "coverage": _coverage(found, fitted, made, seed),
+        "by_times": by_times(found),
         "spread": json_values(np.nanmean(found.values["spread"], axis=1)),
         "entropy_by_layer": json_values(np.nanmean(found.entropy, axis=1)),
         "entropy": json_values(found.entropy),
         "forecast": {name: json_values(values) for name, values in made.entropy.items()},
     }
+
+
+def by_times(found: Dispersion) -> list[dict[str, Any]]:
+    """Return the mean error of each method for every pair of lengths 2 to 32 times apart, fitted on two or more."""
+    cases = []
+    for fitted in range(2, len(found.lengths)):
+        for index, target in enumerate(found.lengths[fitted:], fitted):
+            times = target / found.lengths[fitted - 1]
+            if times in TIMES:
+                said = dict(zip(METHODS, predict(found, fitted, target), strict=True))
+                error = {
+                    name: float(np.nanmean(np.abs(H - found.entropy[..., index]))) for name, (H, _) in said.items()
+                }
+                cases.append({"times": int(times), "fitted_up_to": found.lengths[fitted - 1], "error": error})
+    return cases
 
 
 def holds(record: dict[str, Any]) -> bool:

@@ -172,7 +172,8 @@ def _heads(found: Metrics, folder: RunFolder) -> list[Block]:
         )
         if "beta" not in name and record["target"] >= 120:
             colour = f"C{index % 7}"
-            curves.append(Curve(name, record["lengths"], record["mean_entropy"], color=colour, marker="."))
+            style = "-" if index < 7 else "--"  # the palette has seven colours
+            curves.append(Curve(name, record["lengths"], record["mean_entropy"], color=colour, line=style, marker="."))
             law = np.nanmean(np.asarray(record["forecast"]["law"], dtype=np.float64))
             curves.append(Curve("", [record["target"]], [float(law)], color=colour, line="", marker="D"))
     CurvesDisplay(curves, "tokens (or items)", "mean entropy (nats)", "Found (line) and forecast (diamond)").save(
@@ -234,7 +235,7 @@ def _figure(name: str, caption: str, alt: str) -> Figure:
     return Figure(f"figures/{name}.svg", caption, alt)
 
 
-def _folded(text: str, width: int = 90) -> str:
+def _folded(text: str, width: int = 64) -> str:
     lines: list[str] = []
     line = ""
     for word in text.split("  "):
