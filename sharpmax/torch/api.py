@@ -41,6 +41,7 @@ def _modules() -> dict[str, Any]:
 
 
 MODULES = _modules()
+PLAIN = Constant(1.0)  # one object, by which dispatch remembers its plans
 
 
 def attention(
@@ -107,7 +108,7 @@ def row_stats(
     5.0
     """
     request = validated(
-        query, key, key, policy=Constant(1.0), asked=checked_extra(extra), mask=mask, bias=bias, is_causal=is_causal,
+        query, key, key, policy=PLAIN, asked=checked_extra(extra), mask=mask, bias=bias, is_causal=is_causal,
         scale=scale, window=window, softcap=softcap, sinks=sinks, return_stats=True,
     )  # fmt: skip
     return execute_statistics(plan_of(request, implementation), request)

@@ -6,7 +6,8 @@ from sharpmax.bench import bench
 from sharpmax.bench.watch import PARTS, WAYS, _sizes, measure
 
 
-def test_each_way_is_timed_beside_plain(capsys):
+def test_each_way_is_timed_beside_plain(capsys, monkeypatch):
+    monkeypatch.setattr("sharpmax.bench.watch.STEPS", 2)
     figures = bench("watch", repeats=1, tokens=64, device="cpu")
     said = capsys.readouterr().out
     assert [result["way"] for result in figures["results"]] == list(WAYS)

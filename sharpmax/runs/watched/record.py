@@ -78,10 +78,17 @@ class Record:
     def next_step(self) -> int:
         """Return the step to continue at: the one given, or the one after the last that the file holds."""
         if self._step is None:
-            self._step = 0
-            if self.file.exists() and (steps := read_record(self.file).steps):
-                self._step = steps[-1]["step"] + 1
+            steps = self._held()
+            self._step = steps[-1]["step"] + 1 if steps else 0
         return self._step
+
+    def _held(self) -> list[dict[str, Any]]:
+        """Return the steps that the file holds; one that cannot be read ends the record."""
+        try:
+            return read_record(self.file).steps if self.file.exists() else []
+        except OSError as error:
+            self._stop(error, 0)
+            return []
 
     def append(self, about: Mapping[str, Any], step: Mapping[str, Any]) -> None:
         """Write a line and hand it to the system; what cannot be written ends the record with one warning."""
@@ -92,14 +99,16 @@ class Record:
                 self._open = self._continued(about)
             self._write(_line(step))
         except OSError as error:
-            self.stopped = True
-            self.close()
-            warnings.warn(
-                f"the record {self.file} ends before step {step['step']}: {error.strerror or error}; the training goes "
-                "on without it",
-                RecordStoppedWarning,
-                stacklevel=2,
-            )
+            self._stop(error, step["step"])
+
+    def _stop(self, error: OSError, step: int) -> None:
+        self.stopped = True
+        self.close()
+        warnings.warn(
+            f"the record {self.file} ends before step {step}: {error.strerror or error}; the training goes on",
+            RecordStoppedWarning,
+            stacklevel=3,
+        )
 
     def close(self) -> None:
         """Close the file."""

@@ -25,7 +25,8 @@ class Counters:
     @classmethod
     def new(cls, heads: int, device: torch.device, dtype: torch.dtype = torch.float32) -> "Counters":
         """Return counters of no row; `dtype` is the maximum's."""
-        sums = torch.zeros(heads, len(SUMS), dtype=torch.float64, device=device)
+        wide = torch.float32 if device.type == "mps" else torch.float64  # which Apple's GPUs do not have
+        sums = torch.zeros(heads, len(SUMS), dtype=wide, device=device)
         bins = torch.zeros(heads, BINS, dtype=torch.int64, device=device)
         return cls(torch.full((heads,), -torch.inf, dtype=dtype, device=device), sums, bins)
 
@@ -43,8 +44,8 @@ class Counters:
         highest = torch.where(finite, maximum, -torch.inf).amax((0, 2))
         torch.maximum(self.maximum, highest.to(self.maximum.dtype), out=self.maximum)
         terms = (finite, entropy, logsumexp, first, stats.count.clamp(min=1).log())
-        sums = [torch.where(finite, term, 0).sum((0, 2), dtype=torch.float64) for term in terms]
-        self.sums.add_(torch.stack((*sums, poisoned.sum((0, 2), dtype=torch.float64)), dim=1))
+        sums = [torch.where(finite, term, 0).sum((0, 2), dtype=self.sums.dtype) for term in terms]
+        self.sums.add_(torch.stack((*sums, poisoned.sum((0, 2), dtype=self.sums.dtype)), dim=1))
         root = torch.where(finite, entropy, 0).clamp(min=0).sqrt()
         index = (root * PER_ROOT).long().clamp(max=BINS - 1)
         index = index.transpose(0, 1).flatten(1)  # (H, rows)

@@ -25,6 +25,7 @@ DENSE = 2**20  # logits of a call, up to which dense statistics take a CPU less 
 if ABSENT is None:
     from sharpmax.torch.triton.counting import count_rows
 
+PLAIN = Constant(1.0)  # one object, by which dispatch remembers its plans
 OF_LOGITS = ("mask", "bias", "sinks", "is_causal", "scale", "window", "softcap")
 
 
@@ -36,6 +37,10 @@ class Gauge:
         self._token = torch.zeros(1, device=device)  # what the operator pretends to write to, so that it is kept
         self.layers: dict[int, Counters] = {}
         _gauges[id(self)] = self
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        """Leave the gauge behind: a copy of a watched model, or one that is saved, is not watched."""
+        return _nothing, ()
 
     @property
     def counts(self) -> bool:
@@ -101,6 +106,10 @@ class Gauge:
         return interpreted() and self.implementation in ("triton", "hybrid")
 
 
+def _nothing() -> None:
+    """Return what stands in a copy where a gauge was."""
+
+
 _gauges: WeakValueDictionary[int, Gauge] = WeakValueDictionary()
 """The gauges there are, by the number that a compiled graph knows one by."""
 
@@ -143,7 +152,7 @@ def _packed_stats(
         starts, ends = cumulative[which - 1], cumulative[which]
         documents = Documents(cumulative.int(), starts.int(), ends.int(), longest=query.shape[2])
     documents = documents.on(query.device)
-    plain = {**{name: option for name, option in options.items() if option is not None}, "policy": Constant(1.0)}
+    plain = {**{name: option for name, option in options.items() if option is not None}, "policy": PLAIN}
     request = packed_request(query, key, key, documents, return_stats=True, **plain)
     if request is not None:
         return packed_statistics(request), documents.starts

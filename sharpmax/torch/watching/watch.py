@@ -108,7 +108,8 @@ class Watch:
         self.model, self.every, self.guard = model, every, guard
         self._group, self._in_evaluation = group, in_evaluation
         self._record = None if record is None or _rank(group) != 0 else Record(record, step=step)
-        self.current_step = step or 0 if self._record is None else self._record.next_step()
+        first = step or 0 if self._record is None else self._record.next_step()
+        self.current_step = _agreed(first, group) if record is not None and step is None else first
         self.latest: Reading | None = None
         """The last reading that has come; `step` does not wait for one."""
         self.latest_step: int | None = None
@@ -202,7 +203,7 @@ class Watch:
         tensors.append(torch.ones_like(found.maximum) if scaled is None else scaled)
         is_tensor = isinstance(loss, Tensor)
         if is_tensor:
-            tensors.append(loss.detach().double())
+            tensors.append(loss.detach().float())
         else:
             self._losses[self.current_step] = loss
         on_gpu = found.maximum.is_cuda
@@ -295,6 +296,15 @@ def _reading(heads: tuple[int, ...], tensors: list[Tensor]) -> Reading:
 
 def _places(heads: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(layer, head) for layer, count in enumerate(heads) for head in range(count)]
+
+
+def _agreed(step: int, group: "dist.ProcessGroup | None") -> int:
+    """Return the step of the process that writes the record: the others do not read it."""
+    if not _is_distributed():
+        return step
+    told = [step]
+    dist.broadcast_object_list(told, group=group, group_src=0)
+    return told[0]
 
 
 def _is_distributed() -> bool:

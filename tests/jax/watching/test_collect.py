@@ -11,6 +11,7 @@ from sharpmax import Constant, reference_attention
 from sharpmax.jax import IMPLEMENTATIONS, attention, collecting, reading_of
 from sharpmax.jax.flax import attention_fn
 from tests.attention_cases import Case
+from tests.marks import slow
 
 CASES = [
     Case("collected, causal", Constant(1.0), batch=2, heads=4, key_heads=2, is_causal=True),
@@ -27,7 +28,7 @@ def drawn(case):
     }
 
 
-@pytest.mark.parametrize("implementation", [None, "xla", "chunked"])
+@pytest.mark.parametrize("implementation", [None, *slow("xla", "chunked")])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_counters_are_the_reference_s(case, implementation):
     assert implementation is None or implementation in IMPLEMENTATIONS

@@ -37,7 +37,10 @@ def run(way, folder, rank=0, processes=1):
         clip.step()
     clip.close()
     weights = {n.removeprefix("module."): p.full_tensor() if way == "fsdp" else p for n, p in net.named_parameters()}
+    with watch(model(), record=folder / f"{way}.jsonl") as resumed:
+        next_step = resumed.current_step
     return {
+        "next step": torch.tensor(next_step),
         "maximum": torch.stack([torch.tensor(r.maximum) for r in read]),
         "sums": torch.stack([torch.tensor(r.sums) for r in read]),
         "bins": torch.stack([torch.tensor(r.bins) for r in read]),

@@ -71,6 +71,7 @@ def test_two_processes_read_what_one_does(way, folder, tmp_path):
         # The first step is of the same weights; later ones of weights that gradients of two halves have moved.
         assert torch.equal(found["maximum"][0], alone["maximum"][0])
         assert torch.equal(found["bins"][0], alone["bins"][0])
+        assert int(found["next step"]) == STEPS  # of a process that does not read the record, too
         torch.testing.assert_close(found["sums"][0], alone["sums"][0], rtol=1e-14, atol=0)
         assert torch.equal(found["sums"][..., 0], alone["sums"][..., 0])
         for name, expected in alone.items():

@@ -18,7 +18,7 @@ def test_a_reading_is_of_the_rows_since_the_last_step():
     x = batch()
     block = net[0]
     q, k = (p(x).unflatten(-1, (-1, 8)).transpose(1, 2) for p in (block.q_proj, block.k_proj))
-    stats = row_stats(q, k, is_causal=True)
+    stats = row_stats(q, k, is_causal=True, implementation="eager")  # so few logits are computed all at once
     with watch(net) as watched:
         net(x)
         reading = watched.read()
@@ -109,6 +109,23 @@ def test_the_record_of_another_model_is_refused(tmp_path):
     watched = watch(model(layers=3), record=tmp_path)
     with pytest.raises(ValueError, match="another model"):
         train(watched.model, 1, lambda _: watched.step())
+
+
+def test_a_copy_of_a_watched_model_is_not_watched():
+    net = model()
+    with watch(net) as watched:
+        copied = copy.deepcopy(net)
+        copied(batch())
+        with pytest.raises(ValueError, match="no row was gathered"):
+            watched.read()
+        assert all(part.gauge is None for part in copied.modules() if isinstance(part, WatchedAttention))
+        assert net.state_dict().keys() == model().state_dict().keys()
+
+
+def test_another_file_in_the_record_s_place_is_refused_at_once(tmp_path):
+    (tmp_path / "watch.jsonl").write_text("something else\n")
+    with pytest.raises(ValueError, match="not the record of a watched run"):
+        watch(model(), record=tmp_path)
 
 
 def test_a_module_of_pytorch_is_watched():
