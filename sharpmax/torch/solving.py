@@ -61,7 +61,8 @@ class TracedStatisticsAt(StatisticsAt):
         """Return log beta of every row."""
         of = self.request
         tensors = (None if x is None else x.detach() for x in (of.query, of.key, of.bias, of.sinks, of.mask))
-        return solved(*tensors, target, start, top, of.left, of.right, of.scale, of.softcap, self.name)
+        log_beta: Tensor = solved(*tensors, target, start, top, of.left, of.right, of.scale, of.softcap, self.name)
+        return log_beta
 
 
 @torch.library.custom_op("sharpmax::solved", mutates_args=())
@@ -73,7 +74,8 @@ def solved(
     request = Request(
         query, key, key, Constant(1.0), mask, bias, left, right, scale, softcap, sinks, dropout=0.0, return_stats=True
     )
-    return solve(StatisticsAt(request, _SOLVED_BY[name]), target, start, top).clone()  # a row may be the start's own
+    log_beta: Tensor = solve(StatisticsAt(request, _SOLVED_BY[name]), target, start, top)
+    return log_beta.clone()  # an operator returns no tensor that it was given
 
 
 @solved.register_fake

@@ -43,7 +43,7 @@ class RowProbe:
         # Rows of like reach together, each group on the keys that it reaches: on all keys short rows cost as long ones.
         reach = index + 1 + key.shape[2] - query.shape[2]
         doublings = reach.double().log2().ceil()
-        for doubling in doublings.unique():
+        for doubling in sorted(set(doublings.tolist())):
             here = doublings == doubling
             self._measure(layer, query, key[:, :, : int(reach[here].max())], index[here], options, reach[here])
 
