@@ -53,6 +53,9 @@ def status_of(*arguments: str) -> int:
         (["bench", "softmax", "--frameworks", "caffe"], ["caffe", "numpy, torch, jax"]),
         (["bench", "softmax", "--rows", "9", "--frameworks", "numpy", "--repeats", "0"], ["repeat", "0"]),
         (["bench", "softmax", "--rows", "0"], ["row", "0"]),
+        (["diagnose", " "], ["name or the folder of a model, got ' '"]),
+        (["diagnose", "smollm2", "--task", "lookup:"], ["a wording among code", "got ''"]),
+        (["diagnose", "smollm2", "--task", "copy:"], ["expected a task among", "copy:"]),
     ],
 )
 def test_a_user_error_is_one_line_and_exit_2(arguments, words, capsys):
@@ -76,6 +79,15 @@ def test_a_misspelled_name_is_refused_with_a_suggestion_before_torch_is_imported
     done = sharpmax_process(*arguments, before=without("torch", "transformers"))
     assert done.returncode == 2
     assert_one_line(done.stderr, f"did you mean '{meant}'?")
+
+
+def test_compare_takes_its_own_tasks(monkeypatch):
+    from sharpmax.tasks.catalogue import TASKS
+
+    asked = {}
+    monkeypatch.setattr("sharpmax.commands.compare.compare_and_print", asked.update)
+    assert cli.main(["compare", "--tasks", *TASKS]) == 0
+    assert list(asked["tasks"]) == list(TASKS)
 
 
 def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path, capsys):

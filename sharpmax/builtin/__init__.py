@@ -128,10 +128,12 @@ BUILTIN = {
 
 
 def refuse_misspelling(name: str) -> None:
-    """Raise ValueError for a name that is nearly a built-in one: a hub would be asked for it, and take its time.
+    """Raise ValueError for no name, or one that is nearly a built-in one: a hub would be asked, and take its time.
 
     Anything else may be a folder or a name on the hub.
     """
+    if not name.strip():
+        raise ValueError(f"expected the name or the folder of a model, got {name!r}; `sharpmax models` lists some")
     if not Path(name).exists() and (meant := nearest(name, BUILTIN)):
         raise ValueError(
             f"there is no model {name!r}; did you mean {meant!r}? `sharpmax models` lists the built-in ones"

@@ -58,7 +58,8 @@ def require_known_names(verb: str, options: Mapping[str, Any]) -> None:
     if verb == "finetune":
         _require_choice("task", options["task"], (defaults.TASK,))
         _require_policy(options["policy"])
-    elif options.get("task") is not None or options.get("tasks"):
+    elif verb != "compare" and (options.get("task") is not None or options.get("tasks")):
+        # `compare` has tasks of its own, and says so itself: their modules import torch.
         from sharpmax.tasks.prompts import must_be_task
 
         for task in (options.get("task"), *options.get("tasks", ())):

@@ -55,6 +55,8 @@ def floating_array(name: str, value: Array) -> Array:
         raise TypeError(
             f"{name} must be a plain array, got a NumPy masked array; give its data, and its mask as where="
         )
+    if is_torch_array(value) and (value.layout is not sys.modules["torch"].strided or value.is_nested):
+        raise TypeError(f"{name} must be a dense tensor, got one of layout {value.layout}; make it dense first")
     if not is_floating(value):
         raise TypeError(f"{name} must have a real floating dtype, got {value.dtype}; cast them first")
     return value

@@ -8,6 +8,7 @@ import os
 import secrets
 import tempfile
 from contextlib import suppress
+from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         OSError: with the file's name, also where the system's own error has none, as that of a full disk.
     """
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, "expected the path of a file, got a folder", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not mkstemp, whose files are private: a result is for everyone whom the user's own settings admit.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -143,13 +143,13 @@ def draw(task: str, size: int, *, seed: int, index: int = 0) -> Prompt:
 
 def must_be_task(task: str, *, fitting: bool = False) -> None:
     """Raise ValueError for a task that cannot be drawn; `recall` is a task to fit on only."""
-    name, _, wording = task.partition(":")
+    name, colon, wording = task.partition(":")
     known = (*TASKS, "recall") if fitting else tuple(TASKS)
-    if name not in known or (wording and name not in ("lookup", "recall")):
+    if name not in known or (colon and name not in ("lookup", "recall")):
         raise ValueError(
             f"expected a task among {', '.join(known)}, or lookup:WORDING, got {task!r}{did_you_mean(name, known)}"
         )
-    if wording:
+    if colon:
         _form(wording)
 
 

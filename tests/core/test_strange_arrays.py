@@ -23,6 +23,19 @@ def test_a_masked_array_is_refused():
         softmax(np.ma.masked_array([1.0, 2.0], mask=[True, False]))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", ["sparse", "strided", "jagged"])
+def test_a_tensor_that_is_not_dense_is_refused(layout):
+    parts = [torch.ones(2, 3), torch.ones(4, 3)]
+    nested = (
+        torch.ones(2, 3).to_sparse()
+        if layout == "sparse"
+        else torch.nested.nested_tensor(parts, layout=getattr(torch, layout))
+    )
+    with pytest.raises(TypeError, match=r"logits must be a dense tensor, got .*; make it dense first"):
+        softmax(nested)
+
+
 def test_a_beta_of_zero_leaves_nothing_of_an_infinite_spread():
     assert bounds.coefficient_bounds(np.inf, 5, 0.0) == pytest.approx((0.2, 0.2))
     assert bounds.dispersion_size(np.inf, 0.5, 0.0) == 2.0

@@ -51,6 +51,14 @@ except OSError as error:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_is_not_written_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, Path()):
+        with pytest.raises(IsADirectoryError, match="expected the path of a file, got a folder"):
+            atomic.write_text(folder, "x")
+    assert not list(tmp_path.iterdir())
+
+
 def test_arrays_become_numbers(tmp_path):
     atomic.write_json(tmp_path / "a.json", {"row": np.arange(3), "one": np.float64(0.1)})
     assert json.loads((tmp_path / "a.json").read_text()) == {"row": [0, 1, 2], "one": 0.1}

@@ -31,6 +31,19 @@ def require_bounded_config(folder: Path) -> None:
                 raise ValueError(f"{file} has {name} of {number:.3g}, more than the {most:,} that are built")
 
 
+def require_own_files(folder: Path) -> None:
+    """Raise ValueError if an index of weights names a file outside its folder, which transformers would read.
+
+    A link is the folder's own: the hub's cache is made of links.
+    """
+    for index in sorted(folder.glob("*.index.json")):
+        named = read_json(index, expected="an index of weights", strict=False)
+        files = named.get("weight_map") if isinstance(named, dict) else None
+        for file in files.values() if isinstance(files, dict) else ():
+            if not isinstance(file, str) or Path(file).is_absolute() or ".." in Path(file).parts:
+                raise ValueError(f"{index} names {file!r}, expected a file inside {folder}")
+
+
 def reason_of(error: Exception) -> str:
     """Return what an error of transformers says, in one line; where the text alone says little, with its kind."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]

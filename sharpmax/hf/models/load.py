@@ -10,7 +10,7 @@ from typing import Any
 from sharpmax.builtin import BUILTIN, Builtin, refuse_misspelling
 from sharpmax.builtin.fetch import fetch, is_cached
 from sharpmax.extras import extra
-from sharpmax.hf.models.config_file import reason_of, require_bounded_config
+from sharpmax.hf.models.config_file import reason_of, require_bounded_config, require_own_files
 from sharpmax.hf.models.convert import convert
 from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers
@@ -132,6 +132,9 @@ def must_be_finite(name: str, model: Any) -> None:
     for of, weight in model.named_parameters():
         if not torch.isfinite(weight).all():
             raise ValueError(f"{name!r} has weights that are not finite, in {of}: it is damaged, or its training was")
+    for of, frequencies in model.named_buffers():  # of rotary positions; other buffers may hide by -inf
+        if of.endswith("inv_freq") and not torch.isfinite(frequencies).all():
+            raise ValueError(f"{name!r} has positions that are not finite, in {of}: mend rope_theta in config.json")
 
 
 def must_be_complete(name: str, model: Any, found: dict[str, Any]) -> None:
@@ -200,10 +203,13 @@ def _pretrained(name: str, architecture: str | None, dtype: Any) -> tuple[Any, A
     try:
         if local:
             require_bounded_config(Path(name))
+            require_own_files(Path(name))
         with quiet():
             config = transformers.AutoConfig.from_pretrained(name, **where)
             kind = architecture or next(iter(config.architectures or ()), None)
-            loader = getattr(transformers, kind or "AutoModel", transformers.AutoModel)
+            loader = getattr(transformers, kind or "AutoModel", None)
+            if loader is None:
+                raise ValueError(f"transformers {transformers.__version__} has no class {kind!r}, its architecture")
             # Weights of another shape come in the report, in place of an error that names none of them.
             report = {"output_loading_info": True, "ignore_mismatched_sizes": True}
             answer = loader.from_pretrained(name, dtype=dtype or torch.float32, **report, **where)

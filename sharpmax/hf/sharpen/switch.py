@@ -150,6 +150,10 @@ class Sharpened:
         self._say_if_owed()
 
     def __enter__(self) -> Self:
+        if not self._undo:
+            raise RuntimeError(
+                "this block was left before, and its policy is off; call sharpen(model, policy) for another block"
+            )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

@@ -7,6 +7,7 @@ import shutil
 import time
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from sharpmax.cli import main
@@ -86,6 +87,7 @@ UNUSABLE = [
     ({"dtype": "float99"}, "float99"),
     ({"architectures": ["LlamaConfig"]}, "'LlamaConfig' is not a model"),
     ({"architectures": ["logging"]}, "from_pretrained"),
+    ({"architectures": ["LlamaForCasualLM"]}, "has no class 'LlamaForCasualLM', its architecture"),
     ({"architectures": 5}, "not iterable"),
     ({"architectures": [["x"]]}, "must be string"),
     ({"quantization_config": GPTQ}, "pip install optimum"),
@@ -112,6 +114,23 @@ def test_a_config_that_cannot_be_used_is_one_line(change, reason, whole, tmp_pat
     assert main(["certify", str(tmp_path / "model"), "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert re.fullmatch(rf"sharpmax: error: the folder '.*' does not hold a whole model: .*{reason}.*\n", error)
+
+
+@pytest.mark.parametrize("file", ["../whole/model.safetensors", "/etc/passwd", 3])
+def test_an_index_of_weights_names_files_of_its_own_folder(file, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    index = tmp_path / "model" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"lm_head.weight": file}}))
+    with pytest.raises(ValueError, match=rf"index\.json names {re.escape(repr(file))}, expected a file inside"):
+        load(str(tmp_path / "model"))
+
+
+def test_positions_that_are_not_finite_are_refused():
+    model = build("llama")
+    model.model.rotary_emb.inv_freq[0] = torch.inf
+    with pytest.raises(ValueError, match=r"positions that are not finite, in model\.rotary_emb\.inv_freq: mend rope_"):
+        must_be_finite("name", model)
 
 
 def test_a_config_that_is_a_pipe_does_not_block(tmp_path):

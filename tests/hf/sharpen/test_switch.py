@@ -106,6 +106,14 @@ def test_an_unknown_implementation_is_refused_before_any_work():
         sharpen(build("llama"), SHARP, implementation="fastest")
 
 
+def test_a_block_that_was_left_is_not_entered_again_in_silence():
+    on = sharpen(build("llama"), SHARP)
+    with on:
+        pass
+    with pytest.raises(RuntimeError, match="its policy is off; call sharpen"), on:
+        pass
+
+
 def test_what_is_said_on_leaving_names_the_line_of_the_caller():
     model, ids = build("llama"), torch.zeros(1, 512, dtype=torch.long)
     for leave in (lambda on: on.__exit__(None, None, None), lambda on: on.restore()):
