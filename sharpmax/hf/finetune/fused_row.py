@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sharpmax.core.policies import Constant
 from sharpmax.hf.sharpen.interface import NAME as SHARPENED
+from sharpmax.hf.sharpen.site import recomputing
 from sharpmax.torch.documents import Documents
 from sharpmax.torch.varlen import attend_packed, packed_request
 
@@ -30,9 +31,16 @@ def attend_fused(
     """
     if query.shape[2] < 2 or not _is_bare(module, documents, options):
         return None
-    if name == "sdpa":
+    site = module.__dict__.get("sharpmax_site")
+    is_watched = name == SHARPENED and site.is_plain and len(site.policies) == 1  # and nothing else is done to it
+    if name == "sdpa" or is_watched:
         request = packed_request(query, key, value, documents, policy=Constant(1.0), scale=options.get("scaling"))
-        return None if request is None else attend_packed(request)[0].transpose(1, 2)
+        if request is None:
+            return None
+        if is_watched:
+            site.run.note_call(again=recomputing())
+            count_packed_rows(module, query, key, documents, {**options, "sliding_window": None})
+        return attend_packed(request)[0].transpose(1, 2)
     if name != SHARPENED or not _serves_site(module.sharpmax_site, query, key, value, documents, options):
         return None
     within = {**options, "sliding_window": None}  # it hides nothing of a document, but may be shorter than the row

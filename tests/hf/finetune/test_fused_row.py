@@ -16,7 +16,7 @@ from sharpmax.hf import sharpen
 from sharpmax.hf.finetune import fused_row, packing
 from sharpmax.hf.finetune.answer_batches import Encoded, pack
 from sharpmax.hf.finetune.answer_model import answering
-from sharpmax.torch import IMPLEMENTATIONS
+from sharpmax.torch import IMPLEMENTATIONS, watch
 from tests.hf.families import VOCABULARY, build
 
 pytestmark = pytest.mark.skipif("hybrid" not in IMPLEMENTATIONS, reason="Triton is not installed")
@@ -86,6 +86,21 @@ def test_one_call_a_layer_errs_no_more_than_its_batches(policy, monkeypatch):
     assert (loss - exact_loss).abs() <= 2 * (batched_loss - exact_loss).abs() + rounding * exact_loss
     assert (gradients - exact).norm() <= 2 * (batched - exact).norm()
     assert (batched - exact).norm() < 0.05 * exact.norm()
+
+
+def test_a_watched_row_goes_the_plain_way_and_is_counted_once(monkeypatch):
+    plain_roads = followed(monkeypatch)
+    plain, _ = step(model(), None)
+    made = model().train()
+    with watch(made) as watched:
+        seen, _ = step(made, None)
+        assert watched.read().rows.tolist() == [96] * 8
+        watched.step()
+        watched.gauge.measuring = False
+        step(made, None)
+        assert watched.read().rows.tolist() == [0] * 8
+    assert plain_roads == ["one call"] * 6
+    assert torch.equal(seen, plain)
 
 
 @pytest.mark.parametrize(
