@@ -301,7 +301,12 @@ def _compare(parser: argparse.ArgumentParser) -> None:
 
 
 def _monitor(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show a watched training run: every head's largest logit and entropy at every step, as a page."
+    describe(
+        parser,
+        "Show a watched training run: every head's largest logit and entropy at every step, as a page.",
+        "sharpmax monitor runs/watch",
+        "sharpmax monitor runs/watch --live --interval 10    # keep the page up to date",
+    )
     add = parser.add_argument
     add(
         "run",

@@ -115,6 +115,9 @@ def forecast(found: Dispersion, times: Sequence[int] = TIMES) -> Forecast:
 
     Raises:
         ValueError: a record without rows: `Dispersion.observed` is None.
+
+    >>> forecast(dispersion).entropy.shape  # doctest: +SKIP
+    (30, 9, 3)
     """
     last = len(found.lengths)
     rows, rehearsal = _rows(found, last), rehearse(found)

@@ -48,7 +48,11 @@ def current() -> Collection | None:
 
 @contextmanager
 def collecting() -> Iterator[Collection]:
-    """Collect the counters of the attention calls in this block; inside another block, only in this one."""
+    """Collect the counters of the attention calls in this block; inside another block, only in this one.
+
+    >>> with collecting() as collection:  # doctest: +SKIP
+    ...     sharpmax.jax.attention(q, k, v)
+    """
     before, _open.collection = _open.collection, Collection()
     try:
         yield _open.collection

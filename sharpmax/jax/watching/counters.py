@@ -47,7 +47,10 @@ def count_rows(stats: RowStats, first: Array) -> HeadCounters:
 
 
 def reading_of(layers: Sequence[HeadCounters]) -> Reading:
-    """Return every head's figures as arrays on the host; waits for the device."""
+    """Return every head's figures as arrays on the host; it waits for the device.
+
+    >>> reading_of(counters)  # doctest: +SKIP
+    """
     parts = [[np.asarray(x, np.float64) for x in layer] for layer in layers]
     heads = tuple(len(maximum) for maximum, _, _ in parts)
     return Reading(heads, *(np.concatenate(x) for x in zip(*parts, strict=True)))
