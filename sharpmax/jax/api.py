@@ -75,7 +75,7 @@ def attention(
         segments=segments,
         dropout=dropout,
         dropout_key=dropout_key,
-        return_stats=return_stats or current() is not None,
+        return_stats=(return_stats is False and current() is not None) or return_stats,  # a watch reads them too
     )
     output, stats = attend(request, implementation)
     if (collection := current()) is not None:

@@ -18,6 +18,7 @@ with extra("report"):
 
 
 MOST_ON_LINES = 4  # curves that carry their names at their ends; more have a legend
+OF_LINE = "name of a line"
 LABEL_HEIGHT = 0.07  # of a name at the end of a curve, as a share of the axes
 PLAIN = 2**14  # the largest size up to which ticks are plain numbers, not powers of two
 
@@ -93,6 +94,14 @@ class CurvesDisplay:
             ax.legend()
         return ax
 
+    def plot_panel(self, ax: Axes) -> None:
+        """Draw on one of several axes that share a legend: no names in it."""
+        self.plot(ax)
+        for name in [text for text in ax.texts if text.get_gid() == OF_LINE]:
+            name.remove()
+        if (legend := ax.get_legend()) is not None:
+            legend.remove()
+
     def save(self, folder: str | Path, name: str) -> Path:
         """Draw in the house style and write SVG and PNG; returns the SVG's path."""
         with house_style():
@@ -118,7 +127,7 @@ class CurvesDisplay:
         lowest = math.inf
         for height, label in sorted(ends, reverse=True):
             lowest = max(min(height, 1.0, lowest - LABEL_HEIGHT), 0.0)
-            ax.text(1.01, lowest, label, transform=ax.transAxes, va="center", fontsize=9)
+            ax.text(1.01, lowest, label, transform=ax.transAxes, va="center", fontsize=9, gid=OF_LINE)
 
     def _draw_mark(self, mark: Mark, ax: Axes) -> None:
         rule: dict[str, Any] = {"linestyle": (0, (1, 2)), "linewidth": 1, "color": "#8c959f"}
@@ -137,9 +146,7 @@ def save_panels(displays: Sequence[CurvesDisplay], folder: str | Path, name: str
         figure = Figure(figsize=(3.4 * min(columns, len(displays)), 2.5 * rows + 0.5))
         grid = figure.subplots(rows, min(columns, len(displays)), squeeze=False).flatten()
         for ax, display in zip(grid, displays, strict=False):
-            legend = display.plot(ax).get_legend()
-            if legend is not None:
-                legend.remove()
+            display.plot_panel(ax)
         for ax in grid[len(displays) :]:
             ax.remove()
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

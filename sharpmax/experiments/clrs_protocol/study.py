@@ -30,7 +30,7 @@ ARMS = {
     "paper": Arm("the paper's rule, trained in", Sharpened(PAPER)),
     "ssmax": Arm("SSMax, learned per head", LearnedSSMax()),
     "paper-inference": Arm("the paper's rule, at inference only", Sharpened(PAPER), True),
-    # The contest's best (docs/compare.md, `beyond-1-start`). The exam sets what each algorithm was trained on.
+    # The contest's best (docs/results/recall.md, `beyond-1-start`). The exam sets what each algorithm was trained on.
     "beyond": Arm("Beyond the trained length, at inference only", Sharpened(Beyond(1.0)), True),
 }
 TRAINED_ARMS = tuple(name for name, arm in ARMS.items() if not arm.at_inference)

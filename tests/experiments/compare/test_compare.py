@@ -20,7 +20,7 @@ from sharpmax.tasks.catalogue import TASKS
 
 pytestmark = pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 
-GUIDE = Path(__file__).parents[3] / "docs" / "compare.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "mechanism.md"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from sharpmax.torch.lengths import counted
 from sharpmax.torch.policy_kinds import kernel_policy
+from sharpmax.torch.triton import attention as triton_attention
 from sharpmax.torch.triton import logits, rows
 from tests.torch.test_transforms import assert_compiles
 
@@ -145,7 +146,8 @@ def test_a_mask_is_kept_for_the_gradient_as_small_as_it_came():
 def test_what_a_mask_shows_is_counted_only_where_somebody_asks(monkeypatch):
     (q, k, v, _), mask = changed(4, keys=12)
     counts = []
-    monkeypatch.setattr(rows, "counted", lambda request: counts.append(request) or counted(request))
+    for module in (rows, triton_attention):
+        monkeypatch.setattr(module, "counted", lambda request: counts.append(request) or counted(request))
     attention(q, k, v, mask=mask, implementation="triton")
     q, k, v = (x.detach() for x in (q, k, v))
     attention(q, k, v, mask=mask, policy=EntropyTarget(1.0), implementation="triton")
