@@ -145,6 +145,13 @@ def _steps(
         yield from task.batches(recipe, seeds, device, first)
 
 
+def _drawing(seed: int, start: int, device: torch.device) -> int:
+    """Return the number that seeds a drawing: of 64 bits, or of the 32 that a CPU's generator looks at."""
+    if device.type == "cpu":
+        return (start + seed * 2654435761) % 2**32  # far apart, whatever the steps
+    return (seed << 32) + start
+
+
 def _batches(
     task: Task, recipe: Recipe, seeds: list[int], device: torch.device, first: int
 ) -> Iterator[tuple[int, Batch]]:
@@ -154,7 +161,7 @@ def _batches(
     for start in range(first - first % DRAWN_AT_ONCE, recipe.steps, DRAWN_AT_ONCE):
         drawn = []
         for seed in seeds:
-            generator.manual_seed((seed << 32) + start)
+            generator.manual_seed(_drawing(seed, start, device))
             drawn.append(task.draw(DRAWN_AT_ONCE * recipe.batch, task.trained, generator=generator))
         tokens = torch.stack([functional.pad(one.tokens, (0, padding)) for one in drawn])
         at = torch.stack([one.at for one in drawn])

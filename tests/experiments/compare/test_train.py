@@ -122,3 +122,13 @@ def test_compiled_bfloat16_learns_the_same(tmp_path):
     fast = train_seeds(MODEL, Short(), RECIPE, [0, 1], folder, hardware=hardware)
     moved = (plain - MODEL.init([0, 1])).norm()
     assert (fast - plain).norm() < 0.2 * moved
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_no_two_seeds_and_steps_draw_the_same(device):
+    """A CPU's generator looks at 32 bits of its seed."""
+    drawings = {
+        training._drawing(seed, start, torch.device(device)) for seed in range(20) for start in range(0, 5000, 50)
+    }
+    looked_at = {drawing % 2**32 for drawing in drawings} if device == "cpu" else drawings
+    assert len(looked_at) == 20 * 100
