@@ -13,6 +13,7 @@ def test_decode_is_checked_and_timed_beside_plain_attention():
     assert serving.show(figures).row_count == len(rows)
 
 
+@pytest.mark.slow
 def test_continuous_batching_is_timed_plain_and_sharpened():
     figures = serving.measure(only=["batching"], requests=3, new_tokens=3, repeats=1, device="cpu")
     shares = {row["case"].partition(",")[0]: row["share_of_plain"] for row in figures["results"]}

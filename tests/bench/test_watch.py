@@ -6,6 +6,7 @@ from sharpmax.bench import bench
 from sharpmax.bench.watch import PARTS, WAYS, _sizes, measure
 
 
+@pytest.mark.slow
 def test_each_way_is_timed_beside_plain(capsys, monkeypatch):
     monkeypatch.setattr("sharpmax.bench.watch.STEPS", 2)
     figures = bench("watch", repeats=1, tokens=64, device="cpu")

@@ -123,6 +123,7 @@ def test_no_verb_is_silent_for_five_seconds_and_each_ends_with_what_to_do_next(v
     assert ("\x1b[" in output) == terminal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["certify"])
 def test_a_quiet_verb_prints_its_result_alone(verb, model):
     output, status, _ = watched(f"{VERBS[verb]} --quiet", model.parent, terminal=False)

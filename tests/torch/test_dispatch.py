@@ -39,8 +39,13 @@ def test_the_kernels_are_there_where_ci_tests_them():
     ("setting", "why"),
     [
         ("sys.modules['triton'] = None", "Triton is not installed"),
-        ("import types; sys.modules['triton'] = types.ModuleType('')", "Triton is not installed"),  # a mere folder
-        ("import triton; triton.__version__ = '3.5.1'", "it needs Triton 3.6 or later, found 3.5.1"),
+        *(
+            pytest.param(*values, marks=pytest.mark.slow)
+            for values in (
+                ("import types; sys.modules['triton'] = types.ModuleType('')", "Triton is not installed"),  # a folder
+                ("import triton; triton.__version__ = '3.5.1'", "it needs Triton 3.6 or later, found 3.5.1"),
+            )
+        ),
     ],
 )
 def test_without_a_triton_that_runs_the_kernels_the_others_serve_and_say_so(setting, why):

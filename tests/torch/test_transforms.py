@@ -63,7 +63,11 @@ SLOW = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("implementation", "dynamic"),
-    [*((i, None) for i in CPU), ("chunked", True), *(pytest.param(i, True, marks=SLOW) for i in ("stock", "eager"))],
+    [
+        *(pytest.param(i, None, marks=SLOW) for i in CPU),
+        ("chunked", True),
+        *(pytest.param(i, True, marks=SLOW) for i in ("stock", "eager")),
+    ],
 )
 def test_a_compiled_call_takes_any_length(implementation, dynamic):
     """With the lengths that were not there when it was traced, the graph is as whole as before."""

@@ -114,6 +114,7 @@ def test_an_unknown_step_is_refused(small, tmp_path):
         run(tmp_path, **small, only=("seed7",))
 
 
+@pytest.mark.slow
 def test_the_report_reads_what_no_report_has_read_and_the_choice_something_else(small):
     model, read = gemma("gemma-tiny"), {}
     plan = replace(QUICK, text_tokens=10**9, selection=10**9, windows=(4096,))

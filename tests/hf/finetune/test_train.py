@@ -17,6 +17,7 @@ from sharpmax.hf.finetune.train import WHOLE, Recipe, finetune, newest_whole
 from sharpmax.hf.finetune.trained_policy import NAMES, learned_parameters, policy_named
 from sharpmax.hf.models.gemma import gemma
 from tests.hf.finetune.test_answer_batches import examples
+from tests.marks import slow
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
 
@@ -103,7 +104,7 @@ def test_a_checkpoint_loads_as_a_model_with_its_card(tmp_path):
         torch.testing.assert_close(again(ids).logits, model(ids).logits)
 
 
-@pytest.mark.parametrize("lora", [0, 2])
+@pytest.mark.parametrize("lora", [0, *slow(2)])
 def test_a_broken_checkpoint_is_passed_by_and_the_run_ends_the_same(lora, tmp_path):
     """As if killed while writing step 6: what is there of it is not trusted, and step 4 serves."""
 

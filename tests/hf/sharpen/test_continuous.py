@@ -12,6 +12,7 @@ from sharpmax.hf import sharpen
 from sharpmax.hf.sharpen.interface import NAME
 from sharpmax.hf.sharpen.paged import OLDEST
 from tests.hf.families import VOCABULARY, build
+from tests.marks import slow
 
 pytestmark = pytest.mark.skipif(
     tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST, reason="refused: `test_paged.py` tests that"
@@ -59,7 +60,9 @@ def config():
     return GenerationConfig(max_new_tokens=12, eos_token_id=some, **GREEDY)
 
 
-@pytest.mark.parametrize("policy", [PER_HEAD, sharpmax.PAPER, sharpmax.Constant(1.0)], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize(
+    "policy", [PER_HEAD, *slow(sharpmax.PAPER), sharpmax.Constant(1.0)], ids=lambda p: type(p).__name__
+)
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 def test_sixteen_requests_at_once_answer_as_one_by_one(policy, config):
     model, questions = made("llama"), prompts(16)
@@ -86,7 +89,7 @@ def test_requests_that_join_late_and_end_early_answer_as_one_by_one(config):
     assert [found[name] for name in names] == expected
 
 
-@pytest.mark.parametrize("family", ["mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("family", [*slow("mistral", "gemma2"), "gpt_oss"])
 def test_windows_softcaps_and_sinks_answer_as_one_by_one(family):
     config = GenerationConfig(max_new_tokens=6, eos_token_id=-1, **GREEDY)
     model, questions = made(family), prompts(6)

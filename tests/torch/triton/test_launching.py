@@ -20,7 +20,7 @@ def test_alignment_is_of_all_tensors():
     assert not begins_aligned(whole, whole[1:])
 
 
-@pytest.mark.parametrize("queries", [1, 20])
+@pytest.mark.parametrize("queries", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_calls_that_differ_in_one_thing_do_not_share_a_variant(queries):
     """Twice each, so that the second takes what is remembered; a softcap, a mask, sinks, odd addresses and strides."""
     generator = torch.Generator().manual_seed(0)
