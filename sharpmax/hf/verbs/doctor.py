@@ -130,7 +130,7 @@ def doctor(
         diagnosis = diagnose(loaded, task=task, lengths=SIZES, seed=seed, **common)
         diagnosis.save_page()
         say("step 3 of 4: what is seen and proved")
-        certification = certify(loaded, **common)
+        certification = certify(loaded, out=Path(out) / "doctor", quiet=quiet)  # beside one of the user's own
         judged: JudgedResult | None = None
         if loaded.generates:
             chosen = card if card is not None else (loaded.name if loaded.name in SHIPPED else None)

@@ -29,7 +29,7 @@ from sharpmax.torch.triton.policy import per_head
 from sharpmax.torch.triton.statistics import NOT_SPECIALISED, masked_scores
 from sharpmax.torch.triton.tiles import blocks, key_bounds, load_rows, load_tile, tile_shape, tiles
 
-TOLERANCE = tl.constexpr(5e-4)  # nats; the promise is 1e-3
+TOLERANCE = tl.constexpr(1e-4)  # nats; the promise is 1e-3, and a last step without a walk follows
 NARROWEST = tl.constexpr(1e-6)  # in log beta: a bracket as good as a point
 LIMIT = tl.constexpr(48)  # walks; tied leaders take four, and halving alone would take 24
 PATIENCE = tl.constexpr(6)  # walks after which every other one halves the bracket, whatever the guess

@@ -193,6 +193,7 @@ def cluster():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, which other tests import; Ray's processes use none of it
 def test_ray_gives_the_same_numbers_although_a_node_is_killed(small, tmp_path, monkeypatch, cluster):
     """Of two nodes one is killed while it computes, and its cell is computed again."""
     import ray

@@ -139,7 +139,8 @@ def test_the_record_forecasts_real_heads_better_than_persistence_and_the_line():
 @pytest.mark.parametrize("law", monte_carlo.LAWS)
 @pytest.mark.parametrize("n", monte_carlo.SIZES)
 def test_each_law_agrees_with_drawn_rows(law, n):
-    cases = [monte_carlo.checked(law, n, times, rows=1500, seed=n + 1) for times in monte_carlo.TIMES]
+    rows = 6000 if "heavier" in law else 1500  # few rows of a heavy tail understate their own error
+    cases = [monte_carlo.checked(law, n, times, rows=rows, seed=n + 1) for times in monte_carlo.TIMES]
     for entry in monte_carlo.worst(cases)[law].values():
         assert entry["entropy"] <= 0.05
         assert entry["weight"] <= 0.05
