@@ -2,15 +2,18 @@
 
 import importlib.util
 import inspect
+import os
 from functools import cache
 
 
 def quicken():
     """Patch each language module once a launch. What is patched does not depend on the function that calls."""
-    if not importlib.util.find_spec("triton"):
+    if os.environ.get("TRITON_INTERPRET") != "1" or not importlib.util.find_spec("triton"):
         return
     from triton.runtime import interpreter
 
+    if not hasattr(interpreter, "_LangPatchScope"):  # another version's: it works, slowly
+        return
     patch, launch, numpy_dtype = interpreter._patch_lang, interpreter.GridExecutor.__call__, interpreter._get_np_dtype
     if getattr(launch, "is_quick", False):
         return
