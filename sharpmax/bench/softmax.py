@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 import sharpmax
 from sharpmax.bench.timing import interleaved_medians
@@ -51,8 +52,6 @@ def measure(
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
-    from rich.table import Table
-
     title = f"{figures['rows']} x {figures['columns']} float32, median ms of {figures['repeats']} turns"
     table = Table("framework", OWN, BY_HAND, SHARPMAX, "ratio", title=title)
     for column in table.columns[1:]:

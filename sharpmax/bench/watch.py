@@ -12,6 +12,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from rich.table import Table
+
 from sharpmax.extras import extra
 
 with extra("hf"):
@@ -90,8 +92,6 @@ def measure(
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
-    from rich.table import Table
-
     title = f"a training step of {figures['tokens']:,} packed tokens, {figures['model']}, {figures['device']}"
     table = Table("", "ms per step", "over plain", "wanted at most", title=title)
     for result in figures["results"]:

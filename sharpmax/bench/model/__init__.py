@@ -14,6 +14,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from rich.table import Table
+
 from sharpmax.bench.model.cases import CASES, Case
 from sharpmax.bench.model.counting import asked_of_device, graphs_compiled
 from sharpmax.core.cards import load_card
@@ -102,8 +104,6 @@ def _say(result: dict[str, Any]) -> None:
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
-    from rich.table import Table
-
     named = [PLAIN, *figures["policies"]]
     title = f"{figures['device']}: milliseconds per call of plain attention, and the ratio of each policy to it"
     table = Table("model", "case", "tokens", *named, "launches per step", "compiled after warm-up", title=title)
