@@ -26,11 +26,7 @@ def measure(
 ) -> dict[str, Any]:
     """Check, then time, each framework; returns the medians in milliseconds and the ratios.
 
-    Args:
-        rows, columns: shape of the logits.
-        repeats: timed calls of each contestant, in turns.
-        frameworks: of `numpy`, `torch`, `jax`; none named: those installed.
-        seed: of the logits.
+    The options are those of `sharpmax bench softmax --help`.
 
     Raises:
         ValueError: for an unknown framework or a size below 1.

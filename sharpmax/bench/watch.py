@@ -37,10 +37,7 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """Check, then time; returns the milliseconds of a step of each way, and its ratio to a plain step.
 
-    Args:
-        model: of `SHAPES`; SmolLM2's on a GPU, a tiny one on a CPU.
-        tokens: in the row; 16,384 on a GPU, 512 on a CPU.
-        repeats: turns of each way, of ten steps; fewer where `seconds` are over.
+    The options are those of `sharpmax bench watch --help`. There are fewer turns where `seconds` are over.
 
     Raises:
         ValueError: an option out of range.

@@ -57,12 +57,7 @@ def measure(
 ) -> dict[str, Any]:
     """Time every model, case and length; returns the figures, a result for each.
 
-    Args:
-        models: shapes with random weights, or names of real models; `smollm2` is the shape on a GPU.
-        policies: contestants beside plain attention.
-        only: the cases to time; all of `CASES` unless given.
-        lengths: tokens of a prompt; what is longer than a case allows is left out.
-        card: a policy card to time as `card`; random numbers per head unless given.
+    The options are those of `sharpmax bench model --help`. A length that is longer than a case allows is left out.
 
     Raises:
         ValueError: a name or number that is not among those there are.
