@@ -27,4 +27,4 @@ def test_the_hungriest_kernels_fit_smaller_gpus():
     found = printed_by(shared_memory)
     assert len(found) == 6
     for case, (taken, memory) in found.items():
-        assert 8_000 < taken <= memory, case
+        assert (8_000 if "solving" in case else 30_000) < taken <= memory, case
