@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from math import ceil
+from math import ceil, log
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,11 @@ def subset(
     drawn = np.random.default_rng([seed, n])
     orders = np.concatenate([drawn.permutation(n) for _ in range(ceil(members * size / n))])
     said = []
-    for chosen in torch.from_numpy(orders)[: members * size].split(size):
+    for member in range(members):
+        chosen = torch.from_numpy(orders[member * size : (member + 1) * size])
         table = torch.cat([rows[chosen], rows[n:]])
         said.append(tabpfn.answer(model, table, known[chosen], classes=classes))
-    return torch.logsumexp(torch.stack(said), 0) - np.log(members)
+    return torch.stack(said).logsumexp(0) - log(members)
 
 
 def parts(model: RowTransformer, plan: Plan, rows: Tensor, known: Tensor, classes: int, seed: int) -> Tensor:

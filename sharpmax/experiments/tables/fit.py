@@ -5,11 +5,13 @@
 Nothing else moves: 48 numbers. Every step is kept, so that an interrupted fit goes on.
 """
 
+from functools import partial
 from math import log
 from typing import Any
 
 import numpy as np
 
+from sharpmax.core.policies import Policy
 from sharpmax.experiments.tables.plan import CHOOSE_SEEDS, FAMILIES, FIT_SEEDS, Plan
 from sharpmax.experiments.tables.rules import card, sloped
 from sharpmax.extras import extra
@@ -47,7 +49,7 @@ def fitted(model: RowTransformer, plan: Plan, seed: int, folder: RunFolder) -> d
     losses = []
     with stage("fit", plan.fit_steps) as advance:
         for step in range(plan.fit_steps):
-            state = folder.once(f"fit-{step}", lambda step=step, state=state: _step(model, plan, seed, step, state))
+            state = folder.once(f"fit-{step}", partial(_step, model, plan, seed, step, state))
             losses.append(state["loss"])
             advance(note=f"loss {state['loss']:.3f}")
     chosen = _choose(model, plan, seed, folder, state["slopes"])
@@ -60,9 +62,7 @@ def _step(model: RowTransformer, plan: Plan, seed: int, step: int, state: dict[s
     slopes = torch.tensor(state["slopes"], requires_grad=True)
     said = tabpfn.answer(model, rows, known, policy=card(slopes, plan.trained), classes=table.classes)
     loss = functional.nll_loss(said, wanted)
-    loss.backward()
-    assert slopes.grad is not None
-    g = slopes.grad.double().numpy()
+    g = torch.autograd.grad(loss, slopes)[0].double().numpy()
     first = DECAYS[0] * np.array(state["first"]) + (1 - DECAYS[0]) * g
     second = DECAYS[1] * np.array(state["second"]) + (1 - DECAYS[1]) * g**2
     sure = (first / (1 - DECAYS[0] ** (step + 1)), second / (1 - DECAYS[1] ** (step + 1)))
@@ -74,7 +74,9 @@ def _choose(
     model: RowTransformer, plan: Plan, seed: int, folder: RunFolder, slopes: list[list[float]]
 ) -> dict[str, Any]:
     """Choose a share of the slopes, one slope for all heads and an output temperature, by the mean loss."""
-    candidates = {f"share{share:g}": card(share * torch.tensor(slopes), plan.trained) for share in SHARES if share}
+    candidates: dict[str, Policy] = {
+        f"share{share:g}": card(share * torch.tensor(slopes), plan.trained) for share in SHARES if share
+    }
     candidates |= {f"slope{slope:g}": sloped(slope / log(plan.trained), plan.trained) for slope in SLOPES if slope}
     found: dict[str, list[float]] = {name: [] for name in ("plain", *candidates)}
     warm: list[list[float]] = []
@@ -82,14 +84,14 @@ def _choose(
     with stage("choose", len(FAMILIES) * (1 + len(candidates))) as advance:
         for family in FAMILIES:
             table = draw(family, plan.choose_rows + plan.asked, CHOOSE_SEEDS + seed)
-            plain = folder.once(f"choose-{family}-plain", lambda t=table: _plainly(model, plan, t))
+            plain = folder.once(f"choose-{family}-plain", partial(_plainly, model, plan, table))
             found["plain"].append(plain["loss"])
             warm.append(plain["by_temperature"])
             entropies.append(plain["entropies"])
             advance()
             for name, policy in candidates.items():
                 key = f"choose-{family}-{name}"
-                found[name].append(folder.once(key, lambda t=table, p=policy: _loss(model, plan, t, p)))
+                found[name].append(folder.once(key, partial(_loss, model, plan, table, policy)))
                 advance(note=f"{family}, {name}: loss {found[name][-1]:.3f}")
     mean = {name: float(np.mean(values)) for name, values in found.items()}
     share = min(SHARES, key=lambda s: mean[f"share{s:g}" if s else "plain"])
@@ -104,7 +106,7 @@ def _choose(
     }
 
 
-def _loss(model: RowTransformer, plan: Plan, table: Table, policy: Any) -> float:
+def _loss(model: RowTransformer, plan: Plan, table: Table, policy: Policy) -> float:
     rows, known, wanted = tensors(table, plan.choose_rows, plan.asked)
     with torch.inference_mode():
         return float(

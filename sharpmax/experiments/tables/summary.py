@@ -17,7 +17,8 @@ def summarise(plan: Plan, answers: Answers) -> dict[str, Any]:
     """Return `cells` [rows][table][arm], `over_tables` [rows][arm] and `entropies` [rows][table], of what is there.
 
     In a cell `against` holds, for each rival, the differences in `loss` and `accuracy`, with interval and p-value,
-    paired over the asked rows. Over tables there are the mean and Student's interval of those differences, a table an item.
+    paired over the asked rows. Over tables there are the mean and Student's interval of
+    those differences, a table an item.
     """
     cells: dict[str, Any] = {}
     entropies: dict[str, Any] = {}

@@ -56,7 +56,7 @@ def asked_of_flights(name: str, count: int, seed: int) -> tuple[np.ndarray, np.n
     chosen = usable[np.random.default_rng(seed).permutation(len(usable))[:count]]
     labels = (wanted[chosen] > 0 if target == "arr_delay" else wanted[chosen]).astype(int)
     classes = {"arr_delay": 2, "carrier": CARRIERS, "origin": 3}[target]
-    return flights[np.ix_(chosen, [COLUMNS.index(c) for c in columns])], labels, classes
+    return flights[chosen][:, [COLUMNS.index(c) for c in columns]], labels, classes
 
 
 @cache
