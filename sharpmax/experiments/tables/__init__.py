@@ -20,7 +20,7 @@ from sharpmax.experiments.tables import baselines
 from sharpmax.experiments.tables.fit import fitted
 from sharpmax.experiments.tables.judge import judge
 from sharpmax.experiments.tables.page import printed, tell
-from sharpmax.experiments.tables.plan import COMPUTED, FULL, QUICK, Plan
+from sharpmax.experiments.tables.plan import COMPUTED, FULL, QUICK, Cell, Plan
 from sharpmax.experiments.tables.summary import summarise
 from sharpmax.models.tables import tabpfn
 from sharpmax.models.tables.row_transformer import RowTransformer
@@ -55,12 +55,9 @@ def run(
     plan = QUICK if quick else FULL
     chosen_tables = _known(tables, tuple(name for name, _ in plan.tables), "table")
     chosen_arms = _known(arms, COMPUTED, "arm")
-    cells = [
-        cell
-        for cell in plan.cells(chosen_tables, chosen_arms)
-        if (largest is None or cell[0] <= largest)
-        and (cell[2] not in ("logistic", "boosting") or cell[2] in baselines.BASELINES)
-    ]
+    every = _possible(plan.cells(tuple(name for name, _ in plan.tables), COMPUTED))
+    cells = _possible(plan.cells(chosen_tables, chosen_arms))
+    cells = [cell for cell in cells if largest is None or cell[0] <= largest]
     if not cells:
         raise ValueError(f"expected sizes from {plan.sizes[0]:,} on, got largest={largest}")
     # Through lists, so that every part of it is JSON.
@@ -71,7 +68,6 @@ def run(
         fit = fitted(model, plan, seed, folder)
         if not gather:
             _judge(model, plan, fit, seed, folder, cells)
-    every = plan.cells(tuple(name for name, _ in plan.tables), COMPUTED)
     answers = {_key(cell): folder.read(_key(cell)) for cell in every if folder.has(_key(cell))}
     if not answers:
         raise ValueError(f"{folder.path} holds no answers yet; run it without --gather")
@@ -90,8 +86,13 @@ def _known(names: Sequence[str] | None, there: tuple[str, ...], what: str) -> tu
     return tuple(names or there)
 
 
+def _possible(cells: list[Cell]) -> list[Cell]:
+    """Leave out the classical models where scikit-learn is not installed."""
+    return [cell for cell in cells if cell[2] in baselines.BASELINES or cell[2] not in baselines.CLASSICAL]
+
+
 def _judge(
-    model: RowTransformer, plan: Plan, fit: dict[str, Any], seed: int, folder: RunFolder, cells: list[Any]
+    model: RowTransformer, plan: Plan, fit: dict[str, Any], seed: int, folder: RunFolder, cells: list[Cell]
 ) -> None:
     missing = [cell for cell in cells if not folder.has(_key(cell))]
     work = [_work(plan, cell) for cell in missing]
@@ -104,10 +105,10 @@ def _judge(
                 say_estimate(sum(work) / share * (perf_counter() - start))
 
 
-def _work(plan: Plan, cell: tuple[int, str, str]) -> float:
+def _work(plan: Plan, cell: Cell) -> float:
     """Return how long a cell takes, about, in units of a plain pass over as many rows as were trained on."""
     n, _, arm = cell
-    if arm in ("logistic", "boosting", "subset"):
+    if arm in (*baselines.CLASSICAL, "subset"):
         return 1.0
     if arm == "parts":
         return n / plan.trained
@@ -115,6 +116,6 @@ def _work(plan: Plan, cell: tuple[int, str, str]) -> float:
     return dearer * baselines.operations(n, plan.asked) / baselines.operations(plan.trained, plan.asked)
 
 
-def _key(cell: tuple[int, str, str]) -> str:
+def _key(cell: Cell) -> str:
     n, table, arm = cell
     return f"{n}-{table}-{arm}"

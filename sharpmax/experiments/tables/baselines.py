@@ -73,6 +73,7 @@ def _classical(module: str, name: str, **options: Any) -> Callable[..., Tensor]:
 
 
 BASELINES: dict[str, Callable[..., Tensor]] = {"subset": subset, "parts": parts, "equal": equal}
+CLASSICAL = ("logistic", "boosting")
 if find_spec("sklearn") is not None:
     BASELINES["logistic"] = _classical("sklearn.linear_model", "LogisticRegression", max_iter=1000)
     BASELINES["boosting"] = _classical("sklearn.ensemble", "HistGradientBoostingClassifier", random_state=0)

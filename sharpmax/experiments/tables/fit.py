@@ -67,7 +67,7 @@ def _step(model: RowTransformer, plan: Plan, seed: int, step: int, state: dict[s
     second = DECAYS[1] * np.array(state["second"]) + (1 - DECAYS[1]) * g**2
     sure = (first / (1 - DECAYS[0] ** (step + 1)), second / (1 - DECAYS[1] ** (step + 1)))
     moved = np.array(state["slopes"]) - RATE * sure[0] / (np.sqrt(sure[1]) + EPSILON)
-    return {"slopes": moved.tolist(), "first": first.tolist(), "second": second.tolist(), "loss": float(loss)}
+    return {"slopes": moved.tolist(), "first": first.tolist(), "second": second.tolist(), "loss": float(loss.detach())}
 
 
 def _choose(

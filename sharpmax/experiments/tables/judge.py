@@ -5,7 +5,7 @@ from typing import Any
 
 from sharpmax.experiments.tables import baselines
 from sharpmax.experiments.tables.fit import tensors, warmed
-from sharpmax.experiments.tables.plan import Plan
+from sharpmax.experiments.tables.plan import Cell, Plan
 from sharpmax.experiments.tables.rules import policy_of
 from sharpmax.extras import extra
 from sharpmax.models.tables import tabpfn
@@ -19,7 +19,7 @@ with extra("torch"):
 Answers = dict[str, Any]
 
 
-def judge(model: RowTransformer, plan: Plan, fitted: dict[str, Any], seed: int, cell: tuple[int, str, str]) -> Answers:
+def judge(model: RowTransformer, plan: Plan, fitted: dict[str, Any], seed: int, cell: Cell) -> Answers:
     """Return `loss` and `right` of every asked row, and `seconds`.
 
     Of plain softmax also `scaled`, its losses at the fitted output temperature, and `entropies` (layers, heads).

@@ -26,6 +26,10 @@ BEYOND = ("log-n", "one", "card", "subset", "parts", "equal")
 """Arms that are plain softmax itself up to the trained size, and are asked beyond it only."""
 
 
+Cell = tuple[int, str, str]
+"""Known rows, table and arm: one thing that is judged."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """How large a run is.
@@ -53,7 +57,7 @@ class Plan:
     watched: int
     members: int
 
-    def cells(self, tables: tuple[str, ...], arms: tuple[str, ...]) -> list[tuple[int, str, str]]:
+    def cells(self, tables: tuple[str, ...], arms: tuple[str, ...]) -> list[Cell]:
         """Return (rows, table, arm) of all that is judged, small sizes first: what is cut short is whole below."""
         limits = dict(self.largest)
         return [

@@ -67,10 +67,10 @@ def _flights() -> np.ndarray:
 
 def _convert(members: Path, target: Path) -> None:
     target.mkdir()
-    weather = {
-        (row["origin"], row["time_hour"]): [_number(row[name]) for name in WEATHER]
-        for row in csv.DictReader((members / "weather.csv").open(encoding="utf-8"))
-    }
+    with (members / "weather.csv").open(encoding="utf-8") as file:
+        weather = {
+            (row["origin"], row["time_hour"]): [_number(row[name]) for name in WEATHER] for row in csv.DictReader(file)
+        }
     with zipfile.ZipFile(members / "flights.csv.zip") as archive:
         text = archive.read("flights.csv").decode("utf-8")
     flights = list(csv.DictReader(io.StringIO(text)))
