@@ -17,10 +17,10 @@ from time import perf_counter
 from typing import Any
 
 from sharpmax.experiments.tables import baselines
-from sharpmax.experiments.tables.fit import fitted
+from sharpmax.experiments.tables.fit import fitted, is_fitted
 from sharpmax.experiments.tables.judge import judge
 from sharpmax.experiments.tables.page import printed, tell
-from sharpmax.experiments.tables.plan import COMPUTED, FULL, QUICK, Cell, Plan
+from sharpmax.experiments.tables.plan import COMPUTED, FITTED, FULL, QUICK, Cell, Plan
 from sharpmax.experiments.tables.summary import summarise
 from sharpmax.models.tables import tabpfn
 from sharpmax.models.tables.row_transformer import RowTransformer
@@ -65,14 +65,19 @@ def run(
     folder = RunFolder.open(out, "tables", f"{'quick' if quick else 'full'}-seed{seed}", config)
     with shown():
         model = tabpfn.load()
-        fit = fitted(model, plan, seed, folder)
+        fit = None
         if not gather:
-            _judge(model, plan, fit, seed, folder, cells)
+            _judge(model, plan, {}, seed, folder, [cell for cell in cells if cell[2] not in FITTED])
+        if wanted := [cell for cell in cells if cell[2] in FITTED and not gather]:
+            fit = fitted(model, plan, seed, folder)
+            _judge(model, plan, fit, seed, folder, wanted)
+        elif is_fitted(plan, folder):
+            fit = fitted(model, plan, seed, folder)
     answers = {_key(cell): folder.read(_key(cell)) for cell in every if folder.has(_key(cell))}
     if not answers:
         raise ValueError(f"{folder.path} holds no answers yet; run it without --gather")
     metrics = {"fit": fit, "missing": [_key(cell) for cell in every if _key(cell) not in answers]}
-    metrics |= {"summary": summarise(plan, answers)}
+    metrics |= {"summary": summarise(plan, answers, fit["temperature"] if fit else None)}
     folder.finish(metrics)
     tell(metrics, plan, folder)
     print(printed(metrics, plan))

@@ -56,6 +56,13 @@ def fitted(model: RowTransformer, plan: Plan, seed: int, folder: RunFolder) -> d
     return {"fit_losses": losses, "fitted_slopes": state["slopes"], **chosen}
 
 
+def is_fitted(plan: Plan, folder: RunFolder) -> bool:
+    """Tell whether the fit and the choice are all there, so that to ask for them computes nothing."""
+    names = ["plain", *(f"share{s:g}" for s in SHARES if s), *(f"slope{s:g}" for s in SLOPES if s)]
+    keys = [f"choose-{family}-{name}" for family in FAMILIES for name in names]
+    return all(folder.has(key) for key in [*keys, f"fit-{plan.fit_steps - 1}"])
+
+
 def _step(model: RowTransformer, plan: Plan, seed: int, step: int, state: dict[str, Any]) -> dict[str, Any]:
     table = draw(FAMILIES[step % len(FAMILIES)], plan.fit_rows + plan.asked, FIT_SEEDS + seed + step)
     rows, known, wanted = tensors(table, plan.fit_rows, plan.asked)

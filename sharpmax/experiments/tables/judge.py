@@ -4,7 +4,7 @@ from time import perf_counter
 from typing import Any
 
 from sharpmax.experiments.tables import baselines
-from sharpmax.experiments.tables.fit import tensors, warmed
+from sharpmax.experiments.tables.fit import tensors
 from sharpmax.experiments.tables.plan import Cell, Plan
 from sharpmax.experiments.tables.rules import policy_of
 from sharpmax.extras import extra
@@ -22,7 +22,7 @@ Answers = dict[str, Any]
 def judge(model: RowTransformer, plan: Plan, fitted: dict[str, Any], seed: int, cell: Cell) -> Answers:
     """Return `loss` and `right` of every asked row, and `seconds`.
 
-    Of plain softmax also `scaled`, its losses at the fitted output temperature, and `entropies` (layers, heads).
+    Of plain softmax also `said`, its log probabilities, the classes `wanted`, and `entropies` (layers, heads).
     """
     n, name, arm = cell
     table = draw(name, n + plan.asked, seed)
@@ -42,7 +42,8 @@ def judge(model: RowTransformer, plan: Plan, fitted: dict[str, Any], seed: int, 
             said = tabpfn.answer(model, rows, known, policy=policy, classes=table.classes, observer=watch)
     found = _answers(said, wanted) | {"seconds": round(perf_counter() - start, 3)}
     if arm == "plain":
-        found["scaled"] = _answers(warmed(said, fitted["temperature"]), wanted)["loss"]
+        found["said"] = [[round(float(p), 4) for p in row] for row in said]
+        found["wanted"] = wanted.tolist()
         found["entropies"] = [seen[layer] for layer in range(model.layers)]
     return found
 

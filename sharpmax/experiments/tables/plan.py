@@ -22,6 +22,8 @@ ARMS = {
 """What answers, and its name for people. Those from `subset` on are baselines, `scaled` is plain's own answers."""
 
 COMPUTED = tuple(arm for arm in ARMS if arm != "scaled")
+FITTED = ("one", "card", "target")
+"""Arms that need the fit; the others are judged before it."""
 BEYOND = ("log-n", "one", "card", "subset", "parts", "equal")
 """Arms that are plain softmax itself up to the trained size, and are asked beyond it only."""
 

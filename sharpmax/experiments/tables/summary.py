@@ -13,17 +13,17 @@ RIVALS = ("plain", "subset")
 FEWEST = 3  # tables from which on an interval over tables is said
 
 
-def summarise(plan: Plan, answers: Answers) -> dict[str, Any]:
+def summarise(plan: Plan, answers: Answers, temperature: float | None) -> dict[str, Any]:
     """Return `cells` [rows][table][arm], `over_tables` [rows][arm] and `entropies` [rows][table], of what is there.
 
     In a cell `against` holds, for each rival, the differences in `loss` and `accuracy`, with interval and p-value,
     paired over the asked rows. Over tables there are the mean and Student's interval of
-    those differences, a table an item.
+    those differences, a table an item. `temperature` is that of the arm `scaled`, which is absent without it.
     """
     cells: dict[str, Any] = {}
     entropies: dict[str, Any] = {}
     for n in plan.sizes:
-        by_table = {table: _arms_of(n, table, answers) for table, _ in plan.tables}
+        by_table = {table: _arms_of(n, table, answers, temperature) for table, _ in plan.tables}
         by_table = {table: arms for table, arms in by_table.items() if arms}
         if not by_table:
             continue
@@ -39,11 +39,18 @@ def summarise(plan: Plan, answers: Answers) -> dict[str, Any]:
     }
 
 
-def _arms_of(n: int, table: str, answers: Answers) -> dict[str, Mapping[str, Any]]:
+def _arms_of(n: int, table: str, answers: Answers, temperature: float | None) -> dict[str, Mapping[str, Any]]:
     found = {arm: answers[key] for arm in ARMS if (key := f"{n}-{table}-{arm}") in answers}
-    if "plain" in found:
-        found["scaled"] = {**found["plain"], "loss": found["plain"]["scaled"], "seconds": found["plain"]["seconds"]}
+    if "plain" in found and temperature is not None:
+        found["scaled"] = {**found["plain"], "loss": scaled(found["plain"], temperature)}
     return found
+
+
+def scaled(plain: Mapping[str, Any], temperature: float) -> list[float]:
+    """Return the loss of every asked row, had the log probabilities been divided by a temperature."""
+    said = np.array(plain["said"]) / temperature
+    said -= np.logaddexp.reduce(said, axis=1, keepdims=True)
+    return [float(-row[wanted]) for row, wanted in zip(said, plain["wanted"], strict=True)]
 
 
 def _cell(arm: str, arms: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
