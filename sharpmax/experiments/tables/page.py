@@ -28,7 +28,11 @@ def tell(metrics: Mapping[str, Any], plan: Plan, folder: RunFolder) -> Page:
             Text(verdict(metrics, plan), "What was found"),
             against_table(metrics, "plain", "loss"),
             against_table(metrics, "plain", "accuracy"),
-            Figure("figures/loss.svg", "Loss less that of 1,024 random rows; mean of the tables.", "Loss."),
+            Figure(
+                "figures/loss.svg",
+                "Loss less that of a random subset of the trained size; mean of the tables.",
+                "Loss.",
+            ),
             Figure("figures/entropy.svg", "Mean entropy of each head's rows, plain; a line per head.", "Entropy."),
             *[cell_table(metrics, name) for name, _ in plan.tables],
             Text(
@@ -124,7 +128,7 @@ def displays(metrics: Mapping[str, Any], plan: Plan) -> dict[str, CurvesDisplay]
             curves.append(Curve(ARMS[arm], list(found), list(found.values()), color=colour))
     mark = [Mark(f"trained up to {plan.trained:,}", x=plan.trained)]
     return {
-        "loss": CurvesDisplay(curves, "known rows n", "loss less that of 1,024 random rows (nats)", "Loss", mark),
+        "loss": CurvesDisplay(curves, "known rows n", "loss less that of a random subset (nats)", "Loss", mark),
         "entropy": CurvesDisplay(_heads(metrics), "known rows n", "entropy (nats)", "Entropy of each head", mark),
     }
 

@@ -7,15 +7,15 @@ FIT_SEEDS, CHOOSE_SEEDS = 1000, 2000  # added to the run's seed: tables of their
 
 ARMS = {
     "plain": "plain softmax",
-    "log-n": "log n / log 1,024 in every head",
+    "log-n": "log n / log trained in every head",
     "one": "one fitted slope for all heads",
     "card": "a fitted slope per head",
     "paper": "the paper's rule",
-    "target": "entropy held at its value at 1,024 rows",
+    "target": "entropy held at its value at the trained size",
     "scaled": "plain, output temperature fitted",
-    "subset": "1,024 random rows",
-    "parts": "all rows in parts of 1,024, averaged",
-    "equal": "subsets of 1,024 at equal cost, averaged",
+    "subset": "a random subset of the trained size",
+    "parts": "all rows in parts of the trained size, averaged",
+    "equal": "random subsets at equal cost, averaged",
     "logistic": "logistic regression",
     "boosting": "gradient boosting",
 }
