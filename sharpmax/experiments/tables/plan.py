@@ -44,7 +44,6 @@ class Plan:
         asked: rows that every table is asked about.
         fit_steps, fit_rows: steps of the fit, each on a table of its own, and the known rows of it.
         choose_rows: known rows of the tables that choices are made on.
-        watched: asked rows whose entropies are read.
         members: of an ensemble, at most.
     """
 
@@ -56,7 +55,6 @@ class Plan:
     fit_steps: int
     fit_rows: int
     choose_rows: int
-    watched: int
     members: int
 
     def cells(self, tables: tuple[str, ...], arms: tuple[str, ...]) -> list[Cell]:
@@ -86,7 +84,6 @@ FULL = Plan(
     fit_steps=8,
     fit_rows=2048,
     choose_rows=2048,
-    watched=64,
     members=32,
 )
 QUICK = Plan(
@@ -98,6 +95,5 @@ QUICK = Plan(
     fit_steps=2,
     fit_rows=96,
     choose_rows=96,
-    watched=8,
     members=2,
 )

@@ -1,6 +1,5 @@
 """Tables with a class per row: generated ones, and the flights that left New York City in 2013."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +40,3 @@ def draw(name: str, count: int, seed: int) -> Table:
     else:
         raise ValueError(f"unknown table {name!r}; there are: {', '.join(NAMES)}")
     return Table(rows, labels, classes)
-
-
-Draw = Callable[[str, int, int], Table]
