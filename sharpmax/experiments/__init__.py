@@ -186,6 +186,20 @@ EXPERIMENTS = (
         quick_cost="a minute on two cores",
     ),
     Experiment(
+        "tables",
+        "sharpmax.experiments.tables",
+        "TabPFN, trained on at most 1,024 rows, asked with up to 16,384: does sharper attention help, or fewer rows",
+        {
+            "--tables": {"nargs": "+", "metavar": "NAME", "help": "to judge on (default: all); more can follow"},
+            "--arms": {"nargs": "+", "metavar": "ARM", "help": "to judge (default: all); more can follow"},
+            "--largest": {"type": int, "metavar": "N", "help": "rows of the largest tables (default: 16384)"},
+            "--gather": {"action": "store_true", "help": "compute nothing more, and gather what is there"},
+        },
+        by_default=False,
+        cost="an hour on two cores",
+        quick_cost="half a minute on two cores",
+    ),
+    Experiment(
         "calibration",
         "three numbers per head, fitted on short lookups, judged on long ones and on text, beside their rivals",
         {

