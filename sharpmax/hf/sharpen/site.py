@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 import sharpmax.torch
+from sharpmax.core.extension import Extension
 from sharpmax.core.policies import Constant
 from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
+from sharpmax.hf.sharpen.late_rotation import LateRotation
 from sharpmax.hf.sharpen.paged import Batch
 from sharpmax.hf.sharpen.under_way import UnderWay
 from sharpmax.torch.documents import Documents
@@ -90,6 +92,9 @@ class Site:
     first_layer: int
     given: tuple[Policy, ...]
     place: torch.device
+    extension: Extension | None = None
+    late: LateRotation | None = None
+    """Where queries and keys come as they were projected: what turns them."""
     watched: bool = False
 
     def __post_init__(self) -> None:
