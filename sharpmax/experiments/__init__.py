@@ -237,6 +237,44 @@ EXPERIMENTS = (
         cost="ten minutes on an H200; it needs a GPU",
         quick_cost="some minutes on two cores",
     ),
+    Experiment(
+        "context",
+        "sharpmax.experiments.context",
+        "beyond the trained context: scalings of rotary positions, with and without a temperature per head",
+        {
+            "--model": {"metavar": "NAME", "help": "what to extend (default: smollm2; quick: one trained in seconds)"},
+            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+            "--factors": {
+                "nargs": "+",
+                "type": float,
+                "metavar": "X",
+                "help": "times the trained context (default: 1 2 4 8); more can follow",
+            },
+            "--scalings": {
+                "nargs": "+",
+                "metavar": "NAME",
+                "help": "of none, ntk, yarn, yarn-plain, self-extend (default: all); more can follow",
+            },
+            "--arms": {
+                "nargs": "+",
+                "metavar": "ARM",
+                "help": "of nothing, log-n, beta, shipped, fitted, lora (default: all); more can follow",
+            },
+            "--tasks": {"nargs": "+", "metavar": "TASK", "help": "questions to ask (default: lookup, RULER's six)"},
+            "--documents": {"type": int, "metavar": "N", "help": "long documents (default: 8; quick: 2)"},
+            "--prompts": {"type": int, "metavar": "N", "help": "questions per task and length (default: 40)"},
+            "--steps": {"type": int, "metavar": "N", "help": f"steps of each fit (default: {defaults.LEARN_STEPS})"},
+            "--parts": {
+                "nargs": "+",
+                "metavar": "PART",
+                "help": "compute these: text, short, ask (default: all); more can follow",
+            },
+            "--gather": {"action": "store_true", "help": "compute nothing more, and tell of what is there"},
+        },
+        by_default=False,
+        cost="some hours on a GPU, estimated; on two cores a document and cell at twice the context takes minutes",
+        quick_cost="a minute on two cores",
+    ),
 )
 
 

