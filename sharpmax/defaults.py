@@ -11,6 +11,8 @@ LEARN_STEPS = 108  # training steps: twelve for each of three kinds of text at t
 QUESTIONS_PER_STEP = 2  # questions in one training step
 LEARN_RATE = 0.03  # learning rate of Adam
 LEARNED = "abc"  # the numbers of `LogLinear` that are learned
+SCALINGS = ("none", "ntk", "yarn", "yarn-plain", "self-extend")
+SCALING = "yarn"  # of the positions, where the context is extended
 TRUTH = 0.5  # the share of text's cost that is the rise of its own loss: what predicts text better costs nothing
 
 # Calibrate and evaluate: what a policy is judged on.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sharpmax.core.checks import check_number, short
+from sharpmax.defaults import SCALINGS
 from sharpmax.spelling import did_you_mean
 
 
@@ -155,12 +156,8 @@ def extension_from_json(content: Any) -> Extension:
     return kind(**fields)
 
 
-SCALINGS = ("none", "ntk", "yarn", "yarn-plain", "self-extend")
-"""What the command line calls the extensions; `yarn-plain` is YaRN without its temperature."""
-
-
 def extension_called(name: str, factor: float, trained: int) -> Extension:
-    """Return an extension by the name that the command line gives it.
+    """Return an extension by the name that the command line gives it; `yarn-plain` is without its temperature.
 
     Raises:
         ValueError: no such name, or a factor below 1.

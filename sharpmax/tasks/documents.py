@@ -24,7 +24,8 @@ ANARCHISM = Package(
 )
 FOLDER = "usr/share/doc/anarchism/markdown/"
 NO_PROSE = frozenset({"alinks", "arlinks", "biblio", "index", "toc", "new"})  # lists of links and titles
-LINK = re.compile(r"\[([^\]]*)\]\([^)\s]*\)")
+TURNING = re.compile(r"\[[^\]]*\]\([^()]*\"Go\s+to[^()]*\)")  # links to the next page
+LINK = re.compile(r"\[([^\]]*)\]\([^()]*\)")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def documents(split: str, *, least: int = 0) -> list[Document]:
         OSError: the package is not in the cache and cannot be fetched.
 
     >>> documents("report", least=70_000)[0].name  # doctest: +SKIP
-    'append13'
+    'append11'
     """
     if split not in SPLITS:
         raise ValueError(f"expected a split among {', '.join(SPLITS)}, got {split!r}")
@@ -63,7 +64,7 @@ def _by_split() -> dict[str, list[Document]]:
         name = file.name.split(".")[0]
         if name not in NO_PROSE:
             content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-            texts[name] = LINK.sub(r"\1", content.decode("utf-8"))
+            texts[name] = LINK.sub(r"\1", TURNING.sub("", content.decode("utf-8")))
     met: set[str] = set()
     found: dict[str, list[Document]] = {split: [] for split in SPLITS}
     for split in reversed(SPLITS):

@@ -6,7 +6,6 @@ import pytest
 
 from sharpmax.core.cards import Card, load_card
 from sharpmax.core.extension import (
-    SCALINGS,
     DynamicNTK,
     Extension,
     SelfExtend,
@@ -16,6 +15,7 @@ from sharpmax.core.extension import (
     extension_from_json,
 )
 from sharpmax.core.policies import Constant
+from sharpmax.defaults import SCALINGS
 
 EVERY = [Unscaled(2.0, 64), DynamicNTK(2.0, 64), Yarn(4.0, 64), Yarn(4.0, 64, False), SelfExtend(4.0, 64, 16, 6)]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sharpmax import defaults
-from sharpmax.core.extension import SCALINGS
+from sharpmax.defaults import SCALINGS
 from sharpmax.tasks.ruler import RULER
 
 BLOCK = 1024  # tokens of a document whose losses are one item of a comparison

@@ -6,25 +6,28 @@ docs/guides/calibrate.md.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
 from sharpmax.core.cards import Card
+from sharpmax.core.extension import Extension, extension_called
 from sharpmax.core.policies import PerLayer, Policy
 from sharpmax.hf.calibration.answers import write
 from sharpmax.hf.calibration.choose import EXPECTED, FINE, choose, search
 from sharpmax.hf.calibration.descent import Draw, Recipe
-from sharpmax.hf.calibration.exams import MORE_TEXT, called, held_out_exam, selection_exam, windows_of
+from sharpmax.hf.calibration.exams import MORE_TEXT, at_length, called, held_out_exam, selection_exam, windows_of
 from sharpmax.hf.calibration.fitting_data import fitting_questions, fitting_texts, recipe_for
 from sharpmax.hf.calibration.judge import Exam, Verdict, must_fit, must_hold
 from sharpmax.hf.calibration.learn import learn
 from sharpmax.hf.calibration.match import match
 from sharpmax.hf.calibration.reading_time import TIMED, TURNS
-from sharpmax.hf.calibration.splits import text_of
+from sharpmax.hf.calibration.splits import read_for, text_of
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import LEARNED, SHARPENED, seconds_per_token
+from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.hf.verbs.judgement import JudgedResult, check_exam, exam_config, judge, loaded_generator
 from sharpmax.runs.progress import say, say_estimate, shown, stage
@@ -69,6 +72,8 @@ def calibrate(
     learning_rate: float = defaults.LEARN_RATE,
     learned: str = defaults.LEARNED,
     truth: float = defaults.TRUTH,
+    extend: float | None = None,
+    scaling: str = defaults.SCALING,
     out: str | Path = defaults.OUT,
     seed: int = defaults.SEED,
     accept_license: bool = False,
@@ -88,6 +93,10 @@ def calibrate(
         fit_tasks, fit_sizes: what to fit and choose on; sizes from low to high.
         text_before: the most characters of text that a question of `learn` stands behind.
         steps, questions_a_step, learning_rate, learned, truth: of `learn`, as in `Recipe`; a recall is one question.
+        extend: how many times the trained context the model is to read: it is then fitted, chosen and judged at that
+            length too, on long documents (`sharpmax.tasks.documents`) unless a text is given, and the card carries its
+            extension. The verdict is on the policy, beside the extension alone.
+        scaling: of the positions, with `extend`: none, ntk, yarn, yarn-plain or self-extend.
         penalty: a fixed price of text for `learn`; None lets prices follow the allowed rise of perplexity.
         quiet: say nothing while it works.
         exam: what to judge on, as in `held_out_exam`.
@@ -97,7 +106,7 @@ def calibrate(
 
     Raises:
         ValueError: no such model, device, task or file, or an option out of its range; before any work.
-        NotImplementedError: a model that attends in a way that cannot be reached.
+        NotImplementedError: a model that attends in a way that cannot be reached, or cannot be extended.
 
     >>> calibrate("smollm2", quick=True).card  # doctest: +SKIP
     """
@@ -127,8 +136,12 @@ def calibrate(
         raise ValueError("expected most_rise above 0 for prices to follow, or a fixed penalty; got 0")
     recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, truth=truth, seed=seed)
     recipe = replace(recipe, learning_rate=learning_rate)
-    with shown(quiet=quiet):
-        loaded = loaded_generator(model, accept_license, device)
+    with shown(quiet=quiet), ExitStack() as on:
+        as_it_is = loaded = loaded_generator(model, accept_license, device)
+        extension = None if extend is None else extension_called(scaling, float(extend), loaded.context)
+        if extension is not None:
+            loaded = on.enter_context(extended(as_it_is, extension))
+            text_before, exam["text_tokens"] = at_length(extension, text_before, exam)
         exam["windows"] = windows_of(loaded, exam.get("windows"))
         # Held to itself at every length it is judged at: nothing is known beyond them.
         recipe = replace(recipe, windows=tuple(exam["windows"]))
@@ -137,7 +150,9 @@ def calibrate(
         config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned, "truth": truth}
         config["text_before"] = text_before
         config |= exam_config(exam) | ({"quick": True} if quick else {})
-        name = f"{run_name(loaded.name)}-{method}{'-quick' if quick else ''}-seed{seed}"
+        config |= {} if extension is None else {"extension": extension.to_json()}
+        longer = "" if extend is None else f"-{scaling}-{extend:g}x"
+        name = f"{run_name(loaded.name)}-{method}{longer}{'-quick' if quick else ''}-seed{seed}"
         place = (out, "calibrate", name, config)
         RunFolder.planned(*place)
         with stage("drawing questions and text"):
@@ -177,14 +192,16 @@ def calibrate(
             fitted, curves = fit(folder.path / "fit.safetensors")
             choice = choose(loaded, fitted, selection, fine=defaults.QUICK_FINE if quick else FINE, **chosen_by)
         fitting = time.perf_counter() - began
+        on.close()  # what is judged is beside the model as it is, too
         metrics: dict[str, Any] = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores}
         metrics |= {"curves": curves, "quick": quick}
-        metrics |= judge(loaded, choice.policy, held_out, most_rise, lambda key, of: keep(f"judge-{key}", of))
+        judging: dict[str, Any] = {"once": lambda key, of: keep(f"judge-{key}", of), "extension": extension}
+        metrics |= judge(as_it_is, choice.policy, held_out, most_rise, **judging)
         metrics["card"] = None
         # What is undecided may be kept if the mean is as allowed: to judge it on more text, there must be a card.
         if choice.policy is not None and metrics["verdict"] != Verdict.NO_GAIN and metrics["worst_rise"] <= most_rise:
             card = folder.path / "card.json"
-            _card(loaded, choice.policy, config, metrics).save(card)
+            _card(loaded, choice.policy, config, metrics, extension).save(card)
             metrics["card"] = str(card)
         folder.finish(metrics)
     return CalibrationResult(metrics, folder.path, loaded.name)
@@ -209,7 +226,7 @@ _Fit = Callable[[Path], tuple[PerLayer, dict[str, list[float]]]]
 
 def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> tuple[_Fit, float]:
     """Return what matches and how much it reads, or raise ValueError where there is too little to match on."""
-    text = _cut(loaded, text_of("fit", exam.get("text")), exam.get("text_tokens", defaults.TEXT_TOKENS))
+    text = _cut(loaded, read_for(loaded, "fit", exam.get("text")), exam.get("text_tokens", defaults.TEXT_TOKENS))
     tokens = loaded.tokens(text).shape[1]
     lengths = [length for length in MATCHED if length <= min(loaded.context, tokens)]
     if len(lengths) < 3:
@@ -249,10 +266,13 @@ def _learning(loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str
     return fit, LEARNED * asked + (1 + 1.5 * LEARNED) * text
 
 
-def _card(loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: dict[str, Any]) -> Card:
+def _card(
+    loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: dict[str, Any], extension: Extension | None
+) -> Card:
     data = f"{', '.join(config['fit_tasks'])} of size {config['fit_sizes']}, seed {config['seed']}"
     notes = f"{config['method']}: {metrics['chosen']}; verdict: {metrics['verdict']}"
-    return Card(policy, loaded.name, data, held_out=metrics["judgement"], notes=notes)
+    held_out = metrics["judgement"] if extension is None else {**metrics["judgement"], "whole": metrics["whole"]}
+    return Card(policy, loaded.name, data, held_out=held_out, notes=notes, extension=extension)
 
 
 def _cut(loaded: LoadedModel, text: str, tokens: int) -> str:

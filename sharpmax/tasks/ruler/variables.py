@@ -38,8 +38,8 @@ def _chain(lines: int, letters: int, rng: np.random.Generator) -> tuple[str, str
         f"VAR {chain[0]} = {value}",
         *(f"VAR {new} = VAR {old}" for old, new in pairwise(chain)),
     ]
-    context = [NOISE] * lines
+    context = [f"{NOISE}\n"] * lines
     for offset, place in enumerate(sorted(rng.choice(lines, len(said), replace=False).tolist())):
         context.insert(place + offset, said[offset])
     told = {"value": value, "count": len(chain)}
-    return QUESTION.format(context="\n".join(context), **told) + ANSWER.format(**told), " " + " ".join(chain)
+    return QUESTION.format(context=" ".join(context), **told) + ANSWER.format(**told), " " + " ".join(chain)

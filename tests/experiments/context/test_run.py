@@ -1,0 +1,83 @@
+"""The context study, quick: every cell of the table, the same twice, and what it refuses."""
+
+import json
+
+import pytest
+
+from sharpmax.experiments.context import run
+from sharpmax.experiments.context.plan import ARMS, plan_for
+from sharpmax.experiments.context.summary import summarise
+from tests.marks import slow
+
+SMALL = {"quick": True, "factors": (2,), "scalings": ("none", "yarn"), "documents": 1}
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    monkeypatch.setattr("sharpmax.hf.models.tiny_llama.STEPS", 2)
+
+
+def cell(metrics, scaling, arm, factor=2):
+    return next(c for c in metrics["cells"] if (c["scaling"], c["arm"], c["factor"]) == (scaling, arm, factor))
+
+
+def test_a_part_of_the_table_then_more_of_it_in_the_same_folder(tmp_path):
+    first = run(tmp_path, arms=("nothing",), parts=("text",), **SMALL)
+    assert {(c["scaling"], c["arm"]) for c in first["cells"]} == {(s, "nothing") for s in SMALL["scalings"]}
+    plain = cell(first, "none", "nothing")
+    assert len(plain["perplexity_by_block"]) == 8
+    assert plain["against"] == {}
+    folder = tmp_path / "context" / "tiny-quick-seed0"
+    kept = {file.name: file.read_bytes() for file in (folder / "steps").glob("*.json")}
+    whole = run(tmp_path, arms=("nothing", "log-n"), **SMALL)
+    assert all((folder / "steps" / name).read_bytes() == content for name, content in kept.items())
+    yarn = cell(whole, "yarn", "log-n")
+    assert set(yarn["against"]) == {"no scaling", "nothing"}
+    assert yarn["against"]["nothing"]["beyond"]["items"] == 4
+    assert set(yarn["short"]) == {"16", "32"}
+    assert yarn["tasks"]["copy"]["questions"] == 2
+    assert json.loads((folder / "page.json").read_text())["blocks"]
+    again = run(tmp_path, arms=("nothing", "log-n"), gather=True, **SMALL)
+    assert again["cells"] == whole["cells"]
+
+
+@pytest.mark.parametrize("arm", slow("beta", "fitted", "lora"))
+def test_every_arm_that_is_listed_can_be_computed(arm, tmp_path):
+    told = run(tmp_path, arms=("nothing", arm), parts=("text",), **{**SMALL, "scalings": ("yarn",)})
+    assert cell(told, "yarn", arm)["against"]["nothing"]["documents"] == 1
+
+
+def test_what_cannot_be_computed_is_refused_with_the_reason(tmp_path):
+    assert ARMS["seal"].absent
+    with pytest.raises(ValueError, match="the arm 'seal' cannot be computed: no such fit"):
+        run(tmp_path, quick=True, arms=("seal",))
+    for options, said in (
+        ({"arms": ("card",)}, "expected arms among nothing"),
+        ({"scalings": ("linear",)}, "expected scalings among none"),
+        ({"factors": (0.5,)}, "factors of at least 1"),
+        ({"parts": ("prose",)}, "expected parts among text"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            run(tmp_path, quick=True, **options)
+
+
+def test_the_arms_of_the_plan_are_those_that_can_be_computed():
+    assert "seal" not in plan_for(quick=False).arms
+    assert set(plan_for(quick=False).factors) == {1, 2, 4, 8}
+
+
+def test_a_summary_pairs_blocks_of_the_same_document_alone():
+    def text(name, *blocks):
+        return {"document": name, "tokens": 40, "blocks": list(blocks)}
+
+    cells = {
+        ("none", "nothing", 2.0, "text0"): text("a", 1.0, 1.0, 3.0, 4.0),
+        ("none", "nothing", 2.0, "text1"): text("b", 1.0, 1.0, 3.0, 5.0),
+        ("yarn", "nothing", 2.0, "text0"): text("a", 1.1, 1.1, 1.0, 1.5),
+    }
+    told = summarise(cells, trained=20, block=10)
+    yarn = cell(told, "yarn", "nothing")["against"]["no scaling"]
+    assert yarn["documents"] == 1
+    assert yarn["beyond"]["items"] == 2
+    assert yarn["beyond"]["rise"] == pytest.approx(2.718281828 ** ((-2.0 - 2.5) / 2) - 1)
+    assert yarn["within"]["rise"] == pytest.approx(2.718281828**0.1 - 1)
