@@ -3,10 +3,14 @@
 import json
 
 import pytest
+import torch
 
 from sharpmax.experiments.context import run
 from sharpmax.experiments.context.plan import ARMS, plan_for
+from sharpmax.experiments.context.study import Study
 from sharpmax.experiments.context.summary import summarise
+from sharpmax.runs.run_folder import RunFolder
+from tests.hf.tiny import tiny
 from tests.marks import slow
 
 SMALL = {"quick": True, "factors": (2,), "scalings": ("none", "yarn"), "documents": 1}
@@ -21,6 +25,7 @@ def cell(metrics, scaling, arm, factor=2):
     return next(c for c in metrics["cells"] if (c["scaling"], c["arm"], c["factor"]) == (scaling, arm, factor))
 
 
+@pytest.mark.slow
 def test_a_part_of_the_table_then_more_of_it_in_the_same_folder(tmp_path):
     first = run(tmp_path, arms=("nothing",), parts=("text",), **SMALL)
     assert {(c["scaling"], c["arm"]) for c in first["cells"]} == {(s, "nothing") for s in SMALL["scalings"]}
@@ -45,6 +50,23 @@ def test_a_part_of_the_table_then_more_of_it_in_the_same_folder(tmp_path):
 def test_every_arm_that_is_listed_can_be_computed(arm, tmp_path):
     told = run(tmp_path, arms=("nothing", arm), parts=("text",), **{**SMALL, "scalings": ("yarn",)})
     assert cell(told, "yarn", arm)["against"]["nothing"]["documents"] == 1
+
+
+def test_a_part_of_a_cell_is_computed_once_and_leaves_the_model_as_it_was(tmp_path):
+    loaded = tiny("llama", max_position_embeddings=64)
+    ids = torch.arange(5, 45)[None]
+    before = loaded.model(ids).logits
+    plan = plan_for(quick=True, documents=1, arms=("log-n",), scalings=("yarn",), factors=(2,))
+    study = Study(plan, loaded, RunFolder.open(tmp_path, "context", "small", {}), seed=0)
+    assert [key[3] for key in study.parts()] == ["text0", "short", "ask-copy"]
+    found = study.part(("yarn", "log-n", 2, "text0"))
+    assert found["tokens"] == 128
+    assert len(found["blocks"]) == 128 // plan.block
+    assert study.part(("yarn", "log-n", 2, "text0")) == found
+    assert torch.equal(loaded.model(ids).logits, before)
+    plain = Study(plan, loaded, study.folder, seed=0).part(("none", "nothing", 2, "text0"))
+    assert plain["document"] == found["document"]
+    assert plain["blocks"] != found["blocks"]
 
 
 def test_what_cannot_be_computed_is_refused_with_the_reason(tmp_path):
