@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sharpmax import defaults
+from sharpmax.cards import SHIPPED
 from sharpmax.defaults import SCALINGS
 from sharpmax.tasks.ruler import RULER
 
@@ -87,6 +88,10 @@ def plan_for(*, quick: bool, **changes: Any) -> Plan:
     given: Mapping[str, Any] = {name: value for name, value in changes.items() if value is not None}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     plan = replace(QUICK if quick else Plan(), **given)
+    if plan.model not in SHIPPED and "shipped" in plan.arms:
+        if "shipped" in given.get("arms", ()):
+            raise ValueError(f"there is no shipped card of {plan.model}; `sharpmax cards` lists those that there are")
+        plan = replace(plan, arms=tuple(arm for arm in plan.arms if arm != "shipped"))
     for name, known in (("scalings", SCALINGS), ("arms", tuple(ARMS))):
         for one in getattr(plan, name):
             if one not in known:

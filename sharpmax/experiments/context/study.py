@@ -7,6 +7,7 @@ text, and questions of each task. Items are the same in every cell of a factor, 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -50,6 +51,7 @@ class Study:
         self.plan, self.loaded, self.folder, self.seed = plan, loaded, folder, seed
         self.trained = loaded.context
         self._documents = cache(self._read)
+        self._loras: dict[tuple[str, float], LoadedModel] = {}
 
     def parts(self) -> list[tuple[str, str, float, str]]:
         """Return every part as (scaling, arm, factor, part), the shortest and the most asked for first."""
@@ -139,7 +141,7 @@ class Study:
         return [(name, tokens[:, :length]) for name, tokens in ids if tokens.shape[1] >= length]
 
     def _short(self) -> Tensor:
-        """Return short text: other documents than those read at length, and no part of them twice."""
+        """Return short text: the beginnings of documents, from the end of the list; long ones come from its start."""
         plan, split = self.plan, self._documents("report", self.trained)
         pieces = [ids[:, : max(plan.windows)] for _, ids in reversed(split)]
         return torch.cat(pieces, dim=1)[:, : plan.short_tokens]
@@ -189,10 +191,13 @@ class Study:
         return self.folder.once(f"fit-{scaling}-{factor:g}", fit)
 
     def _lora(self, loaded: LoadedModel, scaling: str, factor: float) -> LoadedModel:
+        """Return the extended model with a fitted LoRA: fitted once per run, because it is kept in memory alone."""
         from sharpmax.hf.calibration.learn_lora import learn_lora
 
-        with torch.enable_grad():
-            return learn_lora(loaded, *self._fitting(loaded, factor))[0]
+        if (scaling, factor) not in self._loras:
+            rival, _ = learn_lora(loaded, *self._fitting(loaded, factor))
+            self._loras[scaling, factor] = replace(rival, extended_context=loaded.extended_context)
+        return self._loras[scaling, factor]
 
     def _extended(self, scaling: str, factor: float) -> Any:
         return extended(self.loaded, extension_called(scaling, float(factor), self.trained))

@@ -5,6 +5,7 @@ It adds a low-rank change to the query and key projections of every layer: it, t
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def learn_lora(
     torch.manual_seed(recipe.seed)
     config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["q_proj", "k_proj"])
     adapted = peft.get_peft_model(copy.deepcopy(loaded.model), config)
-    rival = LoadedModel(f"{loaded.name}+lora{rank}", adapted.get_base_model(), loaded.tokenizer)
+    rival = replace(loaded, name=f"{loaded.name}+lora{rank}", model=adapted.get_base_model())
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
 
     def cost(ids: Tensor) -> Tensor:

@@ -55,7 +55,8 @@ class CalibrationResult(JudgedResult):
 
     def summary(self) -> str:
         """Return every comparison, its interval, and the verdict; of a quick run also what was given up."""
-        return super().summary() + (f"\n{GIVEN_UP}" if self.metrics["quick"] else "")
+        given_up = self.metrics["quick"] and "extension" not in self.metrics
+        return super().summary() + (f"\n{GIVEN_UP}" if given_up else "")
 
 
 def calibrate(
@@ -110,6 +111,9 @@ def calibrate(
 
     >>> calibrate("smollm2", quick=True).card  # doctest: +SKIP
     """
+    windows = exam.get("windows")
+    if extend is not None and extend < 1:
+        raise ValueError(f"expected extend of at least 1 times the trained context, got {extend:g}")
     if quick:
         steps, fit_sizes, text_before, learning_rate = (
             _quick(*pair)
@@ -142,6 +146,8 @@ def calibrate(
         if extension is not None:
             loaded = on.enter_context(extended(as_it_is, extension))
             text_before, exam["text_tokens"] = at_length(extension, text_before, exam)
+            if quick and windows is None:  # the longer length is what it is about
+                exam["windows"] = (*exam["windows"], extension.context)
         exam["windows"] = windows_of(loaded, exam.get("windows"))
         # Held to itself at every length it is judged at: nothing is known beyond them.
         recipe = replace(recipe, windows=tuple(exam["windows"]))

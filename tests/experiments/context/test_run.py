@@ -73,6 +73,9 @@ def test_what_cannot_be_computed_is_refused_with_the_reason(tmp_path):
     assert ARMS["seal"].absent
     with pytest.raises(ValueError, match="the arm 'seal' cannot be computed: no such fit"):
         run(tmp_path, quick=True, arms=("seal",))
+    with pytest.raises(ValueError, match="no shipped card of tiny"):
+        run(tmp_path, quick=True, arms=("shipped",))
+    assert "shipped" not in plan_for(quick=False, model="my-model").arms
     for options, said in (
         ({"arms": ("card",)}, "expected arms among nothing"),
         ({"scalings": ("linear",)}, "expected scalings among none"),

@@ -72,7 +72,7 @@ def test_what_cannot_be_extended_is_refused_before_any_work(text, tmp_path, fail
     for family, said in (("gpt2", "GPT2LMHeadModel has no rotary positions"), ("gemma3", "several kinds")):
         with pytest.raises(NotImplementedError, match=said):
             calibrate.calibrate(tiny(family), extend=2, text=text, out=tmp_path, **SMALL)
-    with pytest.raises(ValueError, match="factor must be"):
+    with pytest.raises(ValueError, match="expected extend of at least 1"):
         calibrate.calibrate(model(), extend=0.5, text=text, out=tmp_path, **SMALL)
     with pytest.raises(ValueError, match="did you mean 'yarn'"):
         calibrate.calibrate(model(), extend=2, scaling="yarm", text=text, out=tmp_path, **SMALL)
