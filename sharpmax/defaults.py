@@ -12,6 +12,7 @@ QUESTIONS_PER_STEP = 2  # questions in one training step
 LEARN_RATE = 0.03  # learning rate of Adam
 LEARNED = "abc"  # the numbers of `LogLinear` that are learned
 TRUTH = 0.5  # the share of text's cost that is the rise of its own loss: what predicts text better costs nothing
+RIVAL_SEEDS = 5  # fits of a card and of each rival, `reproduce calibration --arms`
 
 # Calibrate and evaluate: what a policy is judged on.
 EXAM_TASKS = ("lookup",)
@@ -33,6 +34,7 @@ QUICK: dict[str, Any] = {
     "windows": (256,),
     "text_tokens": 4096,
 }
+FINE = 1 / 32  # the share of a strength that is too small a step, while choosing
 QUICK_FINE = 1 / 4  # the share of a strength that is too small a step, while choosing
 
 # Diagnose and certify.
