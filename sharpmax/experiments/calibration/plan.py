@@ -129,16 +129,16 @@ QUICK = Plan(
 PILOT = replace(
     Plan(),
     prompts=48,
-    steps=12,
+    steps=8,
     questions=2,
-    text_tokens=1024,
-    selection=1024,
-    windows=(128,),
-    rival=Asked(("lookup",), (16,), (128,)),
-    fit_sizes=(4, 8),
+    text_tokens=512,
+    selection=512,
+    windows=(64,),
+    rival=Asked(("lookup",), (12,), (64,)),
+    fit_sizes=(2, 6),
     text_before=200,
     fine=1 / 2,
-    faster=(1.0,),
+    faster=(2.0,),
 )
 """The rivals at a budget that two cores can afford: a small fit, short text and one size. It decides little."""
 

@@ -21,8 +21,16 @@ N0 = 128.0
 """Keys of distance that a slope of 1 takes one nat off, as `LogLinear` counts lengths."""
 
 
-def with_position_bias(model: nn.Module, slopes: Sequence[Tensor], policy: Policy = Constant(1.0)) -> Sharpened:  # noqa: B008
+def with_position_bias(
+    model: nn.Module,
+    slopes: Sequence[Tensor],
+    policy: Policy = Constant(1.0),  # noqa: B008
+    *,
+    implementation: str | None = None,
+) -> Sharpened:
     """Switch a bias on in every layer, slopes (heads,) each, beside a policy if one is given; off as `sharpen` is.
+
+    `implementation` is as in `sharpen`.
 
     Raises:
         ValueError: slopes for another number of layers.
@@ -32,7 +40,8 @@ def with_position_bias(model: nn.Module, slopes: Sequence[Tensor], policy: Polic
     check_layers(policy, layers)
     if len(slopes) != sum(layer.runs for layer in layers):
         raise ValueError(f"expected slopes for {sum(layer.runs for layer in layers)} layers, got {len(slopes)}")
-    return Sharpened(model, policy, layers, Run(key_bias=lambda layer, key: key_bias(slopes[layer], key)))
+    added = Run(implementation=implementation, key_bias=lambda layer, key: key_bias(slopes[layer], key))
+    return Sharpened(model, policy, layers, added)
 
 
 def key_bias(slopes: Tensor, key: Tensor) -> Tensor:
