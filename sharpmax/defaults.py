@@ -3,7 +3,8 @@
 from typing import Any
 
 # Calibrate: what `learn` fits on, and how.
-METHODS = ("match", "learn", "search")
+METHODS = ("match", "learn", "search", "headscale", "seal-h", "seal-c")
+MERGED = ("headscale", "seal-h", "seal-c")  # methods whose numbers are merged into the weights: no card
 FIT_TASKS = ("lookup", "lookup:close")
 FIT_SIZES = (8, 32)  # entries of a question, from low to high
 TEXT_BEFORE = 12_000  # characters of text that stand before a question, at most

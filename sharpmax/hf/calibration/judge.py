@@ -168,7 +168,7 @@ def sit(
             sheet. The longest windows are read first, because they refuse most.
     """
     if policy is not None:
-        with sharpen(loaded.model, policy) if isinstance(policy, Policy) else policy.on(loaded.model):
+        with switched_on(loaded.model, policy):
             return sit(loaded, exam, once=once, name=name, enough=enough)
     sheet = Sheet({}, {}, 0.0)
     with stage(name, exam.tokens) as read:
@@ -185,6 +185,11 @@ def sit(
             sheet = replace(sheet, seconds=sheet.seconds + seconds)
     in_order = {key: sheet.losses[key] for key in _texts_of(exam)}
     return replace(sheet, losses=in_order)
+
+
+def switched_on(model: Any, change: Policy | Change) -> AbstractContextManager[Any]:
+    """Return the block in which a policy, or another change of the model, is on."""
+    return sharpen(model, change) if isinstance(change, Policy) else change.on(model)
 
 
 def _texts_of(exam: Exam) -> list[Key]:

@@ -227,6 +227,19 @@ def _start(
     return found
 
 
+def save_merged(loaded: LoadedModel, rival: Rival, folder: Path) -> Path:
+    """Save the model with a rival in its weights, and its tokenizer, as transformers does; returns the folder.
+
+    Raises:
+        NotImplementedError: a rival that weights cannot hold.
+        OSError: the folder cannot be written.
+    """
+    with rival.merge(loaded.model):
+        loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    return folder
+
+
 @dataclass(frozen=True)
 class LearnedRival:
     """A fitted rival, and how the descent went."""

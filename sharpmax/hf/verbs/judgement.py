@@ -12,6 +12,7 @@ from sharpmax.core.policies import Policy
 from sharpmax.hf.calibration.judge import (
     LEAST_QUESTIONS,
     TEXT,
+    Change,
     Exam,
     Judgement,
     Once,
@@ -60,12 +61,14 @@ def exam_config(exam: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def judge(loaded: LoadedModel, policy: Policy | None, exam: Exam, most_rise: float, once: Once) -> dict[str, Any]:
+def judge(
+    loaded: LoadedModel, policy: Policy | Change | None, exam: Exam, most_rise: float, once: Once
+) -> dict[str, Any]:
     """Return the metrics of a policy on an exam; without a policy there is no gain. `once` keeps the parts."""
     if policy is None:
         return {"judgement": None, "verdict": Verdict.NO_GAIN}
 
-    def taken(who: str, with_policy: Policy | None) -> Sheet:
+    def taken(who: str, with_policy: Policy | Change | None) -> Sheet:
         return sit(loaded, exam, with_policy, once=lambda key, of: once(f"{who}-{key}", of), name=f"judge: {who}")
 
     judgement = compare(taken("plain", None), taken("policy", policy))
@@ -105,7 +108,8 @@ def verdict_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return the verdict in words, one fact per line."""
     judged, most_rise = Judgement.from_json(metrics["judgement"]), metrics["most_rise"]
     card = metrics["card"]
-    kept = "no card was written" if card is None else f"card: {card}"
+    merged = metrics.get("merged")
+    kept = f"merged model: {merged}" if merged else "no card was written" if card is None else f"card: {card}"
     verdict, allowed = judged.verdict(most_rise), f"the allowed {most_rise:+.2%}"
     if verdict == Verdict.GAINS:
         return [f"it gains; {kept}"]
@@ -183,6 +187,8 @@ class JudgedResult(Result):
 
     def next_step(self) -> str:
         """Return what to type next: use the card, judge it on more, or leave the model as it is."""
+        if self.metrics.get("merged"):
+            return f'sharpmax.hf.load("{self.metrics["merged"]}"), or any library that reads a folder of transformers'
         if self.card is None:
             return f"sharpmax diagnose {self.model} (no temperature helps here; see which heads disperse)"
         if self.verdict == Verdict.GAINS:
