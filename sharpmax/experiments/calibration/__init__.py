@@ -13,6 +13,11 @@ Cost: some ten minutes on an H200, in bfloat16. A killed run continues:
     git clone https://github.com/python/peps && git -C peps checkout ba4deeb
     sharpmax reproduce calibration --proposals peps/peps
     sharpmax reproduce calibration --proposals peps/peps --only seed0 seed1     (a part of it)
+
+A card beside its rivals (HeadScale, SEAL, a bias of the position, a LoRA, combinations; rivals.py), in a folder of its
+own. The time of the whole was never measured:
+    sharpmax reproduce calibration --arms all --seeds 5 --device cuda --proposals peps/peps
+    sharpmax reproduce calibration --arms all --seeds 1 --pilot --device cpu
 """
 
 from collections.abc import Sequence
