@@ -93,8 +93,9 @@ def beside(metrics: Mapping[str, Any]) -> list[str]:
     arms = metrics["arms"]
     first = next(iter(arms.values()))
     cells, windows = list(first["right"]), _windows_of(arms)
-    header = ["arm", "numbers", "at inference", "kept strength", *(f"right, {cell}" for cell in cells)]
-    header += [f"minus the card, {cell}" for cell in cells] + [f"text: {window}" for window in windows]
+    sizes = [cell.removeprefix("lookup ") for cell in cells]
+    header = ["arm", "numbers", "at inference", "kept strength", *(f"right at {size}, %" for size in sizes)]
+    header += [f"against the card at {size}" for size in sizes] + [f"text: {window}, %" for window in windows]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     plain = [f"{100 * first['right'][cell]['plain']:.1f}" for cell in cells]
     lines.append(

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from sharpmax.experiments import reproduce
-from sharpmax.experiments.calibration import rivals, run
+from sharpmax.experiments.calibration import rivals, run, study
 from sharpmax.experiments.calibration.plan import PILOT, QUICK, Asked, Plan, plan_for
 from sharpmax.experiments.calibration.table import beside
-from sharpmax.hf.calibration.rivals import ARMS
+from sharpmax.hf.calibration.descent import Recipe
+from sharpmax.hf.calibration.rivals import ARMS, Rival
 from sharpmax.runs.run_folder import RunFolder
 from tests.hf.calibration.questions import TEXT
 from tests.hf.tiny import tiny
@@ -63,6 +64,14 @@ def test_arms_are_judged_on_one_exam_and_compared_with_the_card(small, monkeypat
     steps = {file.stem for file in (small.folder.path / "steps").iterdir()}
     assert {"rate-learn", "rate-seal-c", "choose-learn-seed0", "choose-seal-c-seed0"} < steps
     assert len(beside({"arms": arms, "seeds": ["seed0"]})) == 5
+
+
+def test_the_lora_of_the_study_is_the_one_among_the_rivals(small, monkeypatch):
+    monkeypatch.setattr(study, "fitting_texts", rivals.fitting_texts)
+    found = small.step("lora-0.01")
+    assert found["numbers"] == Rival.start(small.loaded, "lora", Recipe()).count == 224
+    assert found["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
+    assert found["transfer"]["tasks"].keys() == {"copy"}
 
 
 @pytest.mark.parametrize(

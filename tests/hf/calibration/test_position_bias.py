@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import sharpmax
+from sharpmax import Constant
 from sharpmax.hf.calibration.position_bias import N0, key_bias, with_position_bias
+from sharpmax.hf.sharpen.site import Run, Site, attend_at
 from tests.hf.calibration.questions import TEXT
 from tests.hf.tiny import tiny
 
@@ -47,6 +49,14 @@ def test_what_honours_no_bias_refuses_it(loaded, ids):
     packed = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 28, "max_length_k": 28}
     with with_position_bias(loaded.model, SLOPES), pytest.raises(ValueError, match="no bias"):
         loaded.model.base_model(input_ids=ids, use_cache=False, **packed)
+
+
+def test_a_paged_cache_refuses_it():
+    """Whatever pages there are: it is refused before one is read."""
+    site = Site(Run(key_bias=lambda layer, key: key_bias(SLOPES[layer], key)), 0, (Constant(1.0),), torch.device("cpu"))
+    query, key = torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 3, 8)
+    with pytest.raises(NotImplementedError, match="a bias per key is not read from a paged cache"):
+        attend_at(site, query, key, key, batch=object(), is_causal=True)
 
 
 @torch.no_grad()
