@@ -50,7 +50,7 @@ def tell_rivals(metrics: dict[str, Any], folder: RunFolder) -> Page:
     )
     caption = "Right answers and the rise of perplexity in %, means over the seeds; in brackets 95 % intervals."
     blocks: list[Text | Table | Figure] = [Text(text, "What you are looking at"), _table(beside(metrics), caption)]
-    page = Page("Calibration: a card and its rivals", "One number per head, merged, or three that read each row?", blocks)
+    page = Page("Calibration: a card and its rivals", "Merged numbers, or three per head that read each row?", blocks)
     page.save(folder.path)
     return page
 
