@@ -172,7 +172,12 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
     add, number = fitting.add_argument, _number(fitting)
     quick = "a first verdict in about ten minutes on two cores: a small fit, and text in short windows only"
     add("--quick", action="store_true", help=quick)
-    add("--method", choices=defaults.METHODS, default="learn", help="how to fit")
+    add(
+        "--method",
+        choices=defaults.METHODS,
+        default="learn",
+        help="a card by match, learn or search; or a scale, merged",
+    )
     add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help="tasks to fit on")
     number("--fit-sizes", "entries of a question to fit on", defaults.FIT_SIZES, nargs=2, metavar=("LOW", "HIGH"))
     number("--text-before", "characters of text before a question, at most; learn only", defaults.TEXT_BEFORE)

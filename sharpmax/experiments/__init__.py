@@ -232,6 +232,14 @@ EXPERIMENTS = (
             "--proposals": {"type": Path, "metavar": "FOLDER", "help": "a folder of pep-*.rst: more prose on Python"},
             "--only": {"nargs": "+", "metavar": "STEP", "help": "compute these steps, and gather nothing"},
             "--gather": {"action": "store_true", "help": "judge nothing more, and name what is absent"},
+            "--arms": {
+                "nargs": "+",
+                "metavar": "ARM",
+                "help": "instead of the study: a card beside its rivals, of learn, headscale, seal-h, seal-c, "
+                "position, lora, card+seal-h, card+lora; or all",
+            },
+            "--seeds": {"type": int, "metavar": "N", "help": f"fits of each arm (default: {defaults.RIVAL_SEEDS})"},
+            "--pilot": {"action": "store_true", "help": "arms at a small budget: an hour or two on two cores"},
         },
         by_default=False,
         cost="ten minutes on an H200; it needs a GPU",
@@ -258,7 +266,7 @@ EXPERIMENTS = (
             "--arms": {
                 "nargs": "+",
                 "metavar": "ARM",
-                "help": "of nothing, log-n, beta, shipped, fitted, lora (default: all); more can follow",
+                "help": "of nothing, log-n, beta, shipped, fitted, lora, headscale, seal, seal-channel (default: all)",
             },
             "--tasks": {"nargs": "+", "metavar": "TASK", "help": "questions to ask (default: lookup, RULER's six)"},
             "--documents": {"type": int, "metavar": "N", "help": "long documents (default: 8; quick: 2)"},

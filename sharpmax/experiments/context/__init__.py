@@ -2,11 +2,10 @@
 
 Question: SmolLM2 was trained on 8,192 tokens. At 1, 2, 4 and 8 times that, which scaling of its rotary positions (none,
 dynamic NTK, YaRN with and without its temperature, Self-Extend) and which temperature (nothing, log n, one beta, a
-card, LoRA) predict long documents and find what is asked for, and what does each cost on short text?
+card, HeadScale, SEAL, LoRA) predict long documents and find what is asked for, and what does each cost on short text?
 
 Every cell reads the same documents and questions, none of which a fit or a choice saw, so cells are compared item by
-item. An arm is one entry of `plan.ARMS`; SEAL is refused with its reason until it is there. What was found:
-docs/results/context.md.
+item. An arm is one entry of `plan.ARMS`. What was found: docs/results/context.md.
 
 Cost: the whole table needs a GPU and some hours (estimated, not run). On two cores, at twice the context, a document
 and cell takes some minutes. A killed run continues, and more cells can follow:
@@ -19,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from sharpmax.experiments.context.plan import ARMS, plan_for
+from sharpmax.experiments.context.plan import plan_for
 from sharpmax.experiments.context.study import Study
 from sharpmax.experiments.context.summary import summarise
 from sharpmax.experiments.context.tiny import reads_tiny, train_tiny
@@ -57,7 +56,7 @@ def run(
     computed.
 
     Raises:
-        ValueError: options that do not fit, an arm that cannot be computed, or a run folder that holds another config.
+        ValueError: options that do not fit, or a run folder that holds another config.
         OSError: the documents are not in the cache and cannot be fetched.
     """
     changes = {"model": model, "factors": factors, "scalings": scalings, "arms": arms, "tasks": tasks}
@@ -83,7 +82,6 @@ def run(
             advance()
     cells = {key: study.part(key) for key in study.parts() if study.has(key)}
     metrics = summarise(cells, trained=study.trained, block=plan.block)
-    metrics["absent_arms"] = {name: arm.absent for name, arm in ARMS.items() if arm.absent}
     folder.finish(metrics)
     from sharpmax.experiments.context.page import tell  # brings the report extra, which computing must not need
 

@@ -37,8 +37,6 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
             blocks.append(Table(*short_table(shown), f"Short text, set up for {factor:g}x: perplexity by window."))
         if any(cell["tasks"] for cell in shown):
             blocks.append(Table(*task_table(shown), f"Right answers at {factor:g}x, in percent."))
-    absent = "; ".join(f"{ARMS[name].label}: {why}" for name, why in metrics["absent_arms"].items())
-    blocks.append(Text(absent, "Not computed"))
     page = Page("Longer than it was trained for", "Scalings of positions, with and without a temperature.", blocks)
     page.save(folder.path)
     return page

@@ -18,16 +18,13 @@ class Arm:
 
     Attributes:
         label: what figures and tables call it.
-        kind: of `study.py`: what makes its policy.
-        absent: why it cannot be computed yet; it is refused with this reason.
+        kind: what makes its policy, in `study.py`, or a rival of `sharpmax.hf.calibration.rivals`.
     """
 
     label: str
     kind: str
-    absent: str = ""
 
 
-NOT_YET = "no such fit is part of this version: it is a rival of the calibration study, and enters here when it is"
 ARMS: dict[str, Arm] = {
     "nothing": Arm("nothing", "nothing"),
     "log-n": Arm("log n beyond the trained length", "log-n"),
@@ -35,7 +32,9 @@ ARMS: dict[str, Arm] = {
     "shipped": Arm("the shipped card", "shipped"),
     "fitted": Arm("a card fitted at the longer length", "fitted"),
     "lora": Arm("LoRA fitted at the longer length", "lora"),
-    "seal": Arm("SEAL fitted at the longer length", "seal", absent=NOT_YET),
+    "headscale": Arm("HeadScale fitted at the longer length", "headscale"),
+    "seal": Arm("SEAL per head, fitted at the longer length", "seal-h"),
+    "seal-channel": Arm("SEAL per channel, fitted at the longer length", "seal-c"),
 }
 BETAS = (1.02, 1.05, 1.1)
 """What one beta is chosen from, on documents of the split to choose on."""
@@ -61,7 +60,7 @@ class Plan:
     model: str = "smollm2"
     factors: tuple[float, ...] = (1, 2, 4, 8)
     scalings: tuple[str, ...] = SCALINGS
-    arms: tuple[str, ...] = tuple(name for name, arm in ARMS.items() if not arm.absent)
+    arms: tuple[str, ...] = tuple(ARMS)
     documents: int = 8
     block: int = BLOCK
     windows: tuple[int, ...] = defaults.WINDOWS
@@ -83,7 +82,7 @@ def plan_for(*, quick: bool, **changes: Any) -> Plan:
     """Return the full or the quick plan, with what is not None changed.
 
     Raises:
-        ValueError: a scaling or an arm that there is not, or an arm that cannot be computed, with the reason.
+        ValueError: a scaling or an arm that there is not, or numbers out of range.
     """
     given: Mapping[str, Any] = {name: value for name, value in changes.items() if value is not None}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -96,9 +95,6 @@ def plan_for(*, quick: bool, **changes: Any) -> Plan:
         for one in getattr(plan, name):
             if one not in known:
                 raise ValueError(f"expected {name} among {', '.join(known)}, got {one!r}")
-    for one in plan.arms:
-        if ARMS[one].absent:
-            raise ValueError(f"the arm {one!r} cannot be computed: {ARMS[one].absent}")
     for name in ("documents", "prompts", "block", "steps"):
         if getattr(plan, name) < (0 if name in ("prompts", "documents") else 1):
             raise ValueError(f"expected {name} of at least 1, got {getattr(plan, name)}")

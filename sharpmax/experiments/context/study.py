@@ -7,7 +7,6 @@ text, and questions of each task. Items are the same in every cell of a factor, 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +20,8 @@ from sharpmax.experiments.context.tiny import reads_tiny, tiny_documents
 from sharpmax.extras import extra
 from sharpmax.hf.calibration.answers import answer
 from sharpmax.hf.calibration.reply import reply
+from sharpmax.hf.calibration.rivals import ARMS as RIVALS
+from sharpmax.hf.calibration.rivals import Rival, learn_rival
 from sharpmax.hf.calibration.splits import text_of
 from sharpmax.hf.calibration.text_loss import text_losses, token_losses
 from sharpmax.hf.models.load import LoadedModel
@@ -51,7 +52,7 @@ class Study:
         self.plan, self.loaded, self.folder, self.seed = plan, loaded, folder, seed
         self.trained = loaded.context
         self._documents = cache(self._read)
-        self._loras: dict[tuple[str, float], LoadedModel] = {}
+        self._rivals: dict[tuple[str, str, float], Rival] = {}
 
     def parts(self) -> list[tuple[str, str, float, str]]:
         """Return every part as (scaling, arm, factor, part), the shortest and the most asked for first."""
@@ -96,11 +97,12 @@ class Study:
         extension = extension_called(scaling, float(factor), self.trained)
         policy = self._policy(arm, scaling, factor)
         with extended(self.loaded, extension) as loaded:
-            if arm == "lora":
-                yield self._lora(loaded, scaling, factor)
-                return
-            with sharpen(loaded.model, policy):
-                yield loaded
+            if policy is None:
+                with self._rival(loaded, arm, scaling, factor).on(loaded.model):
+                    yield loaded
+            else:
+                with sharpen(loaded.model, policy):
+                    yield loaded
 
     def _measured(self, loaded: LoadedModel, factor: float, what: str) -> dict[str, Any]:
         length = int(factor * self.trained)
@@ -152,8 +154,11 @@ class Study:
         seed = seed_of(self.seed, "report")
         return [draw(task, size, seed=seed, index=index) for index in range(self.plan.prompts)]
 
-    def _policy(self, arm: str, scaling: str, factor: float) -> Policy:
+    def _policy(self, arm: str, scaling: str, factor: float) -> Policy | None:
+        """Return the policy of an arm; None for one that changes weights."""
         kind = ARMS[arm].kind
+        if kind in RIVALS:
+            return None
         if kind == "log-n":
             return LengthScaled.log_n(self.trained)
         if kind == "shipped":
@@ -190,14 +195,14 @@ class Study:
 
         return self.folder.once(f"fit-{scaling}-{factor:g}", fit)
 
-    def _lora(self, loaded: LoadedModel, scaling: str, factor: float) -> LoadedModel:
-        """Return the extended model with a fitted LoRA: fitted once per run, because it is kept in memory alone."""
-        from sharpmax.hf.calibration.learn_lora import learn_lora
-
-        if (scaling, factor) not in self._loras:
-            rival, _ = learn_lora(loaded, *self._fitting(loaded, factor))
-            self._loras[scaling, factor] = replace(rival, extended_context=loaded.extended_context)
-        return self._loras[scaling, factor]
+    def _rival(self, loaded: LoadedModel, arm: str, scaling: str, factor: float) -> Rival:
+        """Return what a rival fitted at the longer length; a file keeps the numbers, so a killed run has them."""
+        kind = ARMS[arm].kind
+        if (kind, scaling, factor) not in self._rivals:
+            keep = self.folder.path / f"fit-{arm}-{scaling}-{factor:g}.safetensors"
+            fitted = learn_rival(loaded, kind, *self._fitting(loaded, factor), keep=keep)
+            self._rivals[kind, scaling, factor] = fitted.rival
+        return self._rivals[kind, scaling, factor]
 
     def _extended(self, scaling: str, factor: float) -> Any:
         return extended(self.loaded, extension_called(scaling, float(factor), self.trained))

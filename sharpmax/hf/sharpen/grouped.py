@@ -30,6 +30,7 @@ def attend_grouped(
     late = site.late
     assert isinstance(late, LateRotation)
     assert isinstance(late.extension, SelfExtend)
+    refused = {**refused, "a bias of the position": site.run.key_bias}
     changed = [name for name, value in refused.items() if value is not None]
     if changed or not getattr(module, "is_causal", True):
         what = ", ".join(changed) or "attention that is not causal"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
-from sharpmax.core.cards import Card
+from sharpmax.core.cards import CARD_FILE, Card
 from sharpmax.core.extension import Extension, extension_called
-from sharpmax.core.policies import PerLayer, Policy
+from sharpmax.core.policies import Constant, PerLayer, Policy
 from sharpmax.hf.calibration.answers import write
 from sharpmax.hf.calibration.choose import EXPECTED, FINE, choose, search
 from sharpmax.hf.calibration.descent import Draw, Recipe
@@ -24,6 +24,7 @@ from sharpmax.hf.calibration.judge import Exam, Verdict, must_fit, must_hold
 from sharpmax.hf.calibration.learn import learn
 from sharpmax.hf.calibration.match import match
 from sharpmax.hf.calibration.reading_time import TIMED, TURNS
+from sharpmax.hf.calibration.rivals import Rival, learn_rival, save_merged
 from sharpmax.hf.calibration.splits import read_for, text_of
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import LEARNED, SHARPENED, seconds_per_token
@@ -89,7 +90,8 @@ def calibrate(
 
     Args:
         model: a built-in name, a local folder, a hub name, or a loaded model.
-        method: match (no labels), learn (gradient through beta) or search (layer by layer).
+        method: match (no labels), learn (gradient through beta) or search (layer by layer) a card; or headscale, seal-h
+            or seal-c: scales that are merged into the weights, in the folder `metrics["merged"]`, and no card.
         quick: a small fit and a small exam, for a first verdict; what is given beside it is kept.
         fit_tasks, fit_sizes: what to fit and choose on; sizes from low to high.
         text_before: the most characters of text that a question of `learn` stands behind.
@@ -136,7 +138,7 @@ def calibrate(
     if fit_sizes[0] > fit_sizes[-1]:
         raise ValueError(f"expected fit_sizes from low to high, got {', '.join(map(str, fit_sizes))}")
     most_rise = exam.get("most_rise", defaults.MOST_RISE)
-    if method == "learn" and penalty is None and most_rise == 0:
+    if method in ("learn", *defaults.MERGED) and penalty is None and most_rise == 0:
         raise ValueError("expected most_rise above 0 for prices to follow, or a fixed penalty; got 0")
     recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, truth=truth, seed=seed)
     recipe = replace(recipe, learning_rate=learning_rate)
@@ -172,10 +174,10 @@ def calibrate(
             fit, fit_tokens = None, 0.0
             if method == "match":
                 fit, fit_tokens = _matching(loaded, exam)
-            elif method == "learn":
+            elif method != "search":
                 before = text_of("fit", exam.get("text"))
                 draw = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step, before=before, most=text_before)
-                fit, fit_tokens = _learning(loaded, draw, recipe, exam)
+                fit, fit_tokens = _learning(loaded, draw, recipe, exam, method)
             candidates = EXPECTED if fit else 1 + len(BETAS) * layer_count(attention_layers(loaded.model))
             candidates = min(candidates, QUICK_CANDIDATES) if quick and fit else candidates
             seconds = seconds_per_token(loaded) * _work(fit_tokens, selection, held_out, candidates)
@@ -206,9 +208,15 @@ def calibrate(
         metrics["card"] = None
         # What is undecided may be kept if the mean is as allowed: to judge it on more text, there must be a card.
         if choice.policy is not None and metrics["verdict"] != Verdict.NO_GAIN and metrics["worst_rise"] <= most_rise:
-            card = folder.path / "card.json"
-            _card(loaded, choice.policy, config, metrics, extension).save(card)
-            metrics["card"] = str(card)
+            if isinstance(choice.policy, Rival):
+                metrics["merged"] = str(save_merged(loaded, choice.policy, folder.path / "merged"))
+                if extension is not None:  # what weights cannot hold lies beside them
+                    beside = _card(loaded, Constant(1.0), config, metrics, extension)
+                    beside.save(folder.path / "merged" / CARD_FILE)
+            else:
+                card = folder.path / "card.json"
+                _card(loaded, choice.policy, config, metrics, extension).save(card)
+                metrics["card"] = str(card)
         folder.finish(metrics)
     return CalibrationResult(metrics, folder.path, loaded.name)
 
@@ -226,8 +234,8 @@ def _work(fit_tokens: float, selection: Exam, held_out: Exam, candidates: int) -
     return fit_tokens + choosing + judging
 
 
-_Fit = Callable[[Path], tuple[PerLayer, dict[str, list[float]]]]
-"""What fits a policy, given a file to keep its state in, and returns it with how the fit went."""
+_Fit = Callable[[Path], tuple[PerLayer | Rival, dict[str, list[float]]]]
+"""What fits a policy or a rival, given a file to keep its state in, and returns it with how the fit went."""
 
 
 def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> tuple[_Fit, float]:
@@ -248,7 +256,9 @@ def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> tuple[_Fit, float
     return fit, lengths[-1] + lengths[0]
 
 
-def _learning(loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str, Any]) -> tuple[_Fit, float]:
+def _learning(
+    loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str, Any], method: str
+) -> tuple[_Fit, float]:
     """Return what learns and how much it reads, or raise ValueError for a text or a question that does not fit."""
     texts = fitting_texts(loaded, exam.get("text"))
     must_hold(loaded, texts, recipe.windows, called("fit", exam))
@@ -263,13 +273,20 @@ def _learning(loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str
                 f"{loaded.context}: lower --text-before or --fit-sizes"
             )
 
+    def merged(keep: Path) -> tuple[Rival, dict[str, list[float]]]:
+        faster = recipe.learning_rate / defaults.LEARN_RATE
+        found = learn_rival(loaded, method, draw, texts, recipe, faster=faster, keep=keep)
+        return found.rival, found.course._asdict()
+
     def fit(keep: Path) -> tuple[PerLayer, dict[str, list[float]]]:
         result = learn(loaded, draw, texts, recipe, keep=keep)
         return result.policy, result.course._asdict()
 
     text = sum(max(window, recipe.text_tokens) for window in recipe.windows) / len(recipe.windows) * recipe.steps
     # Text is read once by the plain model, and three times as many logits are made of it as of a question.
-    return fit, LEARNED * asked + (1 + 1.5 * LEARNED) * text
+    if method in defaults.MERGED:
+        Rival.start(loaded, method, recipe)  # what the model cannot have is refused before any work
+    return merged if method in defaults.MERGED else fit, LEARNED * asked + (1 + 1.5 * LEARNED) * text
 
 
 def _card(

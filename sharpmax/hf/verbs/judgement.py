@@ -13,6 +13,7 @@ from sharpmax.core.policies import Policy
 from sharpmax.hf.calibration.judge import (
     LEAST_QUESTIONS,
     TEXT,
+    Change,
     Exam,
     Judgement,
     Once,
@@ -64,7 +65,7 @@ def exam_config(exam: Mapping[str, Any]) -> dict[str, Any]:
 
 def judge(
     loaded: LoadedModel,
-    policy: Policy | None,
+    policy: Policy | Change | None,
     exam: Exam,
     most_rise: float,
     once: Once,
@@ -78,7 +79,7 @@ def judge(
     if policy is None:
         return {"judgement": None, "verdict": Verdict.NO_GAIN, **told}
 
-    def taken(of: LoadedModel, who: str, with_policy: Policy | None) -> Sheet:
+    def taken(of: LoadedModel, who: str, with_policy: Policy | Change | None) -> Sheet:
         return sit(of, exam, with_policy, once=lambda key, of: once(f"{who}-{key}", of), name=f"judge: {who}")
 
     with extended(loaded, extension) as longer:
@@ -147,7 +148,8 @@ def verdict_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return the verdict in words, one fact per line."""
     judged, most_rise = Judgement.from_json(metrics["judgement"]), metrics["most_rise"]
     card = metrics["card"]
-    kept = "no card was written" if card is None else f"card: {card}"
+    merged = metrics.get("merged")
+    kept = f"merged model: {merged}" if merged else "no card was written" if card is None else f"card: {card}"
     verdict, allowed = judged.verdict(most_rise), f"the allowed {most_rise:+.2%}"
     if verdict == Verdict.GAINS:
         return [f"it gains; {kept}"]
@@ -225,6 +227,8 @@ class JudgedResult(Result):
 
     def next_step(self) -> str:
         """Return what to type next: use the card, judge it on more, or leave the model as it is."""
+        if self.metrics.get("merged"):
+            return f'sharpmax.hf.load("{self.metrics["merged"]}"), or any library that reads a folder of transformers'
         if self.card is None:
             return f"sharpmax diagnose {self.model} (no temperature helps here; see which heads disperse)"
         if self.verdict == Verdict.GAINS:
