@@ -41,6 +41,10 @@ with extra("hf"):
 
 told = report_as("context")
 
+SHORTEST, SAMPLE, ROOM = 2048, 10_000, 0.9
+"""Of a fit: the length in tokens from which on questions have their usual entries; the characters that tell how long a
+token is; and the share of a length that a question may fill."""
+
 SEVERAL = frozenset({"vt", "cwe", "fwe"})
 """Tasks whose answer has several parts, in any order: a reply is generated, and scored as RULER does."""
 
@@ -213,11 +217,14 @@ class Study:
 
         length = int(factor * self.trained)
         texts = [ids for _, ids in self._documents("fit", length)]
-        before = text_of("fit")
-        most = min(len(before) - 1, 3 * length)
-        sizes = defaults.FIT_SIZES if length > 4096 else (2, 4)
-        draw = fitting_questions(defaults.FIT_TASKS, sizes, self.seed, self.plan.questions, before=before, most=most)
-        windows = tuple(window for window in (*self.plan.windows, length))
+        sizes, before = defaults.FIT_SIZES if length >= SHORTEST else (1, 1), text_of("fit")
+        drawn = (self.seed, self.plan.questions)
+        bare = fitting_questions(defaults.FIT_TASKS, (sizes[1], sizes[1]), *drawn)(0)
+        longest = max(self.loaded.tokens("".join(question)).shape[1] for question in bare)
+        characters = len(before[:SAMPLE]) / self.loaded.tokens(before[:SAMPLE]).shape[1]  # of a token
+        most = max(0, int(ROOM * (length - longest) * characters))
+        draw = fitting_questions(defaults.FIT_TASKS, sizes, *drawn, before=before, most=min(most, len(before) - 1))
+        windows = (*self.plan.windows, length)
         recipe = recipe_for(defaults.MOST_RISE, steps=self.plan.steps, windows=windows, truth=defaults.TRUTH)
         return draw, texts, recipe
 
