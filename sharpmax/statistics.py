@@ -160,6 +160,15 @@ def paired(plain: Sequence[float], policy: Sequence[float]) -> Paired:
     return Paired(a.size, float(a.mean()), float(b.mean()), error, p)
 
 
+def difference(plain: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
+    """Return the mean `difference` of paired seeds, its `interval` and `p_value`: None of two seeds, or of no width."""
+    found: dict[str, Any] = {"difference": float(np.subtract(values, plain).mean()), "interval": None, "p_value": None}
+    test = paired(plain, values)
+    if test.items > 2 and test.standard_error > 0:  # of two seeds nothing can be said
+        found |= {"interval": list(test.interval), "p_value": test.p_value}
+    return found
+
+
 def paired_accuracy(plain: Sequence[bool], policy: Sequence[bool]) -> Paired:
     """Compare right and wrong answers: McNemar's exact test on the items where the two differ."""
     a, b = _pair(plain, policy)

@@ -14,6 +14,7 @@ from typing import Any
 from sharpmax.extras import MissingExtraError
 from sharpmax.files import atomic
 from sharpmax.files.untrusted import read_json
+from sharpmax.flags import DEVICE, listed, number, one_of, several, switch, word
 from sharpmax.runs.provenance import provenance
 from sharpmax.terminal import printable
 
@@ -23,149 +24,119 @@ class Benchmark:
     """One entry of the list: what `sharpmax bench NAME` runs, with its own options as argparse takes them."""
 
     name: str
-    module: str
     question: str
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        """Where its `measure` and `show` are."""
+        return f"{__name__}.{self.name.replace('-', '_')}"
 
 
 BENCHMARKS = (
     Benchmark(
         "attention",
-        "sharpmax.bench.attention",
         "what sharpened attention costs beside the framework's own, on this machine's GPU or CPU",
         {
-            "--framework": {"choices": ["torch", "jax"], "help": "whose attention (default: torch)"},
-            "--lengths": {
-                "type": int,
-                "nargs": "+",
-                "metavar": "N",
-                "help": "tokens per sequence (default: by device)",
-            },
-            "--widths": {"type": int, "nargs": "+", "metavar": "D", "help": "features of a head (default: 128 64)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (default: 15)"},
-            "--only": {
-                "nargs": "+",
-                "metavar": "PART",
-                "help": "of ours, memory, profile, math, flex, by-hand, compiled, entmax, adasplash, and on a GPU "
+            "--framework": one_of("torch", "jax", said="whose attention (default: torch)"),
+            "--lengths": several("N", "tokens per sequence (default: by device)", int),
+            "--widths": several("D", "features of a head (default: 128 64)", int),
+            "--repeats": number("timed calls of each, interleaved (default: 15)"),
+            "--only": several(
+                "PART",
+                "of ours, memory, profile, math, flex, by-hand, compiled, entmax, adasplash, and on a GPU "
                 "float16, float32, masks, decode (default: all)",
-            },
-            "--threads": {"type": int, "metavar": "N", "help": "threads, where there is no GPU (default: 2)"},
+            ),
+            "--threads": number("threads, where there is no GPU (default: 2)"),
             "--draw": {"type": Path, "metavar": "FILE", "help": "measure nothing: draw again what --json wrote"},
         },
     ),
     Benchmark(
         "diagnose",
-        "sharpmax.bench.diagnose",
         "what a diagnosis of every head costs beside a plain forward pass over the same text",
         {
-            "--model": {"metavar": "NAME", "help": "what to diagnose (default: smollm2)"},
-            "--length": {"type": int, "metavar": "N", "help": "tokens of the text (default: 8192)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "turns of each (default: 1)"},
+            "--model": word("what to diagnose (default: smollm2)"),
+            "--length": number("tokens of the text (default: 8192)"),
+            "--repeats": number("turns of each (default: 1)"),
         },
     ),
     Benchmark(
         "finetune",
-        "sharpmax.bench.finetune",
         "how fast a model trains with a policy in every head, beside plain attention",
         {
-            "--model": {"metavar": "NAME", "help": "what to train (default: smollm2)"},
-            "--steps": {"type": int, "metavar": "N", "help": "steps in each turn (default: 10)"},
-            "--tokens": {"type": int, "metavar": "N", "help": "tokens per step (default: 32768)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "turns of each policy, interleaved (default: 3)"},
-            "--policies": {
-                "nargs": "+",
-                "metavar": "NAME",
-                "help": "beside none: paper, ssmax, learn, or cards (default: all)",
-            },
-            "--compile": {"action": "store_true", "help": "measure the model with compiled blocks as well"},
-            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+            "--model": word("what to train (default: smollm2)"),
+            "--steps": number("steps in each turn (default: 10)"),
+            "--tokens": number("tokens per step (default: 32768)"),
+            "--repeats": number("turns of each policy, interleaved (default: 3)"),
+            "--policies": several("NAME", "beside none: paper, ssmax, learn, or cards (default: all)"),
+            "--compile": switch("measure the model with compiled blocks as well"),
+            **DEVICE,
         },
     ),
     Benchmark(
         "model",
-        "sharpmax.bench.model",
         "how fast a whole model reads, generates and trains with a policy in every head, host time included",
         {
-            "--models": {
-                "nargs": "+",
-                "metavar": "NAME",
-                "help": "shapes with random weights (smollm2, llama-1b, gemma-2b, tiny) or real models by name or "
+            "--models": several(
+                "NAME",
+                "shapes with random weights (smollm2, llama-1b, gemma-2b, tiny) or real models by name or "
                 "folder (default: the first three on a GPU, tiny on a CPU)",
-            },
-            "--policies": {
-                "nargs": "+",
-                "metavar": "NAME",
-                "help": "beside plain attention: constant, paper, card, entropy-target (default: all)",
-            },
-            "--only": {
-                "nargs": "+",
-                "metavar": "CASE",
-                "help": "'prefill', 'padded prefill', 'generate', 'padded generate', 'static generate', 'training "
+            ),
+            "--policies": several(
+                "NAME", "beside plain attention: constant, paper, card, entropy-target (default: all)"
+            ),
+            "--only": several(
+                "CASE",
+                "'prefill', 'padded prefill', 'generate', 'padded generate', 'static generate', 'training "
                 "step' (default: all)",
-            },
-            "--lengths": {
-                "type": int,
-                "nargs": "+",
-                "metavar": "N",
-                "help": "tokens of a prompt (default: 2048 8192 32768 on a GPU, 128 512 on a CPU)",
-            },
-            "--new-tokens": {"type": int, "metavar": "N", "help": "tokens to generate (default: 32)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, in turns (default: 5)"},
-            "--card": {"metavar": "FILE", "help": "a card to time (default: random numbers per head)"},
-            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+            ),
+            "--lengths": several("N", "tokens of a prompt (default: 2048 8192 32768 on a GPU, 128 512 on a CPU)", int),
+            "--new-tokens": number("tokens to generate (default: 32)"),
+            "--repeats": number("timed calls of each, in turns (default: 5)"),
+            "--card": word("a card to time (default: random numbers per head)", "FILE"),
+            **DEVICE,
         },
     ),
     Benchmark(
         "serving",
-        "sharpmax.bench.serving",
         "what a card costs where models are served: paged decode, and continuous batching",
         {
-            "--only": {"nargs": "+", "metavar": "PART", "help": "of decode, batching (default: both)"},
-            "--requests": {"type": int, "metavar": "N", "help": "requests served at once, on a GPU (default: 64)"},
-            "--new-tokens": {"type": int, "metavar": "N", "help": "tokens of each answer, on a GPU (default: 64)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, in turns (default: 9)"},
-            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+            "--only": several("PART", "of decode, batching (default: both)"),
+            "--requests": number("requests served at once, on a GPU (default: 64)"),
+            "--new-tokens": number("tokens of each answer, on a GPU (default: 64)"),
+            "--repeats": number("timed calls of each, in turns (default: 9)"),
+            **DEVICE,
         },
     ),
     Benchmark(
         "softmax",
-        "sharpmax.bench.softmax",
         "what sharpmax.softmax costs beside the framework's own softmax and a hand-written entropy",
         {
-            "--rows": {"type": int, "metavar": "N", "help": "rows of logits (default: 4096)"},
-            "--columns": {"type": int, "metavar": "N", "help": "items in a row (default: 4096)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "timed calls of each, interleaved (default: 9)"},
-            "--frameworks": {
-                "nargs": "+",
-                "metavar": "NAME",
-                "help": "of numpy, torch, jax (default: those installed)",
-            },
+            "--rows": number("rows of logits (default: 4096)"),
+            "--columns": number("items in a row (default: 4096)"),
+            "--repeats": number("timed calls of each, interleaved (default: 9)"),
+            "--frameworks": several("NAME", "of numpy, torch, jax (default: those installed)"),
         },
     ),
     Benchmark(
         "training-step",
-        "sharpmax.bench.training_step",
         "how much faster the folded max-retrieval head trains than the form as the paper writes it",
         {
-            "--seeds": {"type": int, "metavar": "N", "help": "heads trained side by side (default: 10)"},
-            "--batch": {"type": int, "metavar": "N", "help": "sets per step and seed (default: 128)"},
-            "--steps": {"type": int, "metavar": "N", "help": "steps in each turn (default: 20)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "timed turns of each, interleaved (default: 9)"},
+            "--seeds": number("heads trained side by side (default: 10)"),
+            "--batch": number("sets per step and seed (default: 128)"),
+            "--steps": number("steps in each turn (default: 20)"),
+            "--repeats": number("timed turns of each, interleaved (default: 9)"),
         },
     ),
     Benchmark(
         "watch",
-        "sharpmax.bench.watch",
         "what watching every head of a training run costs, at every step, at every tenth, or switched off",
         {
-            "--model": {
-                "metavar": "SHAPE",
-                "help": "smollm2, llama-1b, gemma-2b or tiny (default: smollm2; CPU: tiny)",
-            },
-            "--tokens": {"type": int, "metavar": "N", "help": "tokens in the packed row (default: 16384; CPU: 512)"},
-            "--repeats": {"type": int, "metavar": "N", "help": "turns of ten steps of each way (default: 7)"},
-            "--seconds": {"type": float, "metavar": "S", "help": "start no further turn after so long (default: 75.0)"},
-            "--device": {"metavar": "NAME", "help": "cuda or cpu (default: a GPU if there is one)"},
+            "--model": word("smollm2, llama-1b, gemma-2b or tiny (default: smollm2; CPU: tiny)", "SHAPE"),
+            "--tokens": number("tokens in the packed row (default: 16384; CPU: 512)"),
+            "--repeats": number("turns of ten steps of each way (default: 7)"),
+            "--seconds": number("start no further turn after so long (default: 75.0)", float, "S"),
+            **DEVICE,
         },
     ),
 )
@@ -187,7 +158,7 @@ def bench(
     """
     from rich.console import Console
 
-    module = import_module(_find(name).module)
+    module = import_module(listed(name, BENCHMARKS, "benchmark").module)
     console = Console()
     if not console.is_terminal:
         console.width = 160  # a file takes a whole row
@@ -242,10 +213,3 @@ def _printable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_printable(name): _printable(item) for name, item in value.items()}
     return value
-
-
-def _find(name: str) -> Benchmark:
-    for benchmark in BENCHMARKS:
-        if benchmark.name == name:
-            return benchmark
-    raise ValueError(f"unknown benchmark {name!r}; there are: {', '.join(b.name for b in BENCHMARKS)}")

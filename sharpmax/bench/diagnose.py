@@ -21,9 +21,7 @@ WANTED_RATIO, WANTED_GIGABYTES = 1.6, 4.0
 def measure(*, model: str = "smollm2", length: int = 8192, repeats: int = 1, rows: int = 64) -> dict[str, Any]:
     """Return seconds of processor time of a plain pass and of a diagnosis at seven lengths, and the peak memory.
 
-    Args:
-        length: tokens of Python's own source code; measured at it and at its halves.
-        repeats: turns of each.
+    The text is Python's own source code, `length` tokens of it and its halves.
     """
     loaded = load(model)
     if length < 128 or length > loaded.context or repeats < 1:

@@ -37,10 +37,7 @@ def measure(
 ) -> dict[str, Any]:
     """Return tokens per second for each policy, and their ratio to plain attention's; under `compiled` the same again.
 
-    Args:
-        steps, repeats: steps in each turn, and how many turns each policy gets.
-        compile: measure with compiled blocks too.
-        plan: what to train on, instead of the experiment's corpus.
+    A `plan` is what to train on, instead of the experiment's corpus.
     """
     import torch
 

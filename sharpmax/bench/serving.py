@@ -11,6 +11,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+from rich.table import Table
+
 from sharpmax.bench.attention.contestants import Setting, plain
 from sharpmax.bench.attention.timing import timed
 from sharpmax.core.policies import PAPER, Constant, LogLinear
@@ -150,8 +152,6 @@ def _batching(device: str, requests: int, new_tokens: int, repeats: int) -> list
 
 def show(figures: dict[str, Any]) -> Any:
     """Return the figures as a table for the terminal."""
-    from rich.table import Table
-
     table = Table(title=f"serving with a card, {figures['device']}")
     for column in ("part", "case", "milliseconds", "of plain", "tokens/s", "share of plain"):
         table.add_column(column)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 import sharpmax
 from sharpmax.bench.timing import interleaved_medians
@@ -25,11 +26,7 @@ def measure(
 ) -> dict[str, Any]:
     """Check, then time, each framework; returns the medians in milliseconds and the ratios.
 
-    Args:
-        rows, columns: shape of the logits.
-        repeats: timed calls of each contestant, in turns.
-        frameworks: of `numpy`, `torch`, `jax`; none named: those installed.
-        seed: of the logits.
+    The options are those of `sharpmax bench softmax --help`.
 
     Raises:
         ValueError: for an unknown framework or a size below 1.
@@ -51,8 +48,6 @@ def measure(
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
-    from rich.table import Table
-
     title = f"{figures['rows']} x {figures['columns']} float32, median ms of {figures['repeats']} turns"
     table = Table("framework", OWN, BY_HAND, SHARPMAX, "ratio", title=title)
     for column in table.columns[1:]:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rich.table import Table
+
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
 from sharpmax.models.max_retrieval import Head
@@ -61,8 +63,6 @@ def measure(*, seeds: int = 10, batch: int = 128, steps: int = 20, repeats: int 
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
-    from rich.table import Table
-
     title = f"one step of {figures['seeds']} seeds, {figures['batch']} sets each, median of {figures['repeats']} turns"
     table = Table("", FOLDED, DIRECT, "ratio", title=title)
     for column in table.columns[1:]:

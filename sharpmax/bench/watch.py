@@ -12,6 +12,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from rich.table import Table
+
 from sharpmax.extras import extra
 
 with extra("hf"):
@@ -35,10 +37,7 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """Check, then time; returns the milliseconds of a step of each way, and its ratio to a plain step.
 
-    Args:
-        model: of `SHAPES`; SmolLM2's on a GPU, a tiny one on a CPU.
-        tokens: in the row; 16,384 on a GPU, 512 on a CPU.
-        repeats: turns of each way, of ten steps; fewer where `seconds` are over.
+    The options are those of `sharpmax bench watch --help`. There are fewer turns where `seconds` are over.
 
     Raises:
         ValueError: an option out of range.
@@ -90,8 +89,6 @@ def measure(
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
-    from rich.table import Table
-
     title = f"a training step of {figures['tokens']:,} packed tokens, {figures['model']}, {figures['device']}"
     table = Table("", "ms per step", "over plain", "wanted at most", title=title)
     for result in figures["results"]:

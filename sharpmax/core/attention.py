@@ -11,7 +11,7 @@ from typing import Any
 from array_api_compat import device
 
 from sharpmax.core.arrays import Array, floating_array, namespace, require_same_library, widen
-from sharpmax.core.checks import check_number
+from sharpmax.core.checks import check_number, check_shapes
 from sharpmax.core.masks import Window, positional_mask, query_positions
 from sharpmax.core.policies import PAPER
 from sharpmax.core.policies.base import needed
@@ -106,17 +106,10 @@ def _check_shapes(query: Array, key: Array, value: Array) -> int:
         floating_array(name, array)
         if array.ndim != 4:
             raise ValueError(f"{name} must be (batch, heads, length, width), got shape {tuple(array.shape)}")
-    q, k, v = query.shape, key.shape, value.shape
-    if q[0] != k[0] or q[3] != k[3] or tuple(k[:3]) != tuple(v[:3]):
-        raise ValueError(
-            f"query {tuple(q)}, key {tuple(k)} and value {tuple(v)} must share the batch; query and key the width; "
-            "key and value their heads and length"
-        )
-    if q[1] == 0 or k[1] == 0 or q[1] % k[1]:
-        raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly")
+    groups = check_shapes(tuple(query.shape), tuple(key.shape), tuple(value.shape))
     for name, array in (("key", key), ("value", value)):
         require_same_library(name, array, query)
-    return int(q[1] // k[1])
+    return groups
 
 
 def _broadcastable(name: str, array: Array, logits: Array) -> Array:

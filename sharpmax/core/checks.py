@@ -50,6 +50,23 @@ def check_number(
         raise ValueError(f"{owner}.{name} must be {' and '.join(conditions)}, got {short(value)}")
 
 
+def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], *, heads: int = 1) -> int:
+    """Return how many query heads share a key head, from the shapes of query, key and value; `heads` is that axis.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+    """
+    if q[0] != k[0] or q[3] != k[3] or k[:3] != v[:3]:
+        axes = "heads and length" if heads == 1 else "length and heads"
+        raise ValueError(
+            f"query {q}, key {k} and value {v} must share the batch; query and key the width; "
+            f"key and value their {axes}"
+        )
+    if q[heads] == 0 or k[heads] == 0 or q[heads] % k[heads]:
+        raise ValueError(f"{q[heads]} query heads cannot share {k[heads]} key heads evenly")
+    return int(q[heads] // k[heads])
+
+
 def short(value: Any) -> str:
     """Return what a value looks like, in one line of a message."""
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax.dispersion.crowd import mean_of_rows
 from sharpmax.dispersion.record import Dispersion, json_values
 
 
@@ -46,22 +47,22 @@ class DecayFit:
     @property
     def layers_predicted(self) -> list[int]:
         """Layers by forecast entropy at the held-out length, highest first."""
-        return _falling(_layer_means(self.predicted))
+        return _falling(mean_of_rows(self.predicted))
 
     @property
     def layers_actual(self) -> list[int]:
         """Layers by their measured entropy at the held-out length, highest first."""
-        return _falling(_layer_means(self.actual))
+        return _falling(mean_of_rows(self.actual))
 
     @property
     def layer_agreement(self) -> float | None:
         """Rank correlation (Spearman's) of the forecast order of layers with the found one; None for one layer."""
-        return _agreement(_layer_means(self.predicted), _layer_means(self.actual))
+        return _agreement(mean_of_rows(self.predicted), mean_of_rows(self.actual))
 
     @property
     def persistence_agreement(self) -> float | None:
         """Rank correlation of the order of layers at the length before with the found one; None for one layer."""
-        return _agreement(_layer_means(self.before), _layer_means(self.actual))
+        return _agreement(mean_of_rows(self.before), mean_of_rows(self.actual))
 
     @property
     def rate_agreement(self) -> float | None:
@@ -103,10 +104,8 @@ def fit_decay(dispersion: Dispersion) -> DecayFit:
         raise ValueError(f"a rate and its check need three lengths or more, got {list(dispersion.lengths)}")
     log_n = np.log(np.asarray(dispersion.lengths, dtype=np.float64))
     H = dispersion.entropy
-    x, y = log_n[:-1] - log_n[:-1].mean(), H[..., :-1]
-    mean = y.mean(axis=-1)
-    rate = (y * x).sum(axis=-1) / (x * x).sum()
-    level = mean - rate * log_n[:-1].mean()
+    rate = _slope(log_n[:-1], H[..., :-1])
+    level = H[..., :-1].mean(axis=-1) - rate * log_n[:-1].mean()
     return DecayFit(
         level,
         rate,
@@ -120,9 +119,12 @@ def fit_decay(dispersion: Dispersion) -> DecayFit:
 
 def slope(dispersion: Dispersion) -> np.ndarray:
     """Return the least-squares slope of each head's entropy in log n over all lengths, two or more, (layer, head)."""
-    log_n = np.log(np.asarray(dispersion.lengths, dtype=np.float64))
+    return _slope(np.log(np.asarray(dispersion.lengths, dtype=np.float64)), dispersion.entropy)
+
+
+def _slope(log_n: np.ndarray, entropy: np.ndarray) -> np.ndarray:
     x = log_n - log_n.mean()
-    return np.asarray((dispersion.entropy * x).sum(axis=-1) / (x * x).sum())
+    return np.asarray((entropy * x).sum(axis=-1) / (x * x).sum())
 
 
 def head_that_matters(dispersion: Dispersion, rate: np.ndarray) -> tuple[int, int]:
@@ -161,13 +163,6 @@ def _agreement(one: np.ndarray, other: np.ndarray) -> float | None:
 
 def _ranks(values: np.ndarray) -> np.ndarray:
     return np.asarray([(values < v).sum() + ((values == v).sum() - 1) / 2 for v in values], dtype=np.float64)
-
-
-def _layer_means(heads: np.ndarray) -> np.ndarray:
-    """Return the mean over the heads of each layer; NaN for one that never ran, as an image's does on text."""
-    seen = np.isfinite(heads)
-    observed = np.where(seen.any(axis=1), seen.sum(axis=1), np.nan)
-    return np.asarray(np.where(seen, heads, 0.0).sum(axis=1) / observed)
 
 
 def _falling(values: np.ndarray) -> list[int]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sharpmax.core.checks import check_number, short
+from sharpmax.core.checks import check_number, check_shapes, short
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.softcap import check_softcap
@@ -87,7 +87,7 @@ def validated(
     is_causal, return_stats = _flag("is_causal", is_causal), _flag("return_stats", return_stats)
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
-    _check_shapes(query.shape, key.shape, value.shape)
+    check_shapes(query.shape, key.shape, value.shape, heads=2)
     batch, queries, heads, width = query.shape
     shape = (batch, heads, queries, key.shape[1])
     if mask is not None:
@@ -158,16 +158,6 @@ def _check_floating(name: str, array: Any) -> Array:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} must have a real floating dtype, got {array.dtype}; cast it first")
     return jnp.asarray(array)
-
-
-def _check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
-    if q[0] != k[0] or q[3] != k[3] or k[:3] != v[:3]:
-        raise ValueError(
-            f"query {q}, key {k} and value {v} must share the batch; query and key the width; "
-            "key and value their length and heads"
-        )
-    if q[2] == 0 or k[2] == 0 or q[2] % k[2]:
-        raise ValueError(f"{q[2]} query heads cannot share {k[2]} key heads evenly")
 
 
 def _check_static(name: str, number: Any) -> None:

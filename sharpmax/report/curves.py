@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sharpmax.extras import extra
 from sharpmax.report.style import house_style, save_figure
 
@@ -42,6 +44,19 @@ class Curve:
     color: str | None = None
     line: str = "-"
     marker: str = ""
+
+    @classmethod
+    def over(
+        cls,
+        label: str,
+        x: Sequence[float],
+        repeats: Sequence[Sequence[float]],
+        color: str | None = None,
+        line: str = "-",
+    ) -> "Curve":
+        """Return the mean of the repeats at each x, and their range; a repeat that is NaN is left out."""
+        y, low, high = ([float(of(values)) for values in repeats] for of in (np.nanmean, np.nanmin, np.nanmax))
+        return cls(label, x, y, low, high, color, line)
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,17 @@ from sharpmax.torch.api import attention, row_stats, which_implementation
 from sharpmax.torch.dispatch import IMPLEMENTATIONS
 from sharpmax.torch.plan import Plan
 from sharpmax.torch.varlen import attention_varlen
-from sharpmax.torch.watching import (
+from sharpmax.torch.watching.clip import QKClip
+from sharpmax.torch.watching.guard import (
     AttentionStoppedError,
     AttentionWarning,
     EntropyCollapseWarning,
     EntropyExplosionWarning,
     Guard,
     LogitGrowthWarning,
-    QKClip,
-    Watch,
-    WatchedAttention,
-    watch,
 )
+from sharpmax.torch.watching.slot import WatchedAttention
+from sharpmax.torch.watching.watch import Watch, watch
 
 __all__ = [
     "IMPLEMENTATIONS",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sharpmax.core.checks import check_shapes
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies import PAPER
 from sharpmax.core.policies.base import Policy, needed
@@ -153,7 +154,7 @@ def validated(
     query, key, value = _under_autocast(query, key, value)
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
-    _check_shapes(query, key, value)
+    check_shapes(tuple(query.shape), tuple(key.shape), tuple(value.shape))
     logits = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -232,17 +233,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}, not one of it"
     return reprlib.repr(value)
-
-
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
-    q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
-    if q[0] != k[0] or q[3] != k[3] or k[:3] != v[:3]:
-        raise ValueError(
-            f"query {q}, key {k} and value {v} must share the batch; query and key the width; "
-            "key and value their heads and length"
-        )
-    if q[1] == 0 or k[1] == 0 or q[1] % k[1]:
-        raise ValueError(f"{q[1]} query heads cannot share {k[1]} key heads evenly")
 
 
 def _four_axes(name: str, tensor: Tensor, logits: tuple[int, int, int, int]) -> Tensor:

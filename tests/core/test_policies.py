@@ -44,16 +44,13 @@ def test_log_n_is_one_up_to_the_reference_and_grows_beyond():
     np.testing.assert_allclose(LengthScaled.log_n(512)(rows_of_length([1, 512, 512**2])), [1, 1, 2])
 
 
-def test_llama4_steps_with_the_position():
-    position = np.array([0.0, 8190, 8191, 16382, 16383])
-    beta = LengthScaled.llama4()(rows_of_length(np.ones(5), position))
-    np.testing.assert_allclose(beta, 1 + 0.1 * np.log([1, 1, 2, 2, 3]))
-
-
-def test_ministral_steps_with_the_position():
-    position = np.array([0.0, 16383, 16384, 32768])
-    beta = LengthScaled.ministral()(rows_of_length(np.ones(4), position))
-    np.testing.assert_allclose(beta, 1 + 0.1 * np.log([1, 1, 2, 3]))
+def test_llama4_and_ministral_step_with_the_position():
+    for policy, position, step in (
+        (LengthScaled.llama4(), [0.0, 8190, 8191, 16382, 16383], [1, 1, 2, 2, 3]),
+        (LengthScaled.ministral(), [0.0, 16383, 16384, 32768], [1, 1, 2, 3]),
+    ):
+        beta = policy(rows_of_length(np.ones(len(position)), np.array(position)))
+        np.testing.assert_allclose(beta, 1 + 0.1 * np.log(step), err_msg=str(policy))
 
 
 def test_yarn_is_a_constant():

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 import sharpmax
 from sharpmax import PAPER, Beyond, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Table, detach, softmax
 from tests.core.naive import plain_softmax
+from tests.marks import slow
 
 POLICIES = [
     Constant(1.0),
@@ -28,7 +29,8 @@ POLICIES = [
     Table((0.5, 3.0), (1.0, 4.0)),
 ]
 SOLVED = PerHead((PAPER, EntropyTarget(0.5), Constant(2.0)))
-COMPILED = [*POLICIES, pytest.param(SOLVED, marks=pytest.mark.slow)]
+COMPILED = [*POLICIES[1:4], *slow(POLICIES[0], *POLICIES[4:], SOLVED)]
+"""A number, a polynomial and a solver; the others take the compiler another second each."""
 row = hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(-50, 50, width=64))
 
 

@@ -2,4 +2,7 @@
 
 import torch
 
+from tests.torch.quick_interpreter import quicken
+
 torch.set_num_threads(1)
+quicken()

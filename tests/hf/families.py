@@ -25,7 +25,7 @@ TEXT: dict[str, Any] = {
 }
 GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-LAYER_TYPES = ["sliding_attention", "full_attention"]
+MIXED = {**GROUPED, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 IMAGE: dict[str, Any] = {"image_size": 16, "patch_size": 4, "num_channels": 3}
 
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -34,20 +34,11 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2ForCausalLM", GROUPED),
     "qwen3": ("Qwen3ForCausalLM", GROUPED),
     "gemma": ("GemmaForCausalLM", GROUPED),
-    "gemma2": ("Gemma2ForCausalLM", {**GROUPED, "sliding_window": WINDOW, "layer_types": LAYER_TYPES}),
-    "gemma3": ("Gemma3ForCausalLM", {**GROUPED, "sliding_window": WINDOW, "layer_types": LAYER_TYPES}),
+    "gemma2": ("Gemma2ForCausalLM", MIXED),
+    "gemma3": ("Gemma3ForCausalLM", MIXED),
     "phi3": ("Phi3ForCausalLM", {"num_key_value_heads": 2}),
     "smollm3": ("SmolLM3ForCausalLM", GROUPED),
-    "gpt_oss": (
-        "GptOssForCausalLM",
-        {
-            **GROUPED,
-            "sliding_window": WINDOW,
-            "layer_types": LAYER_TYPES,
-            "num_local_experts": 4,
-            "rope_parameters": ROPE,
-        },
-    ),
+    "gpt_oss": ("GptOssForCausalLM", {**MIXED, "num_local_experts": 4, "rope_parameters": ROPE}),
     "gpt2": ("GPT2LMHeadModel", {"n_inner": 48, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}),
     "gpt_neox": ("GPTNeoXForCausalLM", {}),
     "opt": ("OPTForCausalLM", {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}),
@@ -69,51 +60,17 @@ VISION: dict[str, tuple[str, dict[str, Any]]] = {
     "siglip": ("SiglipVisionModel", IMAGE),
     "swin": ("SwinModel", {**IMAGE, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 2}),
 }
+STACK = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+TWO_STACKS = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in STACK.items()}
+TWO_STACKS |= {"d_model": 32, "dropout": 0.0, "decoder_start_token_id": 1}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
+T5 |= {"dropout_rate": 0.0, "decoder_start_token_id": 0}
 PAIRED: dict[str, tuple[str, dict[str, Any]]] = {
-    "bart": (
-        "BartForConditionalGeneration",
-        {
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 48,
-            "decoder_ffn_dim": 48,
-            "dropout": 0.0,
-            "decoder_start_token_id": 1,
-            "forced_eos_token_id": None,
-        },
-    ),
-    "t5": (
-        "T5ForConditionalGeneration",
-        {
-            "d_model": 32,
-            "d_kv": 8,
-            "d_ff": 48,
-            "num_layers": 2,
-            "num_decoder_layers": 2,
-            "num_heads": 4,
-            "dropout_rate": 0.0,
-            "decoder_start_token_id": 0,
-        },
-    ),
+    "bart": ("BartForConditionalGeneration", {**TWO_STACKS, "forced_eos_token_id": None}),
+    "t5": ("T5ForConditionalGeneration", T5),
     "whisper": (
         "WhisperForConditionalGeneration",
-        {
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 48,
-            "decoder_ffn_dim": 48,
-            "num_mel_bins": 8,
-            "max_source_positions": 16,
-            "max_target_positions": 64,
-            "decoder_start_token_id": 1,
-            "dropout": 0.0,
-        },
+        {**TWO_STACKS, "num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 64},
     ),
 }
 FAMILIES = {**DECODERS, **ENCODERS, **VISION, **PAIRED}

@@ -14,14 +14,9 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 def browse(file, profile, width, *switches):
     """Return the page's document after its scripts ran, and what the browser had to say."""
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command += [
-        "--disable-component-update",
-        "--disable-sync",
-        f"--user-data-dir={profile}",
-        "--enable-logging=stderr",
-        *switches,
-    ]
-    command += [f"--window-size={width},900", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
+    command += ["--disable-component-update", "--disable-sync", "--enable-logging=stderr", *switches]
+    command += [f"--user-data-dir={profile}", f"--window-size={width},900"]
+    command += ["--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
@@ -33,6 +28,44 @@ needs_browser = pytest.mark.skipif(
 
 def as_seen(document):
     return json.loads(re.search(r'<pre id="seen">(.*?)</pre>', document).group(1).replace("&quot;", '"'))
+
+
+# A browser window is never narrower than 500 pixels; a frame in it is.
+PHONE = """<pre id="seen"></pre><iframe id="phone" width="390" height="800"></iframe><script>
+const phone = document.getElementById("phone");
+phone.onload = () => {
+  const inside = phone.contentDocument;
+  const panels = [...inside.querySelectorAll("section")].map((panel) => panel.getBoundingClientRect());
+  const seen = JSON.parse(inside.getElementById("seen").textContent);
+  seen.stacked = panels[1].top >= panels[0].bottom;
+  document.getElementById("seen").textContent = JSON.stringify(seen);
+};
+phone.srcdoc = %s;
+</script>"""
+
+
+def seen_by(script, page, folder, *switches):
+    """Return what a script at the end of a page wrote into `seen`; the browser complains of nothing."""
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", script), encoding="utf-8")
+    document, complaints = browse(page, folder / "profile", 1280, *switches)
+    assert not complaints
+    return as_seen(document)
+
+
+def seen_on_a_phone(script, page, folder):
+    """Return the same of a page in a window of 390 pixels, and whether its panels are stacked."""
+    inside = page.read_text(encoding="utf-8").replace("</body>", script)
+    frame = folder / "phone.html"
+    frame.write_text(PHONE % json.dumps(inside).replace("</", "<\\/"), encoding="utf-8")
+    return seen_by("</body>", frame, folder)
+
+
+def assert_alone(page):
+    """The page asks for nothing outside itself, and has two scripts and no image."""
+    document = page.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|@import|url\(", document)
+    assert document.count("<script") == 2
+    assert "<img" not in document
 
 
 WIDTHS = (390, 1280)

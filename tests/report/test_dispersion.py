@@ -1,15 +1,12 @@
 """The interactive page, in a real browser: it draws, it answers, the console is empty, and text stays text."""
 
-import json
-import re
-
 import numpy as np
 import pytest
 
 from sharpmax.dispersion import measure
 from sharpmax.report.dispersion import write_dispersion_page
 from sharpmax.report.page import Table
-from tests.report.browser import as_seen, browse, needs_browser
+from tests.report.browser import assert_alone, needs_browser, seen_by, seen_on_a_phone
 
 ATTACK = "</script><script>window.attacked = true</script><img src=x onerror='window.attacked = true'>"
 
@@ -63,20 +60,6 @@ def page(tmp_path):
     )
 
 
-# A browser window is never narrower than 500 pixels; a frame in it is.
-PHONE = """<pre id="seen"></pre><iframe id="phone" width="390" height="800"></iframe><script>
-const phone = document.getElementById("phone");
-phone.onload = () => {
-  const inside = phone.contentDocument;
-  const panels = [...inside.querySelectorAll("section")].map((panel) => panel.getBoundingClientRect());
-  const seen = JSON.parse(inside.getElementById("seen").textContent);
-  seen.stacked = panels[1].top >= panels[0].bottom;
-  document.getElementById("seen").textContent = JSON.stringify(seen);
-};
-phone.srcdoc = %s;
-</script>"""
-
-
 FINGER = """<script>
 const cell = document.querySelector("#map .cell").getBoundingClientRect();
 const map = document.getElementById("map");
@@ -108,20 +91,12 @@ def assert_read(seen):
 
 @needs_browser
 def test_a_reader_in_a_browser(page, tmp_path):
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", READER), encoding="utf-8")
-    document, console = browse(page, tmp_path / "profile", 1280)
-    assert console == []
-    assert_read(as_seen(document))
+    assert_read(seen_by(READER, page, tmp_path))
 
 
 @needs_browser
 def test_a_reader_on_a_phone(page, tmp_path):
-    frame = tmp_path / "phone.html"
-    inside = page.read_text(encoding="utf-8").replace("</body>", READER)
-    frame.write_text(PHONE % json.dumps(inside).replace("</", "<\\/"), encoding="utf-8")
-    document, console = browse(frame, tmp_path / "profile", 1280)
-    assert console == []
-    seen = as_seen(document)
+    seen = seen_on_a_phone(READER, page, tmp_path)
     assert seen.pop("stacked")
     assert_read(seen)
 
@@ -131,22 +106,14 @@ def test_a_head_of_a_deep_model_can_be_touched_on_a_phone(tmp_path):
     found = measure(logits, [4, 64, 1024]).to_json()
     deep = {name: value if name == "lengths" else value * 30 for name, value in found.items()}
     page = write_dispersion_page(tmp_path / "deep.html", {**deep, "layers": [""] * 30}, title="Deep", lead="")
-    inside = page.read_text(encoding="utf-8").replace("</body>", FINGER)
-    frame = tmp_path / "phone.html"
-    frame.write_text(PHONE % json.dumps(inside).replace("</", "<\\/"), encoding="utf-8")
-    document, console = browse(frame, tmp_path / "profile", 1280)
-    assert console == []
-    seen = as_seen(document)
+    seen = seen_on_a_phone(FINGER, page, tmp_path)
     assert seen["cell"] > 18
     assert seen["scrolls"]
     assert seen["wide"]
 
 
 def test_the_page_reaches_for_nothing_outside_itself(page):
-    document = page.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-    assert not re.search(r"https?:|@import|url\(", document)
-    assert document.count("<script") == 2
-    assert "<img" not in document
+    assert_alone(page)
 
 
 def test_other_numbers_are_refused(tmp_path):

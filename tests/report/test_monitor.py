@@ -7,8 +7,8 @@ import pytest
 
 from sharpmax.report.monitor import verdict, write_monitor_page
 from sharpmax.runs.watched.record import Recorded
-from tests.report.browser import as_seen, browse, needs_browser
-from tests.report.test_dispersion import ATTACK, PHONE
+from tests.report.browser import assert_alone, browse, needs_browser, seen_by, seen_on_a_phone
+from tests.report.test_dispersion import ATTACK
 
 # What a reader does: look, point at a cell, choose a head on the map, then by the list and by the keys.
 READER = """<pre id="seen"></pre><script>
@@ -86,21 +86,13 @@ def assert_read(seen, dark=False, address="#3"):
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_reader_in_a_browser(page, tmp_path, dark):
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", READER), encoding="utf-8")
     switches = ["--blink-settings=preferredColorScheme=0"] if dark else []
-    document, console = browse(page, tmp_path / "profile", 1280, *switches)
-    assert console == []
-    assert_read(as_seen(document), dark)
+    assert_read(seen_by(READER, page, tmp_path, *switches), dark)
 
 
 @needs_browser
 def test_a_reader_on_a_phone(page, tmp_path):
-    frame = tmp_path / "phone.html"
-    inside = page.read_text(encoding="utf-8").replace("</body>", READER)
-    frame.write_text(PHONE % json.dumps(inside).replace("</", "<\\/"), encoding="utf-8")
-    document, console = browse(frame, tmp_path / "profile", 1280)
-    assert console == []
-    seen = as_seen(document)
+    seen = seen_on_a_phone(READER, page, tmp_path)
     assert seen.pop("stacked")
     assert_read(seen, address="")  # a frame has none
 
@@ -116,11 +108,8 @@ def test_an_empty_record_and_a_live_page(tmp_path):
 
 
 def test_the_page_reaches_for_nothing_outside_itself(page):
-    document = page.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-    assert not re.search(r"https?:|@import|url\(", document)
-    assert document.count("<script") == 2
-    assert "<img" not in document
-    assert "location.reload" not in document
+    assert_alone(page)
+    assert "location.reload" not in page.read_text(encoding="utf-8")
 
 
 def test_the_verdict_says_what_came_first(recorded):

@@ -9,7 +9,7 @@ from sharpmax.report import Figure, Page, Table, Text, write_report
 from sharpmax.report.curves import Curve, CurvesDisplay
 from sharpmax.report.dispersion import write_dispersion_page
 from sharpmax.report.style import COLOURS, GREY, INK, INK_ON_DARK, PALETTE
-from tests.report.browser import as_seen, assert_legible, browse, needs_browser
+from tests.report.browser import assert_legible, needs_browser, seen_by
 from tests.report.test_dispersion import logits
 
 PAPERS = {"light": "#ffffff", "dark": "#11151a"}
@@ -83,10 +83,7 @@ def test_a_diagnosis_opens_on_the_head_that_matters_and_shows_rates_and_answers(
     seen.right = document.querySelectorAll("#right .dot").length;
     seen.ticks = [...document.querySelectorAll("#curve svg text")].slice(0, 3).map((text) => text.textContent);
     document.getElementById("seen").textContent = JSON.stringify(seen);</script></body>"""
-    page.write_text(page.read_text().replace("</body>", told))
-    document, complaints = browse(page, tmp_path / "profile", 1280)
-    assert not complaints
-    seen = as_seen(document)
+    seen = seen_by(told, page, tmp_path)
     assert seen["head"] == "Layer 21, head 1: entropy H (nats)"
     assert re.match(r"0.1000?.*0.300? rate dH / d log n", seen["scale"])
     assert seen["length"] == "all lengths"

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from tests.torch.quick_interpreter import quicken
+
 torch.set_num_threads(1)
+quicken()
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sharpmax.bench.attention import jax, torch
 from sharpmax.bench.attention.table import show, wrong
+from sharpmax.extras import extra
 
 __all__ = ["draw_figure", "measure", "show", "wrong"]
 
@@ -51,9 +51,14 @@ def measure(
     if small := [name for name, numbers in given.items() if min([1, *numbers]) < 1]:
         raise ValueError(f"expected {small[0]} of at least 1, got {min(given[small[0]])}")
     if framework == "jax":
+        from sharpmax.bench.attention import jax
+
         return jax.measure(lengths=lengths, widths=widths, repeats=repeats, only=only, seed=seed)
     if framework != "torch":
         raise ValueError(f"framework must be torch or jax, got {framework!r}")
+    with extra("torch"):
+        from sharpmax.bench.attention import torch
+
     return torch.measure(lengths=lengths, widths=widths, repeats=repeats, only=only, threads=threads, seed=seed)
 
 

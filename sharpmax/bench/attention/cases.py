@@ -6,23 +6,17 @@ Every case has plain attention on its own tensors beside it: how much work a ker
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from sharpmax.bench.attention.contestants import Contestant, Setting, named, ours, ours_detached, plain
-from sharpmax.bench.attention.inputs import draw
+from sharpmax.bench.attention.inputs import CASES, draw
 from sharpmax.bench.attention.masks import padded, settings
 from sharpmax.bench.attention.turns import Entry, in_turns
+from sharpmax.torch import row_stats
 
 TOKENS, FEATURES = 16384, 2048  # per batch on a GPU, and heads times width
 CPU_FEATURES = 512
 RETRIEVAL_FROM = 16384  # tokens from which retrieval is worth a case
-KINDS = {
-    "rows sharpened": "sharpened",
-    "one row in eight sharpened": "peaked",
-    "no row sharpened": "paired",
-    "one stretch in ten sharpened": "scattered",
-    "sharpened from the middle on": "turning",
-    "retrieval": "retrieval",
-}
-"""The forward cases, and the inputs of each."""
 
 
 class Shape:
@@ -35,8 +29,6 @@ class Shape:
 
     def inputs(self, kind: str) -> Any:
         """Draw query, key and value."""
-        import torch
-
         on_gpu = self.device == "cuda"
         return draw(
             kind,
@@ -51,8 +43,6 @@ class Shape:
 
     def learning(self) -> tuple[Any, Any]:
         """Draw query, key and value that take gradients, and the gradient of the output."""
-        import torch
-
         tensors = [x.requires_grad_() for x in self.inputs("sharpened")]
         generator = torch.Generator(self.device).manual_seed(self.seed)
         gradient = torch.randn(tensors[0].shape, generator=generator, device=self.device)
@@ -62,7 +52,7 @@ class Shape:
 def forward(shape: Shape) -> list[Entry]:
     """Return the forward cases, each beside plain attention on the same tensors, and row statistics."""
     entries = []
-    for case, kind in KINDS.items():
+    for case, kind in CASES.items():
         if kind == "retrieval" and shape.length < RETRIEVAL_FROM:
             continue
         tensors = shape.inputs(kind)
@@ -77,8 +67,6 @@ def forward(shape: Shape) -> list[Entry]:
 
 
 def _row_stats(setting: Setting) -> Callable[..., Any]:
-    from sharpmax.torch import row_stats
-
     return lambda q, k, v: row_stats(q, k, is_causal=setting.is_causal).entropy.unsqueeze(-1)
 
 
@@ -124,8 +112,6 @@ def time_masks(shape: Shape, repeats: int) -> list[dict[str, Any]]:
 
 def time_others(shape: Shape, others: Sequence[Contestant], repeats: int) -> list[dict[str, Any]]:
     """Time what other packages offer, in turns with plain attention, whose rows are those of `time_ours`."""
-    import torch
-
     torch._dynamo.reset()  # a shape of the last round is no shape of this one
     results = []
     for case, (tensors, gradient) in (
@@ -140,8 +126,6 @@ def time_others(shape: Shape, others: Sequence[Contestant], repeats: int) -> lis
 
 def time_decode(others: Sequence[Contestant], repeats: int, seed: int, *, masked: bool = False) -> list[dict[str, Any]]:
     """Time one query against 32,768 keys: 32 sequences, 32 query and 8 key heads, some padding where `masked`."""
-    import torch
-
     length, width = 32768, 128
     q = draw("sharpened", length=length, width=width, tokens=length, features=width, dtype=torch.bfloat16,
              device="cuda", seed=seed)[0][:, :, :1024].reshape(32, 32, 1, width)  # fmt: skip
@@ -165,8 +149,6 @@ def _graphed(contestant: Contestant) -> Callable[[Setting], Callable[..., Any]]:
     """Build the contestant as a CUDA graph, captured at its first call, on the tensors of that call."""
 
     def build(setting: Setting) -> Callable[..., Any]:
-        import torch
-
         call, graph = contestant.build(setting), torch.cuda.CUDAGraph()
         captured: list[Any] = []
 

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sharpmax import PAPER, detach
+from sharpmax.extras import extra
+from sharpmax.torch import attention
+
+with extra("torch"):
+    import torch
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,6 @@ def _stock(backend: str) -> Contestant:
 
 def _sharpmax(policy: Any, kind: str, implementation: str | None) -> Contestant:
     def build(setting: Setting) -> Callable[..., Any]:
-        from sharpmax.torch import attention
-
         options = {
             "policy": policy,
             "is_causal": setting.is_causal,
@@ -103,7 +106,6 @@ def _sharpmax(policy: Any, kind: str, implementation: str | None) -> Contestant:
 
 
 def _flex(setting: Setting) -> Callable[..., Any]:
-    import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     call = torch.compile(flex_attention, dynamic=False)
@@ -119,7 +121,6 @@ def _flex(setting: Setting) -> Callable[..., Any]:
 
 def _dense(setting: Setting, weights: Callable[[Any], Any]) -> Callable[..., Any]:
     """Return attention as people write it: every logit in memory, `weights` in float32."""
-    import torch
 
     def call(q: Any, k: Any, v: Any) -> Any:
         if setting.is_decoding:
@@ -136,8 +137,6 @@ def _dense(setting: Setting, weights: Callable[[Any], Any]) -> Callable[..., Any
 
 def _rule_by_hand(logits: Any) -> Any:
     """The paper's listing: softmax, entropy with an epsilon, the polynomial, softmax again."""
-    import torch
-
     p = torch.softmax(logits, -1)
     H = -(p * torch.log(p + 1e-9)).sum(-1, keepdim=True)
     polynomial = torch.zeros_like(H)
@@ -152,8 +151,6 @@ def _by_hand(setting: Setting) -> Callable[..., Any]:
 
 
 def _compiled(setting: Setting) -> Callable[..., Any]:
-    import torch
-
     return torch.compile(_dense(setting, _rule_by_hand), dynamic=False)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sharpmax.bench.attention.cases import KINDS
+from sharpmax.bench.attention.inputs import CASES
 from sharpmax.report.ratios import RatiosDisplay, Series
 
 PANELS = ("forward", "forward + backward", "decode")
@@ -23,7 +23,7 @@ def display(figures: dict[str, Any]) -> RatiosDisplay:
         "softcap",
         "stretch of",
     }  # have another plain attention
-    left_out |= {f"plain, {case}" for case in KINDS}  # plain attention is one row: on the inputs that are sharpened
+    left_out |= {f"plain, {case}" for case in CASES}  # plain attention is one row: on the inputs that are sharpened
     timed = [r for r in figures["results"] if "ratio" in r and not any(word in r["case"] for word in left_out)]
     if not timed:
         raise ValueError("no row of these figures has a ratio: there is nothing to draw")

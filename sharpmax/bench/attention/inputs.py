@@ -10,7 +10,16 @@ retrieval   each query matches one earlier key, 28 nats above the rest: few keys
 
 from typing import Any
 
-KINDS = ("sharpened", "peaked", "paired", "scattered", "turning", "retrieval")
+CASES = {
+    "rows sharpened": "sharpened",
+    "one row in eight sharpened": "peaked",
+    "no row sharpened": "paired",
+    "one stretch in ten sharpened": "scattered",
+    "sharpened from the middle on": "turning",
+    "retrieval": "retrieval",
+}
+"""The forward cases, and the inputs of each."""
+KINDS = tuple(CASES.values())
 STRETCH, SCATTERED = 64, 0.1
 SPREAD = {2048: 2.4, 4096: 2.6, 8192: 2.8, 16384: 3.0, 32768: 3.2, 65536: 3.4, 131072: 3.6}
 

@@ -19,8 +19,7 @@ from typing import Any
 from sharpmax import PAPER
 from sharpmax.bench.attention.inputs import SPREAD
 from sharpmax.bench.attention.jax_judging import FORWARD, STATISTICS, TRAINED, Exact
-from sharpmax.bench.attention.timing import attempt
-from sharpmax.bench.attention.turns import RATIOS
+from sharpmax.bench.attention.timing import RATIOS, attempt
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
 

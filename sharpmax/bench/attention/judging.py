@@ -8,29 +8,13 @@ largest logit. Output and gradient of a query depend on its own row alone, so a 
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from sharpmax import PAPER, detach, entropy, softmax
+from sharpmax.core.normalisers import Entmax
 
 ROWS, HEADS = 64, 2
-
-
-def entmax15(logits: Any) -> Any:
-    """Return 1.5-entmax of each row (Peters, Niculae & Martins, 2019): p = max(e/2 - tau, 0)², tau from the sorted row.
-
-    With M and S the mean and the sum of squared deviations of the k largest of e/2, tau_k = M - sqrt((1 - S)/k); the
-    support is as many items as have tau_k at most the k-th of them.
-    """
-    import torch
-
-    x = logits / 2
-    x = x - x.amax(-1, keepdim=True)
-    # tau is at least -1: what lies lower is never in the support.
-    ordered = x.sort(-1, descending=True).values.clamp(min=-2)
-    k = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
-    mean = ordered.cumsum(-1) / k
-    deviations = (ordered * ordered).cumsum(-1) - k * mean * mean
-    tau = mean - ((1 - deviations) / k).clamp(min=1e-30).sqrt()
-    support = (tau <= ordered).sum(-1, keepdim=True)
-    return (x - tau.gather(-1, support - 1)).clamp(min=0) ** 2
+entmax15 = Entmax(1.5)
 
 
 def _attention(weights: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
@@ -63,8 +47,6 @@ def error_of(
     Raises:
         ArithmeticError: it is more than that allows.
     """
-    import torch
-
     keep = (slice(0, 1), slice(0, HEADS), slice(-ROWS, None))
     groups = tensors[0].shape[1] // tensors[1].shape[1]
     q = tensors[0].detach()[keep]

@@ -9,6 +9,8 @@ a stretch of a prompt as many queries as a quarter of the keys, the last ones
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+
 from sharpmax.bench.attention.contestants import Setting
 
 PADDED = (0, 1 / 8, 1 / 4, 1 / 2)  # shares of a row that are padding, one sequence after the other
@@ -17,16 +19,12 @@ WINDOW, SOFTCAP = 1024, 50.0
 
 def padded(batch: int, keys: int, device: str) -> Any:
     """Return which keys are no padding, (batch, 1, 1, keys)."""
-    import torch
-
     first = torch.tensor([int(keys * PADDED[b % len(PADDED)]) for b in range(batch)], device=device)
     return (torch.arange(keys, device=device) >= first[:, None])[:, None, None]
 
 
 def settings(tensors: Sequence[Any], device: str) -> Iterator[tuple[str, Setting, Sequence[Any]]]:
     """Yield what a row is called, its setting, and its inputs, from query, key and value (B, H, L, D)."""
-    import torch
-
     q, k, v = tensors
     batch, heads, length, _ = q.shape
     ahead = torch.arange(length, device=device) - torch.arange(length, device=device)[:, None]

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from typing import Any
 
+import torch
+
 from sharpmax.bench.attention.contestants import Contestant, Setting, ours, plain
 from sharpmax.bench.attention.inputs import draw
 from sharpmax.bench.attention.timing import attempt
+from sharpmax.torch import which_implementation
 
 CPU_LENGTHS = (1024, 2048, 4096, 8192, 16384)
 GPU_LENGTH, GPU_WIDTH = 131072, 128
@@ -14,10 +17,6 @@ GPU_LENGTH, GPU_WIDTH = 131072, 128
 
 def gpu_memory(features: int) -> list[dict[str, Any]]:
     """Return the peak of one forward over 131,072 tokens, beyond what was there before and with it: plain and ours."""
-    import torch
-
-    from sharpmax.torch import which_implementation
-
     length, width = GPU_LENGTH, GPU_WIDTH
     tensors = draw("sharpened", length=length, width=width, tokens=length, features=features, dtype=torch.bfloat16,
                    device="cuda", seed=0)  # fmt: skip
@@ -46,8 +45,6 @@ def gpu_memory(features: int) -> list[dict[str, Any]]:
 
 def cpu_memory(length: int) -> dict[str, Any]:
     """Return the peak of `chunked` beyond what was there before the call, one head, in a process of its own."""
-    import torch
-
     # The kernel's own high-water mark: getrusage's survives exec, so a child would begin at its parent's.
     # It imports nothing from the working folder that this process would not: -P, and the same path.
     code = f"""

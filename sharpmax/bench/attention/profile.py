@@ -7,6 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.profiler import ProfilerActivity, profile
+
 from sharpmax.bench.attention.timing import PAUSE, pause
 
 BEFORE, CALLS = 3, 6  # calls before the profile, and in it
@@ -14,9 +17,6 @@ BEFORE, CALLS = 3, 6  # calls before the profile, and in it
 
 def profiled(call: Callable[[], Any], device: str) -> dict[str, float]:
     """Return the mean microseconds per call of everything that took any, in the order of its first turn."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
     for _ in range(BEFORE):
         call()
     on_gpu = device == "cuda"

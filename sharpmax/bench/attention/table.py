@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from rich.table import Table
+
 COLUMNS = {
     "milliseconds": ("ms", ".3f"),
     "ratio": ("ratio to plain", ".2f"),
@@ -18,8 +20,6 @@ COLUMNS = {
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
-    from rich.table import Table
-
     shown = {name: column for name, column in COLUMNS.items() if any(name in r for r in figures["results"])}
     headings = [heading for heading, _ in shown.values()] or ["ms"]
     framework = figures.get("framework", "torch")

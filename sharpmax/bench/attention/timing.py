@@ -16,6 +16,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 SECONDS_EACH, FEWEST = 1.0, 3  # a contestant takes turns for about so long, and at least so many
+RATIOS = {"ratio": "milliseconds", "wall_ratio": "wall_milliseconds"}
 LEAD = 2_000_000  # cycles, about a millisecond: what a call may take the host
 PAUSE = "spin_kernel"  # as a profile names it
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+import torch
+
 from sharpmax.bench.attention.cases import (
     FEATURES,
     Shape,
@@ -22,7 +24,6 @@ from sharpmax.bench.attention.cases import (
 from sharpmax.bench.attention.contestants import OTHERS
 from sharpmax.bench.attention.memory import CPU_LENGTHS, cpu_memory, gpu_memory
 from sharpmax.bench.attention.turns import profile_each
-from sharpmax.extras import extra
 
 PARTS = ("ours", "float16", "float32", "masks", *OTHERS, "decode", "memory", "profile")
 ON_A_GPU = frozenset({"float16", "float32", "masks", "decode"})
@@ -36,8 +37,6 @@ def measure(
     """Check, then time, the named parts, as `sharpmax.bench.attention.measure` describes."""
     if unknown := sorted(set(only) - set(PARTS)):
         raise ValueError(f"only may name {', '.join(PARTS)}, got {', '.join(unknown)}")
-    with extra("torch"):
-        import torch
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and (missing := sorted(set(only) & ON_A_GPU)):
         raise ValueError(f"{', '.join(missing)}: measured on a GPU alone, and this machine has none")

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from sharpmax.bench.attention.contestants import Contestant, Setting
 from sharpmax.bench.attention.judging import error_of
 from sharpmax.bench.attention.profile import profiled
-from sharpmax.bench.attention.timing import attempt, timed
-
-RATIOS = {"ratio": "milliseconds", "wall_ratio": "wall_milliseconds"}
+from sharpmax.bench.attention.timing import RATIOS, attempt, timed
+from sharpmax.torch import which_implementation
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,6 @@ class Entry:
 
     def call(self, setting: Setting) -> Callable[[], Any]:
         """Return the call to time: the output, or the gradients of query, key and value."""
-        import torch
-
         call = self.contestant.build(setting)
         if self.gradient is None:
             return lambda: call(*self.tensors)
@@ -47,8 +46,6 @@ class Entry:
         Raises:
             ArithmeticError: the result is wrong.
         """
-        from sharpmax.torch import which_implementation
-
         found: dict[str, Any] = {}
         kind = self.contestant.kind
         if not self.contestant.name:
@@ -67,8 +64,6 @@ class Entry:
 
 def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> list[dict[str, Any]]:
     """Check each entry, time those that passed in turns, and return a row for each."""
-    import torch
-
     rows: list[dict[str, Any]] = []
     calls: dict[str, Callable[[], Any]] = {}
     with torch.set_grad_enabled(any(e.gradient is not None for e in entries)):
@@ -96,8 +91,6 @@ def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> list[d
 
 def profile_each(entries: Sequence[Entry], setting: Setting) -> list[dict[str, Any]]:
     """Return where the time of each case goes; of plain attention by the first kernel alone."""
-    import torch
-
     rows = []
     for i, entry in enumerate(entries):
         if entry.is_plain and i > 0:

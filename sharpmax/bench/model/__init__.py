@@ -14,6 +14,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from rich.table import Table
+
 from sharpmax.bench.model.cases import CASES, Case
 from sharpmax.bench.model.counting import asked_of_device, graphs_compiled
 from sharpmax.core.cards import load_card
@@ -55,12 +57,7 @@ def measure(
 ) -> dict[str, Any]:
     """Time every model, case and length; returns the figures, a result for each.
 
-    Args:
-        models: shapes with random weights, or names of real models; `smollm2` is the shape on a GPU.
-        policies: contestants beside plain attention.
-        only: the cases to time; all of `CASES` unless given.
-        lengths: tokens of a prompt; what is longer than a case allows is left out.
-        card: a policy card to time as `card`; random numbers per head unless given.
+    The options are those of `sharpmax bench model --help`. A length that is longer than a case allows is left out.
 
     Raises:
         ValueError: a name or number that is not among those there are.
@@ -102,8 +99,6 @@ def _say(result: dict[str, Any]) -> None:
 
 def show(figures: dict[str, Any]) -> Any:
     """Lay the figures out as a table for the terminal."""
-    from rich.table import Table
-
     named = [PLAIN, *figures["policies"]]
     title = f"{figures['device']}: milliseconds per call of plain attention, and the ratio of each policy to it"
     table = Table("model", "case", "tokens", *named, "launches per step", "compiled after warm-up", title=title)

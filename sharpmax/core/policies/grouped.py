@@ -8,8 +8,32 @@ from sharpmax.core.policies.base import Policy, checked_policies
 from sharpmax.core.stats import RowStats, StatsAt
 
 
+class _Members:
+    """What a policy of several policies has of all of them; each member's arrays broadcast to its own rows."""
+
+    policies: tuple[Policy, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policies", checked_policies(type(self).__name__, self.policies))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any member needs."""
+        return frozenset().union(*(policy.needs for policy in self.policies))
+
+    @property
+    def iterative(self) -> bool:
+        """Whether any member iterates."""
+        return any(policy.iterative for policy in self.policies)
+
+    @property
+    def field_shapes(self) -> list[tuple[int, ...]]:
+        """None of its own."""
+        return []
+
+
 @dataclass(frozen=True, eq=False)
-class PerHead(Policy):
+class PerHead(_Members, Policy):
     """One policy for each query head; rows are (…, head, query).
 
     An iterative member makes a statistics pass over all heads each time it asks. Where all members are of one kind,
@@ -19,19 +43,6 @@ class PerHead(Policy):
     learnable: ClassVar = ("policies",)
 
     policies: tuple[Policy, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "policies", checked_policies("PerHead", self.policies))
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What any head needs."""
-        return frozenset().union(*(policy.needs for policy in self.policies))
-
-    @property
-    def iterative(self) -> bool:
-        """Whether any head iterates."""
-        return any(policy.iterative for policy in self.policies)
 
     @property
     def silent_above(self) -> float | None:
@@ -47,11 +58,6 @@ class PerHead(Policy):
         never = xp.zeros_like(stats.entropy[..., 0, :], dtype=xp.bool)
         silent = [policy.silent_on(_of_head(stats, h)) for h, policy in enumerate(self.policies)]
         return xp.stack([never if rows is None else rows for rows in silent], axis=-2)
-
-    @property
-    def field_shapes(self) -> list[tuple[int, ...]]:
-        """None of its own: each member's arrays broadcast to its own head's rows."""
-        return []
 
     def for_layer(self, index: int) -> Policy:
         """Resolve each head's policy."""
@@ -99,30 +105,12 @@ def _of_head(stats: RowStats, head: int) -> RowStats:
 
 
 @dataclass(frozen=True, eq=False)
-class PerLayer(Policy):
+class PerLayer(_Members, Policy):
     """One policy for each layer of a model; `for_layer(i)` picks one, and only then can it be called."""
 
     learnable: ClassVar = ("policies",)
 
     policies: tuple[Policy, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "policies", checked_policies("PerLayer", self.policies))
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What any layer needs."""
-        return frozenset().union(*(policy.needs for policy in self.policies))
-
-    @property
-    def iterative(self) -> bool:
-        """Whether any layer iterates."""
-        return any(policy.iterative for policy in self.policies)
-
-    @property
-    def field_shapes(self) -> list[tuple[int, ...]]:
-        """None of its own: each member's arrays broadcast to its own layer's rows."""
-        return []
 
     def for_layer(self, index: int) -> Policy:
         """Return the policy of layer `index`."""

@@ -43,11 +43,8 @@ def run(
 ) -> dict[str, Any]:
     """Train and judge the arms, draw, and write the page, in `out/alternatives/<name>/`; returns the metrics.
 
-    Args:
-        out: root of the run folders; a run found there is continued, and its other arms are told too.
-        arms: by name; none: all. Plain softmax, to which the others are compared, is always among them.
-        learning_rate, l2: instead of the recipe's, which was made for softmax.
-        options: full, seeds, steps and largest, as `plan_run` takes them.
+    The options are those of `sharpmax reproduce alternatives --help`. A run found in the folder is continued, and its
+    other arms are told too; plain softmax, to which they are compared, is always among them.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.

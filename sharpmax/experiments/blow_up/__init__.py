@@ -38,9 +38,7 @@ def run(
 
     A model that is finished is read back. Every model's record stays in `records/`, for `sharpmax monitor`.
 
-    Args:
-        seed: the first of the seeds.
-        seeds, steps, rate, threshold: instead of the recipe's.
+    The options are those of `sharpmax reproduce blow-up --help`.
 
     Raises:
         ValueError: options out of range, or a run folder that holds another config.

@@ -1,15 +1,14 @@
 """The page of the blow-up experiment: logits and loss by step with and without the clip, and which came first."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from sharpmax.experiments.compare.page import lines_of
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
-from sharpmax.statistics import paired
+from sharpmax.statistics import difference
 
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 COLOURS = {"plain": "#d55e00", "clipped": "#0b5cad"}
@@ -32,11 +31,7 @@ def summarise(runs: Runs) -> dict[str, Any]:
         "p_value": None,
     }
     if all(loss is not None for arm in ends for loss in arm):
-        apart = np.subtract(ends[1], ends[0])
-        found["difference"] = float(apart.mean())
-        if len(apart) > 2 and apart.std() > 0:  # of two seeds nothing can be said
-            test = paired(ends[0], ends[1])
-            found |= {"interval": list(test.interval), "p_value": test.p_value}
+        found |= difference(*ends)
     return found
 
 
@@ -131,7 +126,6 @@ def displays(metrics: Mapping[str, Any]) -> dict[str, CurvesDisplay]:
 def _curves(metrics: Mapping[str, Any], name: str) -> list[Curve]:
     curves = []
     for arm, runs in metrics["runs"].items():
-        values = np.array([[np.nan if x is None else x for x in one[name]] for one in runs], float)
-        mean, low, high = (f(values, axis=0).tolist() for f in (np.nanmean, np.nanmin, np.nanmax))
-        curves.append(Curve(arm, runs[0]["steps"], mean, low, high, COLOURS[arm]))
+        by_step = zip(*([math.nan if x is None else x for x in one[name]] for one in runs), strict=True)
+        curves.append(Curve.over(arm, runs[0]["steps"], list(by_step), COLOURS[arm]))
     return curves

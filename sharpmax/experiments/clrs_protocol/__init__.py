@@ -54,14 +54,8 @@ def run(
     What is finished is read back, so stages and arms can be run one by one, on different machines. With everything
     there, the same command draws again and computes nothing.
 
-    Args:
-        only: the stages to run, and no page, so that a GPU does not wait for it; all stages and the page unless given.
-        arms: the trained arms to run; all unless given. Rules at inference are asked with the plain arm's weights.
-        together: seeds that train side by side, at most; a language model trains one at a time.
-        despite_gate: train the arms although the gate is not met; the page says so.
-        gather: compute nothing, and gather what is there.
-        device, compiled: of `Hardware.of`.
-        changes: of `study.plan`.
+    The options are those of `sharpmax reproduce clrs-protocol --help`; `changes` go to `study.plan`. With `only` there
+    is no page, so that a GPU does not wait for it. Rules at inference are asked with the plain arm's weights.
 
     Raises:
         ValueError: options that do not fit, a gate that is not met, or a run folder that holds another config.

@@ -90,12 +90,6 @@ def plan_study(
 ) -> Study:
     """Settle a run from its options; those that are None are the scale's.
 
-    Args:
-        seed: the first of the `seeds`.
-        model, arms, steps, tokens, learning_rate: what to train, how, and for how long.
-        at_once: tokens that pass through the model together, all of a step unless given; a smaller GPU takes fewer.
-        compile: let torch compile the model's blocks.
-
     Raises:
         ValueError: an option that does not fit.
     """

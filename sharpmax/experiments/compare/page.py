@@ -1,6 +1,6 @@
 """Show a comparison: a page of the report with a figure per task and model, the leaderboard, and lines of text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sharpmax.experiments.compare.arms import SOFTMAX
@@ -71,6 +71,12 @@ def lines_of(table: Table) -> list[str]:
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def accuracy_cell(mean: float, interval: Sequence[float] | None) -> str:
+    """Return an accuracy in percent, and in brackets the interval of its difference to softmax."""
+    apart = "" if interval is None else f" ({100 * interval[0]:+.1f} to {100 * interval[1]:+.1f})"
+    return f"{100 * mean:.1f}{apart}"
+
+
 def _groups(metrics: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield task, model, and the arms by their mean accuracy, best first."""
     for task, by_model in metrics["summary"]["tasks"].items():
@@ -82,12 +88,8 @@ def _table(metrics: dict[str, Any], task: str, by_arm: dict[str, Any]) -> Table:
     sizes = list(next(iter(by_arm.values()))["sizes"])
     rows = []
     for arm, found in by_arm.items():
-        cells = []
-        for size in sizes:
-            one = found["sizes"][size]
-            ends = one.get("difference_interval")
-            apart = "" if ends is None else f" ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f})"
-            cells.append(f"{100 * one['mean']:.1f}{apart}")
+        of_sizes = (found["sizes"][size] for size in sizes)
+        cells = [accuracy_cell(one["mean"], one.get("difference_interval")) for one in of_sizes]
         rows.append([metrics["labels"][arm], *cells, _half(task, found), _cost(found)])
     caption = "Accuracy in percent by size; in brackets the 95 % interval of the difference to softmax, over seeds."
     return Table(["", *(f"{int(size):,}" for size in sizes), "halves at", "ms per step"], rows, caption)
@@ -108,9 +110,7 @@ def _display(metrics: dict[str, Any], task: str, model: str, by_arm: dict[str, A
     curves = []
     for arm, found in by_arm.items():
         values = [[100 * a for a in one["accuracy"]] for one in found["sizes"].values()]
-        means = [sum(v) / len(v) for v in values]
-        x = [int(size) for size in found["sizes"]]
-        curves.append(Curve(metrics["labels"][arm], x, means, [min(v) for v in values], [max(v) for v in values]))
+        curves.append(Curve.over(metrics["labels"][arm], [int(size) for size in found["sizes"]], values))
     trained = TASKS[task].trained[1]
     marks = [Mark(f"trained up to {trained}", x=trained)]
     return CurvesDisplay(curves, "size", "accuracy (%)", f"{task}, {model}", marks, y_limits=(0.0, 104.0))

@@ -43,10 +43,7 @@ def run(
 ) -> dict[str, Any]:
     """Compute, draw and write the page, in `out/laws/<full or quick>-seed<seed>/`; returns the metrics.
 
-    Args:
-        settings: models on texts to forecast, as `minilm-source`; all but those of restricted licences unless given.
-            More can follow.
-        only: compute these of `PARTS` alone, and show no others.
+    The options are those of `sharpmax reproduce laws --help`. Settings of restricted licences run only if named.
 
     Raises:
         ValueError: a setting or a part that there is not.

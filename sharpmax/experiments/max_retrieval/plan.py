@@ -72,12 +72,7 @@ def plan_run(
 ) -> Plan:
     """Settle a run from its options; those that are None are the scale's or the recipe's.
 
-    Args:
-        seed: of every random draw.
-        quick, full: a smaller or the whole run; neither is something between.
-        recipe: "paper", "sharp", or one of your own (`dataclasses.replace(PAPER_RECIPE, name=…, …)`).
-        seeds, steps, largest: how many heads, how long, and up to how many items.
-        rotated: whether items are turned by a random rotation.
+    A recipe may be one of your own: `dataclasses.replace(PAPER_RECIPE, name=…, …)`.
 
     Raises:
         ValueError: an option that does not fit.

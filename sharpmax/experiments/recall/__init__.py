@@ -70,14 +70,8 @@ def run(
     """Train and ask the arms, draw, and write the page, in `out/recall/<name>/`; returns the metrics.
 
     An arm that is finished is read back, so arms can be added one by one.
-
-    Args:
-        out: root of the run folders; a run found there is continued.
-        seed: the first of the seeds.
-        full: the whole run, which is the default: it says so for a reader.
-        arms: by name. Softmax, to which the others are compared, is always among them.
-        seeds, steps: how many models per arm, and how long they train, instead of the scale's.
-        device, precision, compiled: of `Hardware.of`.
+    The options are those of `sharpmax reproduce recall --help`. Softmax, to which the others are compared, is always
+    among the arms.
 
     Raises:
         ValueError: options that do not fit, or a run folder that holds another config.

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.compare.arms import SOFTMAX
-from sharpmax.experiments.compare.page import lines_of
+from sharpmax.experiments.compare.page import accuracy_cell, lines_of
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.style import COLOURS
 from sharpmax.runs.run_folder import RunFolder
-from sharpmax.statistics import paired
+from sharpmax.statistics import difference
 
 Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -24,20 +24,11 @@ def summarise(answers: Answers) -> dict[str, Any]:
     }
     return {
         arm: {
-            size: {"accuracy": values, "mean": float(np.mean(values)), **_difference(values, accuracy[SOFTMAX][size])}
+            size: {"accuracy": values, "mean": float(np.mean(values)), **difference(accuracy[SOFTMAX][size], values)}
             for size, values in by_size.items()
         }
         for arm, by_size in accuracy.items()
     }
-
-
-def _difference(values: list[float], plain: list[float]) -> dict[str, Any]:
-    apart = np.subtract(values, plain)
-    found: dict[str, Any] = {"difference": float(apart.mean()), "interval": None, "p_value": None}
-    if len(values) > 2 and apart.std() > 0:  # of two seeds nothing can be said
-        test = paired(plain, values)
-        found |= {"interval": list(test.interval), "p_value": test.p_value}
-    return found
 
 
 def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
@@ -80,11 +71,7 @@ def table(metrics: dict[str, Any]) -> Table:
     """Return mean accuracy in percent by arm and size, and how far it is from softmax."""
     rows = []
     for arm, by_size in metrics["summary"].items():
-        cells = []
-        for found in by_size.values():
-            ends = found["interval"]
-            apart = "" if ends is None else f" ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f})"
-            cells.append(f"{100 * found['mean']:.1f}{apart}")
+        cells = [accuracy_cell(found["mean"], found["interval"]) for found in by_size.values()]
         rows.append([metrics["arms"][arm]["label"], *cells])
     caption = "Accuracy in percent; in brackets the 95 % interval of the difference to softmax, paired over seeds."
     return Table(["", *(f"{int(size):,} pairs" for size in metrics["sizes"])], rows, caption)
@@ -102,12 +89,10 @@ def display(metrics: dict[str, Any]) -> CurvesDisplay:
     for arm, by_size in metrics["summary"].items():
         values = [[100 * a for a in found["accuracy"]] for found in by_size.values()]
         curves.append(
-            Curve(
+            Curve.over(
                 metrics["arms"][arm]["label"],
                 metrics["sizes"],
-                [float(np.mean(v)) for v in values],
-                [min(v) for v in values],
-                [max(v) for v in values],
+                values,
                 COLOURS.get(arm.partition("-")[0]),
                 "--" if arm.endswith("-inference") else "-",
             )

@@ -14,7 +14,7 @@ import numpy as np
 
 from sharpmax.extras import extra
 from sharpmax.runs.watched import Reading
-from sharpmax.torch.watching import Guard, QKClip, Watch, watch
+from sharpmax.torch import Guard, QKClip, Watch, watch
 
 with extra("hf"):
     from transformers import TrainerCallback

@@ -33,6 +33,7 @@ from sharpmax.torch.triton.tiles import (
     load_tile,
     padded_width,
     poisoned_maximum,
+    stretch,
     tile_shape,
     tiles,
 )
@@ -117,27 +118,21 @@ def fused_kernel(
         seen = of_head(seen, i_b, i_h)
         low, full_low, full_high, high = noted_bounds(seen, i_m)
     b_n = tl.zeros([BM], tl.float32) + (full_high - full_low)
-    for start in tl.range(full_low, full_high, BN):
-        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
-        b_x = raw_scores(b_q, b_k, bend)
-        b_m, b_z, b_s, _ = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_s, False)
-    if HAS_LEFT or seen is not None:
-        for start in tl.range(low, full_low, BN):
-            o_j = start + tl.arange(0, BN)
-            b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-            b_x = raw_scores(b_q, b_k, bend) * scale_log2
-            b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
-            if KIND > 2 and seen is not None:
-                b_n += count_shown(b_x)
-            b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
-    for start in tl.range(full_high, high, BN):
-        o_j = start + tl.arange(0, BN)
-        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-        b_x = raw_scores(b_q, b_k, bend) * scale_log2
-        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
-        if KIND > 2 and seen is not None:
-            b_n += count_shown(b_x)
-        b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
+    for PART in tl.static_range(3):
+        if PART != 1 or HAS_LEFT or seen is not None:
+            begin, end = stretch(PART, low, full_low, full_high, high)
+            for start in tl.range(begin, end, BN):
+                o_j = start + tl.arange(0, BN)
+                b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, PART != 0, TILED)
+                b_x = raw_scores(b_q, b_k, bend)
+                if PART == 0:
+                    b_m, b_z, b_s, _ = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_s, False)
+                else:
+                    b_x = b_x * scale_log2
+                    b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+                    if KIND > 2 and seen is not None:
+                        b_n += count_shown(b_x)
+                    b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
 
     b_m = poisoned_maximum(b_m, b_z)
     m_empty = b_m <= -1e18
@@ -165,22 +160,15 @@ def fused_kernel(
     if sinks is not None:
         b_zw += tl.exp2((load_sink(sinks, i_h) - b_m) * b_beta)
     b_o = tl.zeros([BM, BDV], tl.float32)
-    for start in tl.range(full_low, full_high, BN):
-        b_zw, b_o = weigh_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_m, b_beta, b_zw,
-            b_o, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED,
-        )  # fmt: skip
-    if HAS_LEFT or seen is not None:
-        for start in tl.range(low, full_low, BN):
-            b_zw, b_o = weigh_block(
-                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_m, b_beta, b_zw,
-                b_o, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
-            )  # fmt: skip
-    for start in tl.range(full_high, high, BN):
-        b_zw, b_o = weigh_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_m, b_beta, b_zw,
-            b_o, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
-        )  # fmt: skip
+    for PART in tl.static_range(3):
+        if PART != 1 or HAS_LEFT or seen is not None:
+            begin, end = stretch(PART, low, full_low, full_high, high)
+            for start in tl.range(begin, end, BN):
+                b_zw, b_o = weigh_block(
+                    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_m, b_beta,
+                    b_zw, b_o, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, PART != 0,
+                    TILED,
+                )  # fmt: skip
     b_o = b_o / tl.where(m_empty | (b_zw == 0), 1.0, b_zw)[:, None]
     o_dv = tl.arange(0, BDV)
     p_o = out + o_row[:, None] * DV + o_dv[None, :]
@@ -218,22 +206,14 @@ def weighted_kernel(
     else:
         seen = of_head(seen, i_b, i_h)
         low, full_low, full_high, high = noted_bounds(seen, i_m)
-    for start in tl.range(full_low, full_high, BN):
-        b_m, b_z, b_o = online_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
-            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, False, TILED,
-        )  # fmt: skip
-    if HAS_LEFT or seen is not None:
-        for start in tl.range(low, full_low, BN):
-            b_m, b_z, b_o = online_block(
-                b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
-                left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
-            )  # fmt: skip
-    for start in tl.range(full_high, high, BN):
-        b_m, b_z, b_o = online_block(
-            b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ, LK,
-            left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, True, TILED,
-        )  # fmt: skip
+    for PART in tl.static_range(3):
+        if PART != 1 or HAS_LEFT or seen is not None:
+            begin, end = stretch(PART, low, full_low, full_high, high)
+            for start in tl.range(begin, end, BN):
+                b_m, b_z, b_o = online_block(
+                    b_q, k_tiles, v_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, b_scale, b_m, b_z, b_o, LQ,
+                    LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT, HAS_RIGHT, PART != 0, TILED,
+                )  # fmt: skip
     b_m = poisoned_maximum(b_m, b_z)
     m_empty = b_m <= -1e18
     if sinks is not None:

@@ -40,6 +40,7 @@ from sharpmax.torch.triton.tiles import (
     load_rows,
     load_tile,
     query_bounds,
+    stretch,
     tile_shape,
     tiles,
 )
@@ -147,7 +148,7 @@ def query_gradient_kernel(
     BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     STATISTICS: tl.constexpr, CURVED: tl.constexpr, OUTPUT: tl.constexpr, FOLD: tl.constexpr, GIVEN: tl.constexpr,
     TILED: tl.constexpr,
-):  # fmt: skip  # fmt: skip
+):  # fmt: skip
     """dq, and dbeta or what flows on through it, of one tile of queries of one head; d_sharp lies as dq does."""
     i_m = tl.num_programs(0) - 1 - tl.program_id(0)
     i_b, i_h = tl.program_id(1) // H, tl.program_id(1) % H
@@ -200,28 +201,15 @@ def query_gradient_kernel(
         low, full_low, full_high, high = noted_bounds(seen, i_m)
     if DOCUMENTS:
         left = o_i - tl.load(starts + o_m, mask=m_m, other=0)
-    for start in tl.range(full_low, full_high, BN):
-        b_dq, b_dbeta = query_step(
-            b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
-            b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT,
-            HAS_RIGHT,
-            STATISTICS, CURVED, OUTPUT, False, TILED,
-        )  # fmt: skip
-    if HAS_LEFT or seen is not None:
-        for start in tl.range(low, full_low, BN):
-            b_dq, b_dbeta = query_step(
-                b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse,
-                b_h, b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN,
-                HAS_LEFT,
-                HAS_RIGHT, STATISTICS, CURVED, OUTPUT, True, TILED,
-            )  # fmt: skip
-    for start in tl.range(full_high, high, BN):
-        b_dq, b_dbeta = query_step(
-            b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2, b_lse, b_h,
-            b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV, BDV, BN, HAS_LEFT,
-            HAS_RIGHT,
-            STATISTICS, CURVED, OUTPUT, True, TILED,
-        )  # fmt: skip
+    for PART in tl.static_range(3):
+        if PART != 1 or HAS_LEFT or seen is not None:
+            begin, end = stretch(PART, low, full_low, full_high, high)
+            for start in tl.range(begin, end, BN):
+                b_dq, b_dbeta = query_step(
+                    b_dq, b_dbeta, b_q, b_do, k_tiles, k, v, sk_l, sv_l, i_b, i_h // GROUPS, start, o_i, scale_log2,
+                    b_lse, b_h, b_a0, b_a1, b_a2, b_beta, b_lse_w, b_delta, LQ, LK, left, right, seen, bend, D, BD, DV,
+                    BDV, BN, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, PART != 0, TILED,
+                )  # fmt: skip
     b_dq *= scale
     if FOLD:
         # Read again what the prologue read: a tile held through the loop would spill.
@@ -275,27 +263,15 @@ def key_gradient_kernel(
             low, full_low, full_high, high = noted_bounds(here, i_n)
         p_q = q + i_b.to(tl.int64) * sq_b + i_h.to(tl.int64) * sq_h
         row = (i_b.to(tl.int64) * H + i_h) * LQ
-        for start in tl.range(low, full_low, BM):
-            b_dk, b_dv = key_step(
-                b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
-                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
-                here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True,
-                TILED,
-            )  # fmt: skip
-        for start in tl.range(full_low, full_high, BM):
-            b_dk, b_dv = key_step(
-                b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
-                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
-                here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, False,
-                TILED,
-            )  # fmt: skip
-        for start in tl.range(full_high, high, BM):
-            b_dk, b_dv = key_step(
-                b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row, a2 +
-                row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK, last, right,
-                here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN, True,
-                TILED,
-            )  # fmt: skip
+        for i in tl.static_range(3):  # parts 1, 0 and 2: in the order of the queries
+            begin, end = stretch(1 - i if i < 2 else 2, low, full_low, full_high, high)
+            for start in tl.range(begin, end, BM):
+                b_dk, b_dv = key_step(
+                    b_dk, b_dv, b_k, b_v, q_tiles, p_q, d_out + row * DV, lse + row, entropy + row, a0 + row, a1 + row,
+                    a2 + row, beta + row, lse_w + row, delta + row, sq_l, i_b, i_h, start, o_j, scale_log2, LQ, LK,
+                    last, right, here, bend, D, BD, DV, BDV, BM, HAS_LEFT, HAS_RIGHT, STATISTICS, CURVED, OUTPUT, GIVEN,
+                    i != 1, TILED,
+                )  # fmt: skip
     o_key = (i_b.to(tl.int64) * HK + i_hk) * LK + o_j
     m_j = (o_j < LK)[:, None]
     p_dk = dk + i_b.to(tl.int64) * sd_b + i_hk.to(tl.int64) * sd_h + o_j[:, None].to(tl.int64) * sd_l + o_d[None, :]

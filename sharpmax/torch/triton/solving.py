@@ -27,7 +27,7 @@ from sharpmax.torch.triton.launching import begins_aligned, launch
 from sharpmax.torch.triton.logits import load_sink, noted_bounds, of_head, raw_scores, scales, seen_by
 from sharpmax.torch.triton.policy import per_head
 from sharpmax.torch.triton.statistics import NOT_SPECIALISED, masked_scores
-from sharpmax.torch.triton.tiles import blocks, key_bounds, load_rows, load_tile, tile_shape, tiles
+from sharpmax.torch.triton.tiles import blocks, key_bounds, load_rows, load_tile, stretch, tile_shape, tiles
 
 TOLERANCE = tl.constexpr(1e-4)  # nats; the promise is 1e-3, and a last step without a walk follows
 NARROWEST = tl.constexpr(1e-6)  # in log beta: a bracket as good as a point
@@ -220,15 +220,17 @@ def solve_kernel(
     b_beta = tl.full([BM], 1.0, tl.float32)
     if tl.max(m_active.to(tl.int32), 0) > 0:
         b_q = load_tile(q, sq_l, o_m, o_d, LQ, D, BD, True)
+        # Names of their own: a branch may not change the type of a variable from outside it.
+        here, behind = seen, left
         if seen is None:
             low, full_low, full_high, high = key_bounds(
                 i_m * BM, LQ, LK, left, right, BM, BN, HAS_LEFT, HAS_RIGHT, starts, DOCUMENTS
             )
         else:
-            seen = of_head(seen, i_b, i_h)
-            low, full_low, full_high, high = noted_bounds(seen, i_m)
+            here = of_head(seen, i_b, i_h)
+            low, full_low, full_high, high = noted_bounds(here, i_m)
         if DOCUMENTS:
-            left = o_i - tl.load(starts + o_m, mask=m_m, other=0)
+            behind = o_i - tl.load(starts + o_m, mask=m_m, other=0)
         # The maximum came in nats, rounded: the first walk finds it again, to the last bit.
         m_finite = (b_nats > -1e18) & (b_nats < 1e18)
         b_m = tl.where(m_finite, 1.4426950408889634 * b_nats, 0.0)
@@ -236,22 +238,14 @@ def solve_kernel(
         b_z4, b_s4 = (tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32))
         b_z4 += 1e-30  # a row that sees no key divides by it
         b_z16, b_s16, b_z64, b_s64 = (b_z4, b_s4, b_z4, b_s4)
-        for start in tl.range(full_low, full_high, BN):
-            b_x = distances(b_q, k_tiles, k, sk_l, i_b, i_hk, start, o_i, scale_log2, b_m, LQ, LK, left, right, seen,
-                            bend, D, BD, BN, HAS_LEFT, HAS_RIGHT, False, TILED)  # fmt: skip
-            b_top = tl.maximum(b_top, tl.max(b_x, 1))
-            b_z4, b_s4, b_z16, b_s16, b_z64, b_s64 = add_powers(b_x, b_z4, b_s4, b_z16, b_s16, b_z64, b_s64)
-        if HAS_LEFT or seen is not None:
-            for start in tl.range(low, full_low, BN):
-                b_x = distances(b_q, k_tiles, k, sk_l, i_b, i_hk, start, o_i, scale_log2, b_m, LQ, LK, left, right,
-                                seen, bend, D, BD, BN, HAS_LEFT, HAS_RIGHT, True, TILED)  # fmt: skip
-                b_top = tl.maximum(b_top, tl.max(b_x, 1))
-                b_z4, b_s4, b_z16, b_s16, b_z64, b_s64 = add_powers(b_x, b_z4, b_s4, b_z16, b_s16, b_z64, b_s64)
-        for start in tl.range(full_high, high, BN):
-            b_x = distances(b_q, k_tiles, k, sk_l, i_b, i_hk, start, o_i, scale_log2, b_m, LQ, LK, left, right, seen,
-                            bend, D, BD, BN, HAS_LEFT, HAS_RIGHT, True, TILED)  # fmt: skip
-            b_top = tl.maximum(b_top, tl.max(b_x, 1))
-            b_z4, b_s4, b_z16, b_s16, b_z64, b_s64 = add_powers(b_x, b_z4, b_s4, b_z16, b_s16, b_z64, b_s64)
+        for PART in tl.static_range(3):
+            if PART != 1 or HAS_LEFT or seen is not None:
+                begin, end = stretch(PART, low, full_low, full_high, high)
+                for start in tl.range(begin, end, BN):
+                    b_x = distances(b_q, k_tiles, k, sk_l, i_b, i_hk, start, o_i, scale_log2, b_m, LQ, LK, behind,
+                                    right, here, bend, D, BD, BN, HAS_LEFT, HAS_RIGHT, PART != 0, TILED)  # fmt: skip
+                    b_top = tl.maximum(b_top, tl.max(b_x, 1))
+                    b_z4, b_s4, b_z16, b_s16, b_z64, b_s64 = add_powers(b_x, b_z4, b_s4, b_z16, b_s16, b_z64, b_s64)
         b_sink = b_m
         if sinks is not None:
             b_sink = b_m * 0.0 + load_sink(sinks, i_h)
@@ -274,19 +268,14 @@ def solve_kernel(
             b_u = tl.where(m_open, b_guess, b_u)
             b_beta = tl.exp2(1.4426950408889634 * b_u)
             b_z, b_s, b_t = (tl.full([BM], 1e-30, tl.float32), tl.zeros([BM], tl.float32), tl.zeros([BM], tl.float32))
-            for start in tl.range(full_low, full_high, BN):
-                b_x = distances(b_q, k_tiles, k, sk_l, i_b, i_hk, start, o_i, scale_log2, b_m, LQ, LK, left, right,
-                                seen, bend, D, BD, BN, HAS_LEFT, HAS_RIGHT, False, TILED)  # fmt: skip
-                b_z, b_s, b_t = add_at(b_x, b_beta, b_z, b_s, b_t)
-            if HAS_LEFT or seen is not None:
-                for start in tl.range(low, full_low, BN):
-                    b_x = distances(b_q, k_tiles, k, sk_l, i_b, i_hk, start, o_i, scale_log2, b_m, LQ, LK, left,
-                                    right, seen, bend, D, BD, BN, HAS_LEFT, HAS_RIGHT, True, TILED)  # fmt: skip
-                    b_z, b_s, b_t = add_at(b_x, b_beta, b_z, b_s, b_t)
-            for start in tl.range(full_high, high, BN):
-                b_x = distances(b_q, k_tiles, k, sk_l, i_b, i_hk, start, o_i, scale_log2, b_m, LQ, LK, left, right,
-                                seen, bend, D, BD, BN, HAS_LEFT, HAS_RIGHT, True, TILED)  # fmt: skip
-                b_z, b_s, b_t = add_at(b_x, b_beta, b_z, b_s, b_t)
+            for PART in tl.static_range(3):
+                if PART != 1 or HAS_LEFT or seen is not None:
+                    begin, end = stretch(PART, low, full_low, full_high, high)
+                    for start in tl.range(begin, end, BN):
+                        b_x = distances(b_q, k_tiles, k, sk_l, i_b, i_hk, start, o_i, scale_log2, b_m, LQ, LK, behind,
+                                        right, here, bend, D, BD, BN, HAS_LEFT, HAS_RIGHT, PART != 0,
+                                        TILED)  # fmt: skip
+                        b_z, b_s, b_t = add_at(b_x, b_beta, b_z, b_s, b_t)
             if sinks is not None:
                 b_z, b_s, b_t = add_at(tl.minimum(b_sink - b_m, 0.0)[:, None], b_beta, b_z, b_s, b_t)
             b_u, m_open, bracket = after_walk(b_u, b_z, b_s, b_t, m_open, b_goal, bracket)

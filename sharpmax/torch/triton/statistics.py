@@ -39,6 +39,7 @@ from sharpmax.torch.triton.tiles import (
     load_rows,
     load_tile,
     poisoned_maximum,
+    stretch,
     tile_shape,
     tiles,
 )
@@ -147,27 +148,21 @@ def statistics_kernel(
     if DOCUMENTS:
         left = o_i - tl.load(starts + o_m, mask=o_m < LQ, other=0)
     b_n = tl.zeros([BM], tl.float32) + (full_high - full_low)
-    for start in tl.range(full_low, full_high, BN):
-        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, False, TILED)
-        b_x = raw_scores(b_q, b_k, bend)
-        b_m, b_z, b_s, b_t = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_t, VARIANCE)
-    if HAS_LEFT or seen is not None:
-        for start in tl.range(low, full_low, BN):
-            o_j = start + tl.arange(0, BN)
-            b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-            b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
-            b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
-            if KIND > 2 and seen is not None:
-                b_n += count_shown(b_x)
-            b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
-    for start in tl.range(full_high, high, BN):
-        o_j = start + tl.arange(0, BN)
-        b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, True, TILED)
-        b_x = raw_scores(b_q, b_k, bend) * b_scale[:, None]
-        b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
-        if KIND > 2 and seen is not None:
-            b_n += count_shown(b_x)
-        b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
+    for PART in tl.static_range(3):
+        if PART != 1 or HAS_LEFT or seen is not None:
+            begin, end = stretch(PART, low, full_low, full_high, high)
+            for start in tl.range(begin, end, BN):
+                o_j = start + tl.arange(0, BN)
+                b_k = load_rows(k_tiles, k, sk_l, i_b, i_h // GROUPS, start, LK, D, BD, BN, PART != 0, TILED)
+                b_x = raw_scores(b_q, b_k, bend)
+                if PART == 0:
+                    b_m, b_z, b_s, b_t = scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_t, VARIANCE)
+                else:
+                    b_x = b_x * b_scale[:, None]
+                    b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
+                    if KIND > 2 and seen is not None:
+                        b_n += count_shown(b_x)
+                    b_m, b_z, b_s, b_t = statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE)
 
     b_m = poisoned_maximum(b_m, b_z)
     # A row that saw only masked scores still has m = -1e18, and exp2(0) a masked score in Z.

@@ -177,6 +177,17 @@ def key_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, H
 
 
 @triton.jit
+def stretch(PART: tl.constexpr, low, full_low, full_high, high):
+    """Return the ends of one part of a walk within these bounds: 0 needs no mask, 1 lies before it and 2 after it."""
+    if PART == 0:
+        return full_low, full_high
+    elif PART == 1:
+        return low, full_low
+    else:
+        return full_high, high
+
+
+@triton.jit
 def query_bounds(start, LQ, LK, left, right, BM: tl.constexpr, BN: tl.constexpr, HAS_LEFT: tl.constexpr,
                  HAS_RIGHT: tl.constexpr, ends=None, DOCUMENTS: tl.constexpr = False):  # fmt: skip
     """Return low <= full_low <= full_high <= high: queries that see some, and all, of the keys [start, start + BN).

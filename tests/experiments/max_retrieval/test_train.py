@@ -52,8 +52,14 @@ def steps_on_disk(folder):
 
 
 @pytest.fixture(scope="module")
-def whole():
-    return train_heads(TINY, seed=0, seeds=2)
+def told():
+    """What the training of `whole` reports."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def whole(told):
+    return train_heads(TINY, seed=0, seeds=2, report=lambda step, loss: told.append((step, loss)))
 
 
 @pytest.mark.slow  # another process is killed; below, the same process is interrupted
@@ -77,9 +83,8 @@ def test_a_seed_decides_everything(whole):
     assert not np.array_equal(whole.params["K"][0], whole.params["K"][1])
 
 
-def test_progress_tells_steps_and_loss():
-    told = []
-    train_heads(TINY, seed=0, seeds=2, report=lambda step, loss: told.append((step, loss)))
+@pytest.mark.usefixtures("whole")
+def test_progress_tells_steps_and_loss(told):
     assert [step for step, _ in told] == [16, 32, 48, 64, 80, 96]
     assert all(0 < loss < 5 for _, loss in told)
 

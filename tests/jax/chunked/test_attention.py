@@ -123,13 +123,9 @@ def test_memory_is_linear(gradient):
     assert long < 131_072**2  # one byte a logit would already be 16 GiB
 
 
+@pytest.mark.slow  # fast: what the compiled programs ask for, above and below
 @pytest.mark.parametrize(
-    ("what", "size", "whole"),
-    [
-        ("rows", 65_536, 1 << 20),
-        pytest.param("tokens", 16_384, 131_072, marks=pytest.mark.slow),
-        pytest.param("items", 1 << 20, 1 << 20, marks=pytest.mark.slow),
-    ],
+    ("what", "size", "whole"), [("rows", 65_536, 1 << 20), ("tokens", 16_384, 131_072), ("items", 1 << 20, 1 << 20)]
 )
 def test_a_call_takes_its_share_of_2_gib_above_its_inputs(what, size, whole):
     """Measured by the kernel; where it takes long, on a part: the whole is peak_memory.py's to run, and linear."""

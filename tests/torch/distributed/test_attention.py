@@ -1,38 +1,21 @@
 """Several processes, each with its stretch of the sequence, give what one process gives; gradients too."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-import torch.distributed as dist
 
 from sharpmax import EntropyTarget, reference_attention
 from sharpmax.torch.distributed.attention import context_parallel_attention
+from tests.torch.distributed import on_gloo_processes
 from tests.torch.distributed.on_gloo_processes import CASES, LENGTHS, run
+from tests.torch.gloo import group_of_one, run_ranks
 
-ROOT = Path(__file__).parents[3]
 SHARED = {"gradient of sinks"}  # every process holds a copy, and its share of the gradient
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What each process got, by case."""
-    folder = tmp_path_factory.mktemp("gloo")
-    script = Path(__file__).parent / "on_gloo_processes.py"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(folder)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(len(LENGTHS))
-    ]
-    said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(LENGTHS), said
+    folder = run_ranks(on_gloo_processes.__file__, len(LENGTHS), tmp_path_factory.mktemp("gloo"))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(len(LENGTHS))]
 
 
@@ -48,9 +31,8 @@ def test_processes_agree_with_one(case, found):
 
 @pytest.fixture
 def _alone(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with group_of_one(tmp_path):
+        yield
 
 
 @pytest.mark.usefixtures("_alone")

@@ -44,6 +44,7 @@ def main():
 
     from sharpmax.torch.triton.forward import fused_kernel
     from sharpmax.torch.triton.gradients import key_gradient_kernel
+    from sharpmax.torch.triton.solving import solve_kernel
     from sharpmax.torch.triton.tiles import _tile_shape
 
     gradient = {"STATISTICS": False, "OUTPUT": True}
@@ -59,6 +60,11 @@ def main():
         shape = _tile_shape(name, width, width, {"fp16": torch.float16, "fp32": torch.float32}[dtype], memory)
         taken = shared_memory(kernel, capability, dtype, shape, width, **flags)
         found[f"{gpu}: {name}, {dtype}, {width}"] = taken, memory
+    # No hungry one, but its branch once changed the type of `seen`, and of `left` where documents are packed.
+    gpu, shape = "A100", _tile_shape("statistics of short rows", 64, 64, torch.float16, GPUS["A100"][1])
+    for name, absent in (("under a mask", "starts"), ("of packed documents", "seen")):
+        taken = shared_memory(solve_kernel, GPUS[gpu][0], "fp16", shape, 64, **{absent: None})
+        found[f"{gpu}: solving {name}"] = taken, GPUS[gpu][1]
     json.dump(found, sys.stdout)
 
 

@@ -25,6 +25,6 @@ def test_the_wider_of_query_and_value_decides():
 def test_the_hungriest_kernels_fit_smaller_gpus():
     """As the installed Triton compiles them: see `shared_memory`."""
     found = printed_by(shared_memory)
-    assert len(found) == 4
+    assert len(found) == 6
     for case, (taken, memory) in found.items():
-        assert 30_000 < taken <= memory, case
+        assert (8_000 if "solving" in case else 30_000) < taken <= memory, case

@@ -1,34 +1,19 @@
 """What two processes counted, under DDP and FSDP2, is what one process counts of all rows."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-import torch.distributed as dist
 
 from sharpmax.runs.watched import read_record
 from sharpmax.torch.watching.measure import Gauge
+from tests.torch.gloo import group_of_one, run_ranks
+from tests.torch.watching import on_gloo_processes
 from tests.torch.watching.on_gloo_processes import STEPS, THRESHOLD, WAYS, run
 
-ROOT = Path(__file__).parents[3]
 
-
-@pytest.fixture
-def _alone(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.usefixtures("_alone")
 def test_a_group_of_one_reads_what_no_group_does(tmp_path):
-    grouped = run("alone", tmp_path)
-    dist.destroy_process_group()
+    with group_of_one(tmp_path):
+        grouped = run("alone", tmp_path)
     alone = run("alone", tmp_path / "again")
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/second", rank=0, world_size=1)
     assert all(torch.equal(grouped[name], alone[name]) for name in alone)
 
 
@@ -47,17 +32,7 @@ def test_halves_add_up_to_the_whole():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Where two processes have written what they read."""
-    made = tmp_path_factory.mktemp("gloo")
-    script = Path(__file__).parent / "on_gloo_processes.py"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script)]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(made)], env=environment, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
-    return made
+    return run_ranks(on_gloo_processes.__file__, 2, tmp_path_factory.mktemp("gloo"))
 
 
 @pytest.mark.slow
