@@ -3,7 +3,8 @@
 from typing import Any
 
 # Calibrate: what `learn` fits on, and how.
-METHODS = ("match", "learn", "search")
+METHODS = ("match", "learn", "search", "headscale", "seal-h", "seal-c")
+MERGED = ("headscale", "seal-h", "seal-c")  # methods whose numbers are merged into the weights: no card
 FIT_TASKS = ("lookup", "lookup:close")
 FIT_SIZES = (8, 32)  # entries of a question, from low to high
 TEXT_BEFORE = 12_000  # characters of text that stand before a question, at most
@@ -11,7 +12,10 @@ LEARN_STEPS = 108  # training steps: twelve for each of three kinds of text at t
 QUESTIONS_PER_STEP = 2  # questions in one training step
 LEARN_RATE = 0.03  # learning rate of Adam
 LEARNED = "abc"  # the numbers of `LogLinear` that are learned
+SCALINGS = ("none", "ntk", "yarn", "yarn-plain", "self-extend")
+SCALING = "yarn"  # of the positions, where the context is extended
 TRUTH = 0.5  # the share of text's cost that is the rise of its own loss: what predicts text better costs nothing
+RIVAL_SEEDS = 5  # fits of a card and of each rival, `reproduce calibration --arms`
 
 # Calibrate and evaluate: what a policy is judged on.
 EXAM_TASKS = ("lookup",)
@@ -33,6 +37,7 @@ QUICK: dict[str, Any] = {
     "windows": (256,),
     "text_tokens": 4096,
 }
+FINE = 1 / 32  # the share of a strength that is too small a step, while choosing
 QUICK_FINE = 1 / 4  # the share of a strength that is too small a step, while choosing
 
 # Diagnose and certify.

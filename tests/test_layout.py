@@ -10,7 +10,7 @@ SUITES = {
     "docs", "examples", "fuzz", "imports", "layout", "makefile", "packaging", "pages", "prose", "serve", "site",
     # Of everything in a folder: what each member obeys, and what is committed of it.
     "contract", "false_gains", "families", "hostile_numbers", "laws", "paper_faults", "real_weights", "soak",
-    "strange_arrays", "survey", "threads", "unseen_keys", "values", "large_beta", "committed", "draw", "run",
+    "extend", "strange_arrays", "survey", "threads", "unseen_keys", "values", "large_beta", "committed", "draw", "run",
     "reproduce",
     # Of a framework's own tools around our code.
     "checkpointing", "derivatives", "kernels", "open_lengths", "transforms",

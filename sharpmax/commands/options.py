@@ -12,6 +12,7 @@ from sharpmax import __version__, defaults
 from sharpmax.bench import BENCHMARKS
 from sharpmax.commands.help import EXIT_USER_ERROR as EXIT_USER_ERROR
 from sharpmax.commands.help import RUN, Parser, describe, group
+from sharpmax.defaults import SCALINGS
 from sharpmax.experiments import EXPERIMENTS
 
 CARD = "a file, a folder that holds one, or a name that `sharpmax cards` lists"
@@ -171,7 +172,12 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
     add, number = fitting.add_argument, _number(fitting)
     quick = "a first verdict in about ten minutes on two cores: a small fit, and text in short windows only"
     add("--quick", action="store_true", help=quick)
-    add("--method", choices=defaults.METHODS, default="learn", help="how to fit")
+    add(
+        "--method",
+        choices=defaults.METHODS,
+        default="learn",
+        help="a card by match, learn or search; or a scale, merged",
+    )
     add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help="tasks to fit on")
     number("--fit-sizes", "entries of a question to fit on", defaults.FIT_SIZES, nargs=2, metavar=("LOW", "HIGH"))
     number("--text-before", "characters of text before a question, at most; learn only", defaults.TEXT_BEFORE)
@@ -180,6 +186,11 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
     number("--learning-rate", "learning rate of Adam; learn only", defaults.LEARN_RATE, type=float)
     number("--penalty", "a fixed price of text; learn only (default: prices follow --most-rise)", type=float)
     add("--learned", default=defaults.LEARNED, help="which of a, b, c to learn; learn only")
+    longer = group(parser, "how to read more than the trained context")
+    extend = "times the trained context to read: fit, choose and judge there too (default: the trained context)"
+    _number(longer)("--extend", extend, type=float, metavar="X")
+    scalings = "scaling of the positions, with --extend"
+    longer.add_argument("--scaling", choices=SCALINGS, default=defaults.SCALING, help=scalings)
     number("--truth", "weight of text's own loss, 0 to 1; learn only", defaults.TRUTH, type=float)
     _exam_options(parser)
 

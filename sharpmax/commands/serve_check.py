@@ -17,7 +17,8 @@ from typing import Any
 
 from sharpmax import defaults
 from sharpmax.core.cards import Card, load_card
-from sharpmax.tasks.prompts import Prompt, draw, seed_of
+from sharpmax.tasks.prompt import Prompt
+from sharpmax.tasks.prompts import draw, seed_of
 
 ANSWER_TOKENS = 8  # an answer is five characters, which tokenizers cut into one to five
 

@@ -3,6 +3,7 @@
 from sharpmax.core import bounds, laws, normalisers
 from sharpmax.core.attention import reference_attention
 from sharpmax.core.cards import Card, load_card, load_policy
+from sharpmax.core.extension import DynamicNTK, SelfExtend, Unscaled, Yarn
 from sharpmax.core.policies import (
     PAPER,
     Beyond,

@@ -1,7 +1,8 @@
 """Policy cards: a policy as a small JSON file, with what it was fitted on and what it was worth.
 
     {"sharpmax_card": 1, "policy": {"type": "Polynomial", "coefficients": […], …}, "model": …, "data": …,
-     "fitted_range": {"entropy": [low, high], …}, "held_out": {…}, "notes": …}
+     "fitted_range": {"entropy": [low, high], …}, "held_out": {…}, "notes": …,
+     "extension": {"type": "Yarn", "factor": 4.0, "trained": 8192, …}}
 
 A card is read strictly: whatever it does not know, it refuses, in one line. No pickle: a card from a stranger is data.
 """
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.core.checks import check_number, short
+from sharpmax.core.extension import Extension, extension_from_json
 from sharpmax.core.policies import Policy
 from sharpmax.core.stats import RowStats
 from sharpmax.files import atomic
@@ -44,6 +46,8 @@ class Card:
     held_out: dict[str, Any] = field(default_factory=dict)
     """Figures on data that no fitting step saw, with and without the policy."""
     notes: str | None = None
+    extension: Extension | None = None
+    """How the model reads more than its trained context; None where it does not. It is applied with the policy."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, Policy):
@@ -54,6 +58,8 @@ class Card:
         for name in ("fitted_range", "held_out"):
             if not isinstance(getattr(self, name), dict):
                 raise TypeError(f"a card's {name} is a mapping, got {short(getattr(self, name))}")
+        if not isinstance(self.extension, Extension | None):
+            raise TypeError(f"a card's extension is a sharpmax extension, got {short(self.extension)}")
         ranges = {**self.policy.fitted_range, **self.fitted_range}
         object.__setattr__(self, "fitted_range", {name: _range(name, ends) for name, ends in ranges.items()})
 
@@ -61,7 +67,10 @@ class Card:
         """Write the card atomically: a reader sees the old file or the new one, never a part."""
         content: dict[str, Any] = {"sharpmax_card": SCHEMA, "policy": policy_to_json(self.policy)}
         _require_modest(content["policy"])  # a card that is written can be read
-        content |= {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "policy"}
+        plain = (f.name for f in dataclasses.fields(self) if f.name not in ("policy", "extension"))
+        content |= {name: getattr(self, name) for name in plain}
+        if self.extension is not None:  # an earlier version reads a card without one
+            content["extension"] = self.extension.to_json()
         atomic.write_json(Path(path), content)
 
 
@@ -143,6 +152,8 @@ def _card_from_json(content: Any) -> Card:
     if unknown:
         raise ValueError(f"a card has no field {short(', '.join(unknown))}")
     details = {name: content[name] for name in content if name not in ("sharpmax_card", "policy")}
+    if details.get("extension") is not None:
+        details["extension"] = extension_from_json(details["extension"])
     _require_modest(content["policy"])
     return Card(policy=policy_from_json(content["policy"]), **details)
 

@@ -187,15 +187,13 @@ EXPERIMENTS = (
     ),
     Experiment(
         "tables",
-        "sharpmax.experiments.tables",
         "TabPFN, trained on at most 1,024 rows, asked with up to 16,384: does sharper attention help, or fewer rows",
         {
-            "--tables": {"nargs": "+", "metavar": "NAME", "help": "to judge on (default: all); more can follow"},
-            "--arms": {"nargs": "+", "metavar": "ARM", "help": "to judge (default: all); more can follow"},
-            "--largest": {"type": int, "metavar": "N", "help": "rows of the largest tables (default: 16384)"},
-            "--gather": {"action": "store_true", "help": "compute nothing more, and gather what is there"},
+            "--tables": several("NAME", "to judge on (default: all); more can follow"),
+            "--arms": several("ARM", "to judge (default: all); more can follow"),
+            "--largest": number("rows of the largest tables (default: 16384)"),
+            "--gather": switch("compute nothing more, and gather what is there"),
         },
-        by_default=False,
         cost="an hour on two cores",
         quick_cost="half a minute on two cores",
     ),
@@ -213,9 +211,40 @@ EXPERIMENTS = (
             "--proposals": {"type": Path, "metavar": "FOLDER", "help": "a folder of pep-*.rst: more prose on Python"},
             "--only": several("STEP", "compute these steps, and gather nothing"),
             "--gather": switch("judge nothing more, and name what is absent"),
+            "--arms": several(
+                "ARM",
+                "instead of the study: a card beside its rivals, of learn, headscale, seal-h, seal-c, position, lora, "
+                "card+seal-h, card+lora; or all",
+            ),
+            "--seeds": number(f"fits of each arm (default: {defaults.RIVAL_SEEDS})"),
+            "--pilot": switch("arms at a small budget: an hour or two on two cores"),
         },
         cost="ten minutes on an H200; it needs a GPU",
         quick_cost="some minutes on two cores",
+    ),
+    Experiment(
+        "context",
+        "beyond the trained context: scalings of rotary positions, with and without a temperature per head",
+        {
+            "--model": word("what to extend (default: smollm2; quick: one trained in seconds)"),
+            **DEVICE,
+            "--factors": {
+                **several("X", "times the trained context (default: 1 2 4 8); more can follow"),
+                "type": float,
+            },
+            "--scalings": several("NAME", "of none, ntk, yarn, yarn-plain, self-extend (default: all)"),
+            "--arms": several(
+                "ARM", "of nothing, log-n, beta, shipped, fitted, lora, headscale, seal, seal-channel (default: all)"
+            ),
+            "--tasks": several("TASK", "questions to ask (default: lookup, RULER's six)"),
+            "--documents": number("long documents (default: 8; quick: 2)"),
+            "--prompts": number("questions per task and length (default: 40)"),
+            "--steps": number(f"steps of each fit (default: {defaults.LEARN_STEPS})"),
+            "--parts": several("PART", "compute these: text, short, ask (default: all); more can follow"),
+            "--gather": switch("compute nothing more, and tell of what is there"),
+        },
+        cost="some hours on a GPU, estimated; on two idle cores a document takes minutes at twice the context",
+        quick_cost="a minute on two cores",
     ),
 )
 

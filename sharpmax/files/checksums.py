@@ -21,13 +21,13 @@ def of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def require_sha256(file: Path, expected: str) -> None:
-    """Raise OSError where a file that was fetched is not the one that was tested."""
+def require_sha256(file: Path, expected: str, source: str = "your package index") -> None:
+    """Raise OSError where a file that `source` served is not the one that was tested."""
     found = of_file(file)
     if found != expected:
         raise OSError(
             f"{file.name} has sha256 {found}, expected {expected}: it is not the file that was tested, "
-            "so it is not used; find out what your package index serves"
+            f"so it is not used; find out what {source} serves"
         )
 
 

@@ -5,6 +5,7 @@
     copy       {size} words, then the same words again up to one of them; what comes next?
     residues   the same of amino acids, one letter each: for models that read proteins and no words
     maximum    {size} numbers; which is the largest? (the paper's prompt)
+    RULER's    six tasks, in `tasks/ruler/`
     recall     {size} lines of a lookup, the second half asking again for each of the first half: to fit on
 
 Each draw takes its own generator. An answer is the exact text that must follow the prompt.
@@ -12,11 +13,12 @@ Each draw takes its own generator. An answer is the exact text that must follow 
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from sharpmax.spelling import did_you_mean
+from sharpmax.tasks.prompt import Prompt, check_size
+from sharpmax.tasks.ruler import RULER
 from sharpmax.tasks.words import ADJECTIVES, AMINO_ACIDS, IDLE, NOUNS
 
 WORDINGS = {
@@ -33,14 +35,6 @@ CLOSE = "close"
 """In place of a wording: `code`, with names of so few words that entries share them as if they were 8 times as many."""
 
 
-class Prompt(NamedTuple):
-    """A question, the text that must follow it, and how much there was to look through."""
-
-    text: str
-    answer: str
-    size: int
-
-
 SPLITS = ("fit", "choose", "report")
 """What questions are for: to fit on, to choose on, to report on."""
 
@@ -55,7 +49,7 @@ Task = Callable[[int, np.random.Generator], Prompt]
 
 def lookup(size: int, rng: np.random.Generator, *, wording: str = "code") -> Prompt:
     """Draw `size` entries, and ask for one of them in the same words."""
-    _check_size(size, len(ADJECTIVES) * len(NOUNS))
+    check_size(size, len(ADJECTIVES) * len(NOUNS))
     form, close = _form(wording)
     names, codes = _names(size, rng, close=close), rng.integers(1000, 10000, size)
     lines = [form.format(name, code) for name, code in zip(names, codes, strict=True)]
@@ -78,7 +72,7 @@ def recall(size: int, rng: np.random.Generator, *, wording: str = "code") -> tup
     One text holds size/2 lookups of up to `size` lines: to fit on, where every token costs. Returns what is given and
     what is asked for, by turns.
     """
-    _check_size(size, len(ADJECTIVES) * len(NOUNS))
+    check_size(size, len(ADJECTIVES) * len(NOUNS))
     form, close = _form(wording)
     entries = max(1, size // 2)
     names, codes = _names(entries, rng, close=close), rng.integers(1000, 10000, entries)
@@ -92,7 +86,7 @@ def recall(size: int, rng: np.random.Generator, *, wording: str = "code") -> tup
 
 def needle(size: int, rng: np.random.Generator) -> Prompt:
     """Hide one entry among `size` idle sentences, and ask for it."""
-    _check_size(size)
+    check_size(size)
     (name,), code = _names(1, rng), int(rng.integers(1000, 10000))
     lines = [IDLE[i] for i in rng.integers(len(IDLE), size=size)]
     lines.insert(int(rng.integers(size + 1)), WORDINGS["code"].format(name, code))
@@ -101,7 +95,7 @@ def needle(size: int, rng: np.random.Generator) -> Prompt:
 
 def copy(size: int, rng: np.random.Generator) -> Prompt:
     """Say `size` words twice, stopping the second time before one of them."""
-    _check_size(size, len(NOUNS) * len(ADJECTIVES))
+    check_size(size, len(NOUNS) * len(ADJECTIVES))
     words = [NOUNS[i] for i in rng.integers(len(NOUNS), size=size)]
     # Four words of run-up say unmistakably where in the list it is.
     stop = int(rng.integers(min(4, size - 1), size))
@@ -111,7 +105,7 @@ def copy(size: int, rng: np.random.Generator) -> Prompt:
 
 def residues(size: int, rng: np.random.Generator) -> Prompt:
     """Say `size` amino acids twice, stopping the second time before one of them."""
-    _check_size(size)
+    check_size(size)
     chain = "".join(rng.choice(list(AMINO_ACIDS), size=size))
     stop = int(rng.integers(min(4, size - 1), size))
     return Prompt(chain + chain[:stop], chain[stop], size)
@@ -119,14 +113,17 @@ def residues(size: int, rng: np.random.Generator) -> Prompt:
 
 def maximum(size: int, rng: np.random.Generator) -> Prompt:
     """Ask for the largest of `size` distinct numbers below 1,000, in the paper's words."""
-    _check_size(size, 900)
+    check_size(size, 900)
     numbers = 100 + rng.choice(900, size=size, replace=False)
     listed = ", ".join(str(number) for number in numbers)
     text = f"What is the maximum in the following sequence: {listed}? The maximum is:"
     return Prompt(text, f" {numbers.max()}", size)
 
 
-TASKS: dict[str, Task] = {"lookup": lookup, "needle": needle, "copy": copy, "maximum": maximum, "residues": residues}
+TASKS: dict[str, Task] = {
+    **{"lookup": lookup, "needle": needle, "copy": copy, "maximum": maximum, "residues": residues},
+    **RULER,  # last: what is drawn depends on a task's place
+}
 
 
 def draw(task: str, size: int, *, seed: int, index: int = 0) -> Prompt:
@@ -137,8 +134,17 @@ def draw(task: str, size: int, *, seed: int, index: int = 0) -> Prompt:
     """
     must_be_task(task)
     name, _, wording = task.partition(":")
-    rng = np.random.default_rng([seed, list(TASKS).index(name), size, index])
+    rng = np.random.default_rng([seed, _place(name), size, index])
     return lookup(size, rng, wording=wording) if wording else TASKS[name](size, rng)
+
+
+_RECALL = 5
+"""The place of `recall` among the first tasks, which were there before RULER's: draws of earlier versions stay."""
+
+
+def _place(name: str) -> int:
+    place = list(TASKS).index(name)
+    return place if place < _RECALL else place + 1
 
 
 def must_be_task(task: str, *, fitting: bool = False) -> None:
@@ -161,7 +167,7 @@ def parts(task: str, size: int, *, seed: int, index: int = 0) -> tuple[str, ...]
     """
     name, _, wording = task.partition(":")
     if name == "recall":
-        rng = np.random.default_rng([seed, len(TASKS), size, index])
+        rng = np.random.default_rng([seed, _RECALL, size, index])
         return recall(size, rng, wording=wording or "code")
     prompt = draw(task, size, seed=seed, index=index)
     return prompt.text, prompt.answer
@@ -177,8 +183,3 @@ def _names(size: int, rng: np.random.Generator, *, close: bool = False) -> list[
         )
     chosen = rng.choice(len(adjectives) * len(nouns), size=size, replace=False)
     return [f"{adjectives[i // len(nouns)]} {nouns[i % len(nouns)]}" for i in chosen]
-
-
-def _check_size(size: int, most: int | None = None) -> None:
-    if size < 1 or (most is not None and size > most):
-        raise ValueError(f"expected a size from 1{f' to {most}' if most else ' up'}, got {size}")

@@ -85,6 +85,7 @@ def served_by(vllm_config: Any) -> Served:
         has_mla=bool(model.use_mla),
         is_encoder_decoder=bool(model.is_encoder_decoder),
         all_layers_attend=all(str(kind).endswith("attention") and "linear" not in str(kind) for kind in kinds),
+        rope=dict(getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}),
         speculates=vllm_config.speculative_config is not None,
         splits_context=parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
     )

@@ -5,14 +5,17 @@
 `sharpmax.json` in the model's folder is found without being named; `"card": null` leaves it out.
 """
 
+import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import model_folder
 from sharpmax.core.cards import CARD_FILE, load_card
+from sharpmax.core.extension import Extension, Unscaled, Yarn
 from sharpmax.core.policies import PerLayer, Policy
 from sharpmax.torch.per_head import heads_of
 
@@ -39,6 +42,7 @@ class Served:
     is_encoder_decoder: bool = False
     all_layers_attend: bool = True
     speculates: bool = False
+    rope: Mapping[str, Any] = field(default_factory=dict)  # the model's rope_parameters, as the server applies them
     splits_context: bool = False
 
 
@@ -92,7 +96,48 @@ def policy_for(path: Path, additional: Any, served: Served) -> Policy:
                 'model, or add "any_model": true if it is the same model under another name'
             )
     _must_fit(path, card.policy, served)
+    _must_extend(path, card.extension, served)
     return card.policy
+
+
+ROUNDING = 1e-6  # of a factor or a temperature
+
+
+def _must_extend(path: Path, extension: Extension | None, served: Served) -> None:
+    """Raise ValueError unless the server scales positions as the card's extension says: it does so itself, or not."""
+    kind = str(served.rope.get("rope_type", "default"))
+    if extension is None or isinstance(extension, Unscaled):
+        return
+    if not isinstance(extension, Yarn):
+        raise ValueError(
+            f"sharpmax: the card {path} extends the context by {type(extension).__name__}, which turns keys where they "
+            "are read, and vLLM caches them turned; serve a card that extends by Yarn, or use transformers' generate"
+        )
+    wanted: dict[str, Any] = {
+        "rope_type": "yarn",
+        "factor": float(extension.factor),
+        "original_max_position_embeddings": extension.trained,
+    }
+    wanted |= {} if extension.temperature else {"attention_factor": 1.0}
+    told = {name: served.rope.get(name) for name in wanted}
+    temperature = served.rope.get("attention_factor") or 0.1 * math.log(extension.factor) + 1.0
+    expected = 0.1 * math.log(extension.factor) + 1.0 if extension.temperature else 1.0
+    others = set(served.rope) & {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
+    same = all(_alike(told[name], wanted[name]) for name in wanted if name != "attention_factor")
+    if same and _alike(temperature, expected) and not others:
+        return
+    base = {"rope_theta": served.rope["rope_theta"]} if "rope_theta" in served.rope else {}
+    overrides = json.dumps({"rope_parameters": {**base, **wanted}, "max_position_embeddings": extension.context})
+    raise ValueError(
+        f"sharpmax: the card {path} reads {extension.context} tokens by YaRN, and this server has rope_type {kind}; "
+        f"type --hf-overrides '{overrides}' --max-model-len {extension.context}, or serve a card without an extension"
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=ROUNDING)
+    return bool(one == other)
 
 
 def _settings(additional: Any) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """Which card a server is to use, and whether it may: one line for each that it may not. Needs no vLLM."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import sharpmax
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import model_folder
 from sharpmax.core.cards import CARD_FILE, Card
+from sharpmax.core.extension import DynamicNTK, SelfExtend, Unscaled, Yarn
 from sharpmax.vllm.settings import TRIED, Served, card_path, policy_for
 
 SERVED = Served(model="models/tiny", names=("tiny",), layers=2, heads=4, version=f"{TRIED[0]}.0")
@@ -115,3 +117,47 @@ def test_a_version_that_was_not_tried_is_refused_unless_it_is_meant(card):
     later = replace(SERVED, version="9.9.1")
     assert f"tried with vLLM {TRIED[0]}, and this is 9.9.1" in refusal(card, served=later)
     assert policy_for(card, asking(card=str(card), any_version=True), later) == PER_LAYER
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+
+
+@pytest.fixture
+def extended(tmp_path):
+    def write(extension):
+        Card(policy=PER_LAYER, model="tiny", extension=extension).save(tmp_path / "card.json")
+        return tmp_path / "card.json"
+
+    return write
+
+
+def test_a_card_that_extends_is_served_where_the_server_scales_alike(extended):
+    assert policy_for(extended(Yarn(4.0, 64)), {}, replace(SERVED, rope=YARN)) == PER_LAYER
+    assert policy_for(extended(Unscaled(4.0, 64)), {}, SERVED) == PER_LAYER
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {},
+        {"rope_type": "default", "rope_theta": 10000.0},
+        {**YARN, "factor": 2.0},
+        {**YARN, "original_max_position_embeddings": 32},
+        {**YARN, "attention_factor": 1.0},
+        {**YARN, "beta_fast": 16},
+        {**YARN, "rope_type": "linear"},
+    ],
+)
+def test_a_scaling_that_the_server_does_not_apply_is_never_served_in_silence(extended, rope):
+    with pytest.raises(ValueError, match="reads 256 tokens by YaRN") as refused:
+        policy_for(extended(Yarn(4.0, 64)), {}, replace(SERVED, rope=rope))
+    typed = str(refused.value).split("--hf-overrides '")[1].split("'")[0]
+    corrected = {**json.loads(typed)["rope_parameters"]}
+    assert policy_for(extended(Yarn(4.0, 64)), {}, replace(SERVED, rope=corrected)) == PER_LAYER
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("extension", [DynamicNTK(4.0, 64), SelfExtend(4.0, 64)])
+def test_an_extension_that_turns_keys_late_is_refused_by_name(extended, extension):
+    with pytest.raises(ValueError, match=f"extends the context by {type(extension).__name__}.*vLLM caches them turned"):
+        policy_for(extended(extension), {}, replace(SERVED, rope=YARN))

@@ -13,6 +13,11 @@ Cost: some ten minutes on an H200, in bfloat16. A killed run continues:
     git clone https://github.com/python/peps && git -C peps checkout ba4deeb
     sharpmax reproduce calibration --proposals peps/peps
     sharpmax reproduce calibration --proposals peps/peps --only seed0 seed1     (a part of it)
+
+A card beside its rivals (HeadScale, SEAL, a bias of the position, a LoRA, combinations; rivals.py), in a folder of its
+own. The time of the whole was never measured:
+    sharpmax reproduce calibration --arms all --seeds 5 --device cuda --proposals peps/peps
+    sharpmax reproduce calibration --arms all --seeds 1 --pilot --device cpu
 """
 
 from collections.abc import Sequence
@@ -20,10 +25,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from sharpmax.experiments.calibration.plan import plan_for
+from sharpmax import defaults
+from sharpmax.experiments.calibration.plan import Plan, plan_for
+from sharpmax.experiments.calibration.rivals import Rivals, fits_of, names_of, place_of
 from sharpmax.experiments.calibration.study import Study
 from sharpmax.extras import extra
 from sharpmax.hf.calibration.choose import best_of
+from sharpmax.hf.calibration.descent import Recipe
+from sharpmax.hf.calibration.rivals import Rival
 from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.runs.run_folder import RunFolder
 
@@ -48,8 +57,14 @@ def run(
     proposals: str | Path | None = None,
     only: Sequence[str] = (),
     gather: bool = False,
+    arms: Sequence[str] = (),
+    seeds: int | None = None,
+    pilot: bool = False,
 ) -> dict[str, Any]:
     """Compute every step that is not on disk yet (or only the named ones), and gather them; returns the metrics.
+
+    With `arms` it is not the study that is computed, but a card beside its rivals, in a folder of their own: of `seeds`
+    fits each, and with `pilot` at a budget for two cores.
 
     The options are those of `sharpmax reproduce calibration --help`; None is the plan's. With `only`, nothing is
     gathered. With `gather`, nothing more is judged: what is on disk makes the whole, and `absent` names what it lacks.
@@ -59,15 +74,28 @@ def run(
     """
     if seed != 0:
         raise ValueError(f"expected seed 0, because the study has five seeds of its own, got {seed}")
-    plan = plan_for(
-        quick=quick, model=model, prompts=prompts, steps=steps, questions=questions, text_tokens=text_tokens
-    )
+    changes: dict[str, Any] = {
+        "model": model,
+        "prompts": prompts,
+        "steps": steps,
+        "questions": questions,
+        "text_tokens": text_tokens,
+    }
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if arms:
+        if only or gather:
+            raise ValueError("expected arms alone, got only or gather beside them: an arm is judged where it is absent")
+        plan = plan_for(
+            quick=quick, pilot=pilot, fits=fits_of(defaults.RIVAL_SEEDS if seeds is None else seeds), **changes
+        )
+        return _rivals(plan, names_of(arms), out, device, together, proposals, place_of(plan.model, quick, pilot))
+    if pilot or seeds is not None:
+        raise ValueError("pilot and seeds are of rivals: name them too (--arms all)")
+    plan = plan_for(quick=quick, **changes)
     names = plan.names
     if unknown := sorted(set(only) - set(names)):
         raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    config = {"seed": 0, "model": plan.model, "prompts": plan.prompts, "steps": plan.steps}
-    config |= {"questions": plan.questions, "text_tokens": plan.text_tokens, "proposals": proposals is not None}
+    config = _config(plan, proposals)
     place = (out, FOLDER, Path(plan.model).name + ("-quick" if quick else ""), config)
     RunFolder.planned(*place)
     loaded = load_by_name(plan.model, seed=0, device=device)
@@ -85,6 +113,37 @@ def run(
     from sharpmax.experiments.calibration.page import tell  # brings the report extra, which computing must not need
 
     tell(metrics, folder, whole=not only)
+    return metrics
+
+
+def _config(plan: Plan, proposals: str | Path | None) -> dict[str, Any]:
+    config = {"seed": 0, "model": plan.model, "prompts": plan.prompts, "steps": plan.steps}
+    return config | {"questions": plan.questions, "text_tokens": plan.text_tokens, "proposals": proposals is not None}
+
+
+def _rivals(
+    plan: Plan,
+    arms: Sequence[str],
+    out: str | Path,
+    device: str,
+    together: int,
+    proposals: str | Path | None,
+    place: tuple[str, str],
+) -> dict[str, Any]:
+    """Compute every arm of every seed that is not on disk yet; returns the metrics of these arms."""
+    where = (out, *place, _config(plan, proposals))
+    RunFolder.planned(*where)
+    loaded = load_by_name(plan.model, seed=0, device=device)
+    for arm in arms:
+        Rival.start(loaded, arm, Recipe())  # what the model cannot have is refused before hours of fitting
+    folder = RunFolder.open(*where)
+    study = Rivals(plan, loaded, folder, together=together, proposals=proposals)
+    with _half(device):
+        metrics = {"arms": study.run(arms), "seeds": plan.seeds}
+    folder.finish(metrics)
+    from sharpmax.experiments.calibration.page import tell_rivals
+
+    tell_rivals(metrics, folder)
     return metrics
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sharpmax.experiments.calibration.figures import save_figures
-from sharpmax.experiments.calibration.table import by_kind, comparison, transfer
+from sharpmax.experiments.calibration.table import beside, by_kind, comparison, transfer
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.runs.run_folder import RunFolder
 
@@ -37,6 +37,20 @@ def tell(metrics: dict[str, Any], folder: RunFolder, *, whole: bool) -> Page:
     if absent:
         blocks.append(Text(", ".join(absent), "Not computed yet"))
     page = Page("Calibration: is a fitted card worth its place?", "A policy per head, fitted and judged.", blocks)
+    page.save(folder.path)
+    return page
+
+
+def tell_rivals(metrics: dict[str, Any], folder: RunFolder) -> Page:
+    """Write the page of a card beside its rivals into the run folder."""
+    config = folder.config
+    text = (
+        f"{config['model']}: {len(metrics['seeds'])} fits of each arm, {config['steps']} steps each; "
+        f"{config['prompts']} questions per size, the same for every arm, that no fit and no choice saw."
+    )
+    caption = "Right answers and the rise of perplexity in %, means over the seeds; in brackets 95 % intervals."
+    blocks: list[Text | Table | Figure] = [Text(text, "What you are looking at"), _table(beside(metrics), caption)]
+    page = Page("Calibration: a card and its rivals", "Merged numbers, or three per head that read each row?", blocks)
     page.save(folder.path)
     return page
 

@@ -40,6 +40,8 @@ LORAS = {f"lora-{rate:g}": rate for rate in (2e-3, 5e-3, 1e-2)}
 FRESH = 60
 """The first seed of the questions to judge on. The way to choose was last changed when answers to those of seeds 0 to
 4, 20 to 24 and 40 had been seen."""
+RIVALS_FRESH = 100
+"""The seed of the questions that rivals are judged on: no fit, choice or report of the study had it."""
 READ = {"source": 65536, "docstrings": 65536, "unseen": 65536}
 """Tokens at the beginning of each kind of text to report on that earlier reports read; and all of the reference."""
 
@@ -54,6 +56,8 @@ class Plan:
         text_tokens: of each kind of text to report on.
         selection: tokens of each kind of text to choose on, where it has as many: 24 windows of 4,096.
         main, rival, transfer: the exams of what was chosen, of what is compared with it, and of tasks not fitted on.
+        fine: the share of a strength that is too small a step while choosing.
+        faster: what the learning rates of a rival are multiplied by; the selection split chooses one of them.
     """
 
     model: str = "smollm2"
@@ -73,16 +77,18 @@ class Plan:
     fit_sizes: tuple[int, int] = defaults.FIT_SIZES
     text_before: int = defaults.TEXT_BEFORE
     most_rise: float = defaults.MOST_RISE
+    fine: float = defaults.FINE
+    faster: tuple[float, ...] = (1 / 3, 1.0, 3.0)
 
     @property
     def seeds(self) -> list[str]:
         """The fits that differ by their seed alone."""
-        return [name for name in self.fits if name in SEEDS]
+        return [name for name in self.fits if name.startswith("seed")]
 
     @property
     def names(self) -> list[str]:
         """Every step, in the order of what is asked first: a run may be cut short."""
-        others = [name for name in self.fits if name not in SEEDS]
+        others = [name for name in self.fits if name not in self.seeds]
         transfers = [f"transfer-{name}" for name in self.seeds]
         return [*self.seeds, *transfers, *self.rules, *others, "transfer-mixture", *self.loras]
 
@@ -114,10 +120,32 @@ QUICK = Plan(
     fit_sizes=(2, 4),
     text_before=300,
     most_rise=10.0,
+    fine=1.0,
+    faster=(1.0, 2.0),
 )
 """Random weights and a few questions: it shows that everything works, nothing more."""
 
 
-def plan_for(*, quick: bool, **changes: Any) -> Plan:
-    """Return the full or the quick plan, with what is not None changed."""
-    return replace(QUICK if quick else Plan(), **{name: value for name, value in changes.items() if value is not None})
+PILOT = replace(
+    Plan(),
+    prompts=48,
+    steps=8,
+    questions=2,
+    text_tokens=512,
+    selection=512,
+    windows=(64,),
+    rival=Asked(("lookup",), (12,), (64,)),
+    fit_sizes=(2, 6),
+    text_before=200,
+    fine=1 / 2,
+    faster=(2.0,),
+)
+"""The rivals at a budget that two cores can afford: a small fit, short text and one size. It decides little."""
+
+
+def plan_for(*, quick: bool, pilot: bool = False, **changes: Any) -> Plan:
+    """Return the full plan, the pilot's or the quick one, with what is not None changed."""
+    return replace(
+        QUICK if quick else PILOT if pilot else Plan(),
+        **{name: value for name, value in changes.items() if value is not None},
+    )

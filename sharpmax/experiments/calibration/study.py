@@ -18,7 +18,7 @@ from sharpmax.hf.calibration.exams import MORE_TEXT, held_out_exam, selection_ex
 from sharpmax.hf.calibration.fitting_data import fitting_questions, fitting_texts, recipe_for
 from sharpmax.hf.calibration.judge import TEXT, Exam, Sheet, compare, sit
 from sharpmax.hf.calibration.learn import learn_side_by_side
-from sharpmax.hf.calibration.learn_lora import learn_lora
+from sharpmax.hf.calibration.rivals import RATES, Rival, learn_rival
 from sharpmax.hf.calibration.splits import KINDS, proposals_of, text_of, unseen_kind
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.runs.progress import report_as
@@ -137,13 +137,14 @@ class Study:
 
         It is not kept, so what it does to other tasks (`transfer`) is judged in the same step.
         """
-        recipe = replace(self._recipe("seed0"), learning_rate=rate)
-        rival, numbers = learn_lora(self.loaded, self._draw("seed0"), fitting_texts(self.loaded), recipe)
+        recipe = self._recipe("seed0")
+        draw, texts = self._draw("seed0"), fitting_texts(self.loaded)
+        rival = learn_rival(self.loaded, "lora", draw, texts, recipe, faster=rate / RATES["lora"]).rival
         exam = self._selection(FIT_TASKS, 0)
-        scored = score(sit(self.loaded, exam), sit(rival, exam))
+        scored = score(sit(self.loaded, exam), sit(self.loaded, exam, rival))
         exams = (self.plan.rival, self.plan.transfer)
-        judged, elsewhere = (self._compared(partial(sit, rival), FRESH, asked) for asked in exams)
-        return {"numbers": numbers, "rate": rate, "score": scored, **judged, "transfer": elsewhere}
+        judged, elsewhere = (self._compared(partial(self._sit, rival), FRESH, asked) for asked in exams)
+        return {"numbers": rival.count, "rate": rate, "score": scored, **judged, "transfer": elsewhere}
 
     def _recipe(self, name: str) -> Recipe:
         plan, tokens = self.plan, self.plan.windows[-1] // 2
@@ -158,7 +159,7 @@ class Study:
         before = fit.get("before", text_of("fit"))
         return fitting_questions(tasks, plan.fit_sizes, seed, plan.questions, before=before, most=plan.text_before)
 
-    def _sit(self, policy: Policy, exam: Exam) -> Sheet:
+    def _sit(self, policy: Policy | Rival, exam: Exam) -> Sheet:
         return sit(self.loaded, exam, policy)
 
     def _judged(self, name: str, take: Callable[[Exam], Sheet], seed: int, asked: Any) -> Any:

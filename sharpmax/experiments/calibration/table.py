@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sharpmax.statistics import Paired
+
 
 def comparison(metrics: Mapping[str, Any]) -> list[str]:
     """Return right answers by entries and the rise of perplexity by window, in %: plain, all seeds, and every step.
@@ -81,6 +83,62 @@ def transfer(metrics: Mapping[str, Any]) -> list[str]:
             shown += [f"{right[name]:.1f}" for name in alone.values()]
             lines.append(f"| {task}, {size} | {' | '.join(shown)} |")
     return lines
+
+
+def beside(metrics: Mapping[str, Any]) -> list[str]:
+    """Return a card and its rivals, one row an arm: its numbers, right answers, the difference to the card, and text.
+
+    Of text the worst kind at each window, the mean over the seeds. An arm of which nothing was kept counts as plain.
+    """
+    arms = metrics["arms"]
+    first = next(iter(arms.values()))
+    cells, windows = list(first["right"]), _windows_of(arms)
+    sizes = [cell.removeprefix("lookup ") for cell in cells]
+    header = ["arm", "numbers", "at inference", "kept strength", *(f"right at {size}, %" for size in sizes)]
+    header += [f"against the card at {size}" for size in sizes] + [f"text: {window}, %" for window in windows]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    plain = [f"{100 * first['right'][cell]['plain']:.1f}" for cell in cells]
+    lines.append(
+        f"| plain model | 0 | nothing | | {' | '.join(plain + [''] * len(cells) + ['+0.00'] * len(windows))} |"
+    )
+    for name, arm in arms.items():
+        right = [f"{100 * arm['right'][cell]['arm']:.1f}" for cell in cells]
+        against = [_against(arm["against_card"].get(cell)) for cell in cells]
+        rises = [f"{100 * _worst_mean(arm, window):+.2f}" for window in windows]
+        kept = ", ".join(_kept(step["chosen"]) for step in arm["seeds"].values())
+        cellsof = [name, f"{arm['numbers']:,}", arm["at_inference"], kept, *right, *against, *rises]
+        lines.append(f"| {' | '.join(cellsof)} |")
+    return lines
+
+
+def _windows_of(arms: Mapping[str, Any]) -> list[str]:
+    judged = (step["text"] for arm in arms.values() for step in arm["seeds"].values() if step["chosen"])
+    return [name for name in next(judged, {}) if name.isdigit()]
+
+
+def _worst_mean(arm: Mapping[str, Any], window: str) -> float:
+    """Return the mean over the seeds of the rise of the kind of text that costs most; 0 where nothing was kept."""
+    rises = []
+    for step in arm["seeds"].values():
+        found = _rises(step) if step["chosen"] else {window: 0.0}
+        rises.append(max(rise for name, rise in found.items() if name.rpartition(" ")[2] == window))
+    return sum(rises) / len(rises)
+
+
+def _kept(name: str | None) -> str:
+    """Return how much was kept: "2", "1 in 50%", or "nothing"."""
+    if name is None:
+        return "nothing"
+    share, strength = name.split(" of heads at strength ")
+    return strength if share == "100%" else f"{strength} in {share} of heads"
+
+
+def _against(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    judged = Paired.from_json(found)
+    low, high = judged.interval
+    return f"{100 * judged.difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _mean_and_highest(rises: list[float]) -> str:

@@ -13,12 +13,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from sharpmax import defaults
 from sharpmax.core.policies import Constant, LengthScaled, LogLinear, PerLayer, Policy
-from sharpmax.hf.calibration.judge import Exam, Sheet, mean_answer, sit, worst_perplexity_rise
+from sharpmax.hf.calibration.judge import Change, Exam, Sheet, mean_answer, sit, worst_perplexity_rise
 from sharpmax.hf.calibration.judge import Once as Keep
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.runs.progress import Advance, stage
@@ -26,7 +27,7 @@ from sharpmax.runs.progress import Advance, stage
 MARGIN = 0.8
 """The share of the allowed rise of perplexity that a choice may use."""
 
-FIRST, FINE = 1.0, 1 / 32
+FIRST, FINE = 1.0, defaults.FINE
 """The strength that is tried first, and the share of a strength (or of the first) that is too small a step: between 1
 and 2, steps end at 1/16. One of 1/8 moves perplexity at 4,096 tokens by nearly all that is allowed."""
 FEWER = 0.5
@@ -35,14 +36,25 @@ EXPECTED = 9
 """How many candidates there are, usually: a guess for the bar."""
 
 
+class Weakenable(Change, Protocol):
+    """What else can be chosen from: a rival of a policy, which knows itself how to be weaker."""
+
+    @property
+    def by_head(self) -> bool:
+        """Whether some of the heads may keep theirs, and others not."""
+
+    def kept(self, share: float, strength: float) -> "Weakenable":
+        """Return it at a strength in a share of the heads."""
+
+
 class Choice(NamedTuple):
-    """The chosen policy and its name (None: the plain model), and what every candidate scored.
+    """The chosen policy or rival and its name (None: the plain model), and what every candidate scored.
 
     A candidate that was given up early says where (`stopped`), and has no score of what was not read.
     """
 
     name: str | None
-    policy: Policy | None
+    policy: Any
     scores: dict[str, dict[str, Any]]
 
 
@@ -68,7 +80,7 @@ class _Contest:
         self.best = Choice(None, None, self.scores)
         self.lowest: float = self.scores["plain"]["answer_loss"]
 
-    def wins(self, name: str, policy: Policy) -> bool:
+    def wins(self, name: str, policy: Policy | Change) -> bool:
         """Try a candidate, and tell whether it is the best so far."""
         found = score(self.plain, sheet := self._sit(name, policy))
         if len(sheet.losses) < len(self.plain.losses):
@@ -79,7 +91,7 @@ class _Contest:
         self.best, self.lowest = Choice(name, policy, self.scores), found["answer_loss"]
         return True
 
-    def _sit(self, name: str, policy: Policy | None) -> Sheet:
+    def _sit(self, name: str, policy: Policy | Change | None) -> Sheet:
         def hopeless(sheet: Sheet) -> bool:
             so_far = score(self.plain, sheet)
             return bool(so_far["answer_loss"] >= self.lowest) or self._refused(so_far)
@@ -96,7 +108,7 @@ class _Contest:
 
 def choose(
     loaded: LoadedModel,
-    fitted: PerLayer,
+    fitted: PerLayer | Weakenable,
     exam: Exam,
     *,
     most_rise: float,
@@ -106,8 +118,8 @@ def choose(
     """Return the best strength of a fitted policy on the exam, or the plain model if none is better.
 
     The strength is doubled as long as that is better; then half of it is added, a quarter, and so on; taken away only
-    where with more of it answers lose more, not where text refuses it. Last, the same strength in fewer heads. `once`
-    keeps what each candidate scored, so that a killed choice goes on.
+    where with more of it answers lose more, not where text refuses it. Last, the same strength in fewer heads, where
+    what was fitted is of heads. `once` keeps what each candidate scored, so that a killed choice goes on.
     """
     with stage("choose", EXPECTED) as advance:
         contest = _Contest(loaded, exam, most_rise, once, advance, EXPECTED)
@@ -116,7 +128,8 @@ def choose(
             name = _name(strength, share)
             if strength <= 0 or name in contest.scores:
                 return False
-            return contest.wins(name, kept(fitted, share, strength))
+            weaker = kept(fitted, share, strength) if isinstance(fitted, PerLayer) else fitted.kept(share, strength)
+            return contest.wins(name, weaker)
 
         strength, next_one = 0.0, FIRST
         while better(next_one):
@@ -129,7 +142,8 @@ def choose(
                 strength -= step
             else:
                 step /= 2
-        better(strength or FIRST, FEWER)
+        if isinstance(fitted, PerLayer) or fitted.by_head:
+            better(strength or FIRST, FEWER)
     return contest.best
 
 

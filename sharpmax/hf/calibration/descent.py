@@ -82,6 +82,8 @@ def descend(
     texts: Sequence[Tensor],
     recipes: Sequence[Recipe],
     keep: Path | None = None,
+    *,
+    rates: Sequence[float] = (),
 ) -> list[Course]:
     """Adam on the tensors in `trained`, in place; one course for each recipe.
 
@@ -91,13 +93,19 @@ def descend(
         draws, recipes: one for each run; recipes may differ in what they learn, price and seed.
         texts: ids (1, n), taken in turn.
         keep: a file to continue from if it is there, and to keep the state in every few steps.
+        rates: a learning rate for each tensor, where it is not the recipe's.
     """
     shared = recipes[0]
     if any(_pace(recipe) != _pace(shared) for recipe in recipes) or len(draws) != len(recipes):
         raise ValueError("runs side by side need one draw each, and the same steps, rate, windows and tokens of text")
     if not texts or min(text.shape[1] for text in texts) < 2:
         raise ValueError("expected texts of two tokens or more to hold the model to itself on")
-    optimiser = torch.optim.Adam(trained, lr=shared.learning_rate)
+    rates = rates or [shared.learning_rate] * len(trained)
+    of_rate: dict[float, list[Tensor]] = {}
+    for tensor, rate in zip(trained, rates, strict=True):
+        of_rate.setdefault(rate, []).append(tensor)
+    optimiser = torch.optim.Adam([{"params": tensors, "lr": rate} for rate, tensors in of_rate.items()])
+    full = [group["lr"] for group in optimiser.param_groups]
     turns = [(kind, window) for kind in range(len(texts)) for window in shared.windows]
     prices = {turn: [Price(recipe.penalty, recipe.allowed, len(texts)) for recipe in recipes] for turn in turns}
     every_price = [price for of_turn in prices.values() for price in of_turn]
@@ -118,7 +126,8 @@ def descend(
                 drawn = [_windows(texts[kind], window, shared.text_tokens, (r.seed, step)) for r in recipes]
                 paid = cost(torch.stack(drawn))
                 torch.autograd.backward((value * paid).sum())
-            optimiser.param_groups[0]["lr"] = shared.learning_rate * _share_of_rate(step, shared.steps)
+            for group, rate in zip(optimiser.param_groups, full, strict=True):
+                group["lr"] = rate * _share_of_rate(step, shared.steps)
             optimiser.step()
             seen = zip(courses, prices[turn], asked.tolist(), paid.tolist(), strict=True)
             for course, price, loss, spent in seen:

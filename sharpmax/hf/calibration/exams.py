@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from sharpmax import defaults
+from sharpmax.core.extension import Extension
 from sharpmax.hf.calibration.judge import TEXT, Exam
-from sharpmax.hf.calibration.splits import KINDS, questions, text_of
+from sharpmax.hf.calibration.splits import KINDS, questions, read_for
 from sharpmax.hf.models.load import LoadedModel
 
 MORE_TEXT = 3  # times the text of the report, to choose on
@@ -58,10 +59,25 @@ def selection_exam(
     return Exam(asked, texts, windows, exam.get("together", defaults.TOGETHER))
 
 
+LONG_WINDOWS = 4  # windows of an extended length that are read, at least
+
+
+def at_length(extension: Extension, text_before: int, exam: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the characters before a question and the tokens of text that go with an extended length."""
+    tokens = exam.get("text_tokens", defaults.TEXT_TOKENS)
+    return int(text_before * extension.factor), max(tokens, LONG_WINDOWS * extension.context)
+
+
 def windows_of(loaded: LoadedModel, asked: Sequence[int] | None) -> Sequence[int]:
-    """Return the windows asked for; otherwise the usual ones that the model holds, or its whole context."""
+    """Return the windows asked for; otherwise the usual ones that the model holds, or its whole context.
+
+    Where its context is extended, the whole of it too.
+    """
     if asked is not None:
         return asked
+    if loaded.extended_context is not None:
+        usual = [window for window in defaults.WINDOWS if window < loaded.extended_context]
+        return [*usual, loaded.extended_context]
     return [window for window in defaults.WINDOWS if window <= loaded.context] or [loaded.context]
 
 
@@ -74,7 +90,10 @@ def called(split: str, exam: Mapping[str, Any]) -> str:
 
 def _texts(loaded: LoadedModel, split: str, text: str | Path | None, tokens: int, piece: int) -> dict[str, Tensor]:
     """Return the ids of so many tokens of each kind of text of a split, or of a user's text alone."""
-    read = {TEXT: text_of(split, text)} if text else {kind: of(split) for kind, of in KINDS.items()}
+    if text or loaded.extended_context is not None:
+        read = {TEXT: read_for(loaded, split, text)}
+    else:
+        read = {kind: of(split) for kind, of in KINDS.items()}
     return {kind: spread(_ids(loaded, content), tokens, piece) for kind, content in read.items()}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sharpmax.hf.calibration.answers import Question
 from sharpmax.hf.calibration.descent import Draw, Recipe
-from sharpmax.hf.calibration.splits import KINDS, text_of
+from sharpmax.hf.calibration.splits import KINDS, read_for
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.tasks.prompts import parts, seed_of
 
@@ -58,5 +58,8 @@ def fitting_questions(
 
 def fitting_texts(loaded: LoadedModel, text: str | Path | None = None) -> list[Tensor]:
     """Return the ids to hold a model to itself on: of every kind of text, or of a user's."""
-    read = [text_of("fit", text)] if text else [of("fit")[:MOST_FITTED] for of in KINDS.values()]
+    if text or loaded.extended_context is not None:
+        read = [read_for(loaded, "fit", text)]
+    else:
+        read = [of("fit")[:MOST_FITTED] for of in KINDS.values()]
     return [loaded.tokens(part) for part in read]

@@ -15,11 +15,12 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -42,6 +43,15 @@ ANSWERS = "accuracy", "loss"
 """What is compared of answers, as it is called in JSON."""
 Once = Callable[[str, Callable[[], Any]], Any]
 """Returns what is kept under a key, or computes and keeps it, as `RunFolder.once` does. Values are JSON."""
+
+
+class Change(Protocol):
+    """What changes a model for a block, as a rival of a policy does."""
+
+    def on(self, model: Any, /) -> AbstractContextManager[Any]:
+        """Switch it on until the block ends."""
+
+
 Key = tuple[str, int]
 """A task and its size, or a kind of text and the length of its windows."""
 
@@ -143,13 +153,13 @@ def must_take(loaded: LoadedModel, policy: Policy) -> None:
 def sit(
     loaded: LoadedModel,
     exam: Exam,
-    policy: Policy | None = None,
+    policy: "Policy | Change | None" = None,
     *,
     once: Once = lambda _, compute: compute(),
     name: str = "exam",
     enough: Callable[["Sheet"], bool] = lambda _: False,
 ) -> Sheet:
-    """Take the exam with the policy, or as the model is.
+    """Take the exam with the policy or another change of the model, or as the model is.
 
     Args:
         once: keeps each part of the exam, so that a killed run goes on.
@@ -158,7 +168,7 @@ def sit(
             sheet. The longest windows are read first, because they refuse most.
     """
     if policy is not None:
-        with sharpen(loaded.model, policy):
+        with switched_on(loaded.model, policy):
             return sit(loaded, exam, once=once, name=name, enough=enough)
     sheet = Sheet({}, {}, 0.0)
     with stage(name, exam.tokens) as read:
@@ -175,6 +185,11 @@ def sit(
             sheet = replace(sheet, seconds=sheet.seconds + seconds)
     in_order = {key: sheet.losses[key] for key in _texts_of(exam)}
     return replace(sheet, losses=in_order)
+
+
+def switched_on(model: Any, change: Policy | Change) -> AbstractContextManager[Any]:
+    """Return the block in which a policy, or another change of the model, is on."""
+    return sharpen(model, change) if isinstance(change, Policy) else change.on(model)
 
 
 def _texts_of(exam: Exam) -> list[Key]:

@@ -93,9 +93,10 @@ def learn_side_by_side(
 
 
 def query_heads(loaded: LoadedModel) -> list[int]:
-    """Return how many query heads each layer has, by watching one token pass."""
+    """Return how many query heads each layer has, by watching two tokens pass."""
     seen: dict[int, int] = {}
-    with torch.no_grad(), sharpen(loaded.model, probe=lambda layer, q, k, options: seen.update({layer: q.shape[1]})):
+    watched: dict[str, Any] = {"observer": lambda layer, stats: seen.update({layer: stats.entropy.shape[1]})}
+    with torch.no_grad(), sharpen(loaded.model, **watched):
         loaded.model.base_model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=loaded.model.device))
     return [seen[layer] for layer in range(layer_count(attention_layers(loaded.model)))]
 

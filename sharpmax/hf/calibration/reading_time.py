@@ -14,10 +14,9 @@ import numpy as np
 
 from sharpmax.core.policies import Policy
 from sharpmax.hf.calibration.answers import answer
-from sharpmax.hf.calibration.judge import Exam
+from sharpmax.hf.calibration.judge import Change, Exam, switched_on
 from sharpmax.hf.calibration.text_loss import text_losses
 from sharpmax.hf.models.load import LoadedModel
-from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import stage
 
 TURNS = 9  # timed turns, after one to warm up
@@ -50,13 +49,13 @@ class ReadingTime:
         return asdict(self)
 
 
-def reading_time(loaded: LoadedModel, exam: Exam, policy: Policy) -> ReadingTime:
+def reading_time(loaded: LoadedModel, exam: Exam, policy: Policy | Change) -> ReadingTime:
     """Time passes with and without the policy by turns, on the exam's first text, or its first question."""
 
     def seconds(sharpened: bool) -> float:
         began = time.perf_counter()
         if sharpened:
-            with sharpen(loaded.model, policy):
+            with switched_on(loaded.model, policy):
                 return seconds(False)
         if exam.texts:
             ids = next(iter(exam.texts.values()))[:, : min(TIMED, loaded.context)]

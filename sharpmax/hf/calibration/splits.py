@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 
 from sharpmax.hf.calibration.answers import Question
+from sharpmax.hf.models.load import LoadedModel
+from sharpmax.tasks.documents import documents
 from sharpmax.tasks.prompts import SPLITS, parts, seed_of
 from sharpmax.tasks.text_files import read_texts
 
@@ -44,6 +46,17 @@ def text_of(split: str, file: str | Path | None = None) -> str:
     paragraphs = _once(read_texts([file]))
     third, part = len(paragraphs) // len(SPLITS), SPLITS.index(split)
     return "\n\n".join(paragraphs[part * third : (part + 1) * third])
+
+
+def read_for(loaded: LoadedModel, split: str, file: str | Path | None = None) -> str:
+    """Return the text of one split for a model: where its context is extended, long documents end to end.
+
+    Raises:
+        OSError: the documents are not in the cache and cannot be fetched.
+    """
+    if file is not None or loaded.extended_context is None:
+        return text_of(split, file)
+    return "\n\n".join(document.text for document in documents(split, least=2 * loaded.extended_context))
 
 
 def source_of(split: str) -> str:

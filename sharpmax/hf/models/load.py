@@ -28,6 +28,8 @@ class LoadedModel:
     name: str
     model: Any
     tokenizer: Any
+    extended_context: int | None = None
+    """How many tokens it reads while its context is extended; None where it is not."""
 
     @property
     def generates(self) -> bool:
@@ -36,7 +38,9 @@ class LoadedModel:
 
     @property
     def context(self) -> int:
-        """How many tokens it has positions for."""
+        """How many tokens it has positions for, those of an extension included."""
+        if self.extended_context is not None:
+            return self.extended_context
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", sys.maxsize))
 
     def tokens(self, text: str, *, special: bool | None = None) -> torch.Tensor:

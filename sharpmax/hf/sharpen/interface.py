@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sharpmax.core.policies import Constant
 from sharpmax.extras import extra
+from sharpmax.hf.sharpen.grouped import attend_grouped
 from sharpmax.hf.sharpen.paged import batch_of, must_read_pages, same_document
 from sharpmax.hf.sharpen.site import Run, Site, attend_at, recomputing
 from sharpmax.torch.documents import Documents
@@ -84,8 +85,22 @@ def interface_attention(
     _refuse_unknown(module, kwargs)
     site: Site = getattr(module, "sharpmax_site", PLAIN)
     changes = (softcap, s_aux, position_bias, indices, documents, cache, cu_seq_lens_q, cu_seq_lens_k)
+    if site.late is not None:
+        if cache is not None or cu_seq_lens_q is not None or cu_seq_lens_k is not None:
+            raise NotImplementedError(
+                f"{type(site.late.extension).__name__} is not served in continuous batching or packed rows: call "
+                "model.generate, or extend the model by Yarn"
+            )
+        if not site.late.is_grouped:
+            query, key = site.late.turned(module, query, key, kwargs.get("position_ids"))
     plainly = None
-    if site.is_plain and query.dtype == key.dtype == value.dtype and all(change is None for change in changes):
+    is_grouped = site.late is not None and site.late.is_grouped
+    if (
+        site.is_plain
+        and not is_grouped
+        and query.dtype == key.dtype == value.dtype
+        and all(change is None for change in changes)
+    ):
         chances = {"dropout": dropout if module.training else 0.0, "scaling": scaling, "is_causal": is_causal}
         plainly = partial(_plain_attention, module, query, key, value, attention_mask, chances)
         gauge = site.run.gauge
@@ -124,6 +139,15 @@ def interface_attention(
         mask = chosen if mask is None else mask & chosen
     if batch is not None and sliding_window is not None:
         _refuse_positions(site, "in the window that a paged cache keeps")
+    if is_grouped:
+        refused = {"a bias": bias, "a softcap": softcap, "sinks": s_aux}
+        refused["dropout"] = dropout if module.training and dropout else None
+        key, value = key.to(query.dtype), value.to(query.dtype)
+        output = attend_grouped(
+            site, module, query, key, value, mask=mask, positions=kwargs.get("position_ids"), scale=scaling,
+            refused=refused,
+        )  # fmt: skip
+        return output.to(value.dtype).transpose(1, 2).contiguous(), None
     if ends is not None and mask is not None:
         _refuse_positions(site, "beside a mask")
         mask, ends = mask & same_document(*ends, query.shape[2], key.shape[2]), None

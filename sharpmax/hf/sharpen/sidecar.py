@@ -66,4 +66,4 @@ def from_card(model: Any, path: str | PathLike[str], **options: Any) -> Any:
     """
     from sharpmax.hf.sharpen.switch import sharpen  # sharpen reads cards, so it cannot be imported first
 
-    return sharpen(model, card_for(name_of(model), path).policy, **options)
+    return sharpen(model, card_for(name_of(model), path), **options)

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 import sharpmax.torch
+from sharpmax.core.extension import Extension
 from sharpmax.core.policies import Constant
 from sharpmax.core.policies.base import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.core.stats import RowStats
+from sharpmax.hf.sharpen.late_rotation import LateRotation
 from sharpmax.hf.sharpen.paged import Batch
 from sharpmax.hf.sharpen.under_way import UnderWay
 from sharpmax.torch.documents import Documents
@@ -30,6 +32,9 @@ Observer = Callable[[int, RowStats], None]
 
 Probe = Callable[[int, Tensor, Tensor, dict[str, Any]], None]
 """Receives a layer's index, query, key and the other arguments of each attention call, before it is made."""
+
+KeyBias = Callable[[int, Tensor], Tensor]
+"""Returns what to add to the logits of a layer by its index and its keys, (1, heads, 1, keys)."""
 
 
 class Pass(threading.local):
@@ -56,6 +61,7 @@ class Run:
     implementation: str | None = None
     probe: Probe | None = None
     gauge: Gauge | None = None
+    key_bias: KeyBias | None = None
     calls: int = 0
     owed: int = 0
     """Calls without a graph in a pass to differentiate; reentrant gradient checkpointing has yet to run them again."""
@@ -90,13 +96,16 @@ class Site:
     first_layer: int
     given: tuple[Policy, ...]
     place: torch.device
+    extension: Extension | None = None
+    late: LateRotation | None = None
+    """Where queries and keys come as they were projected: what turns them."""
     watched: bool = False
 
     def __post_init__(self) -> None:
         self.policies = tuple(with_tensors(policy, self.place) for policy in self.given)
         run = self.run
-        self.is_alone = run.observer is None and run.probe is None and run.implementation is None
-        """Whether nobody looks on, nor asks for an implementation."""
+        self.is_alone = run.observer is None and run.probe is None and run.implementation is None and not run.key_bias
+        """Whether nobody looks on, asks for an implementation, or adds to the logits."""
         self.is_plain = self.is_alone and all(constant_beta(policy) == 1 for policy in self.policies)
         """Whether the module then attends as if it were not sharpened."""
         self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared]] = {}
@@ -144,6 +153,9 @@ def attend_at(
     if options.get("mask") is not None and documents is None and batch is None and "position" in policy.needs:
         policy = _at_positions(policy, positions, query, key)
     run, again = site.run, recomputing()
+    if run.key_bias is not None:
+        added, given = run.key_bias(layer, key), options.get("bias")
+        options["bias"] = added if given is None else given + added
     kind = (documents, batch, ends)
     if not torch.compiler.is_compiling():
         run.note_call(again=again)

@@ -13,6 +13,7 @@ Switching off waits for their passes; sharpen a model before other threads call 
 
 import threading
 import warnings
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
@@ -23,11 +24,14 @@ from torch import nn
 from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
+from sharpmax.core.cards import Card
+from sharpmax.core.extension import Extension
 from sharpmax.core.ladder import check_implementation
 from sharpmax.core.policies import Constant, Detached, PerHead, PerLayer, Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.continuous import PAGED_NAME, Beginning, batched_attention, end_all, no_mask
+from sharpmax.hf.sharpen.extension import Applied, apply_extension, must_turn_late
 from sharpmax.hf.sharpen.interface import (
     EAGER_NAME,
     NAME,
@@ -35,6 +39,7 @@ from sharpmax.hf.sharpen.interface import (
     eager_attention,
     interface_attention,
 )
+from sharpmax.hf.sharpen.late_rotation import LateRotation
 from sharpmax.hf.sharpen.layers import AttentionLayer, attends_eagerly_only, attention_layers, configs_of, layer_count
 from sharpmax.hf.sharpen.length_temperature import warn_of_second_temperature
 from sharpmax.hf.sharpen.modules import multihead_forward
@@ -49,8 +54,9 @@ with extra("hf"):
 
 def sharpen(
     model: nn.Module,
-    policy: Policy | str | PathLike[str] = Constant(1.0),  # noqa: B008
+    policy: Policy | Card | str | PathLike[str] = Constant(1.0),  # noqa: B008
     *,
+    extension: Extension | None = None,
     observer: Observer | None = None,
     probe: Probe | None = None,
     implementation: str | None = None,
@@ -60,24 +66,34 @@ def sharpen(
     Args:
         model: any transformers model (bare, under PEFT, compiled), or any module with `nn.MultiheadAttention` or our
             `Attention` slots inside.
-        policy: a policy, `PerLayer` for one per layer (`attention_layers` gives their order), or a card: its path, the
-            folder that holds one, or the name of one that `sharpmax cards` lists. A card that was fitted on another
-            model is warned of (`OtherModelWarning`).
+        policy: a policy, `PerLayer` for one per layer (`attention_layers` gives their order), or a card: itself, its
+            path, the folder that holds one, or the name of one that `sharpmax cards` lists. A card that was fitted on
+            another model is warned of (`OtherModelWarning`).
+        extension: how the model reads more than its trained context; a card's own, if it carries one. Inside the block
+            of another policy, that block's stays on.
         observer: called with a layer's index and its row statistics at every attention call.
         probe: called with a layer's index, query, key and options before every attention call.
         implementation: of `sharpmax.torch.attention`; the fastest that can serve unless given.
 
     Raises:
-        NotImplementedError: the model attends in a way that cannot be reached.
+        NotImplementedError: the model attends in a way that cannot be reached, or cannot be extended: it has no rotary
+            positions, or a scaling of its own.
         RuntimeError: the model is sharpened in another thread.
-        ValueError: a `PerLayer` for another number of layers, or arrays that are not one value per head.
+        ValueError: a `PerLayer` for another number of layers, arrays that are not one value per head, or an extension
+            of another context, or of a model that is extended already.
         TypeError: something else for a policy.
 
     >>> with sharpen(model, "smollm2"):  # doctest: +SKIP
     ...     model.generate(ids)
     """
     if isinstance(policy, str | PathLike):
-        policy = card_for(name_of(model), policy).policy
+        policy = card_for(name_of(model), policy)
+    if isinstance(policy, Card):
+        if extension is not None and policy.extension is not None:
+            raise ValueError(
+                f"the card extends the model already ({policy.extension}); leave out extension={extension}"
+            )
+        extension, policy = extension or policy.extension, policy.policy
     if not isinstance(policy, Policy):
         raise TypeError(f"expected a sharpmax policy or the path of a card, got {policy!r}")
     if not isinstance(model, nn.Module):
@@ -86,7 +102,26 @@ def sharpen(
     layers = attention_layers(model)
     check_layers(policy, layers)
     warn_of_second_temperature(policy, configs_of(model))
-    return Sharpened(model, policy, layers, Run(observer, implementation, probe))
+    applied = None if extension is None else _extended(model, extension, layers)
+    return Sharpened(model, policy, layers, Run(observer, implementation, probe), applied)
+
+
+def _extended(model: nn.Module, extension: Extension, layers: list[AttentionLayer]) -> Applied:
+    """Return an extension on its way into the model, or raise where it cannot be applied; nothing is changed."""
+    if not isinstance(extension, Extension):
+        raise TypeError(f"expected a sharpmax extension, got {extension!r}")
+    attending = [layer.module for layer in layers]
+    on = next((site.extension for module in attending if (site := _site(module)) and site.extension), None)
+    if on is not None:
+        raise ValueError(f"this model is extended already ({on}); leave that block before another extension")
+    applied = apply_extension(model, extension, attending)
+    if applied.late is not None:
+
+        def turned_late(late: LateRotation) -> Sharpened:
+            return Sharpened(model, Constant(1.0), layers, Run(), replace(applied, late=late))
+
+        must_turn_late(applied, turned_late)
+    return applied
 
 
 def unsharpen(model: nn.Module) -> None:
@@ -113,8 +148,12 @@ def unsharpen(model: nn.Module) -> None:
 class Sharpened:
     """A model with its policy switched on; made by `sharpen`. Leaving the block, or `restore()`, switches it off."""
 
-    def __init__(self, model: nn.Module, policy: Policy, layers: list[AttentionLayer], run: Run) -> None:
+    def __init__(
+        self, model: nn.Module, policy: Policy, layers: list[AttentionLayer], run: Run, applied: Applied | None = None
+    ) -> None:
         self.model, self.policy, self.layers = model, policy, layers
+        self.extension = None if applied is None else applied.extension
+        self._applied = applied
         self._run = run
         self._undo: list[tuple[Any, str, Any]] = []
         self._sites: dict[nn.Module, Site] = {}
@@ -191,12 +230,19 @@ class Sharpened:
         _switched_on[id(self._run)] = self
         for layer in self.layers:
             policies = tuple(self.policy.for_layer(index) for index in range(layer.index, layer.index + layer.runs))
-            site = self._sites[layer.module] = Site(self._run, layer.index, policies, _place(layer.module))
+            outer, applied = _site(layer.module), self._applied
+            on = applied if applied is not None else outer
+            extended = {} if on is None else {"extension": on.extension, "late": on.late}
+            place = _place(layer.module)
+            site = self._sites[layer.module] = Site(self._run, layer.index, policies, place, **extended)  # type: ignore[arg-type]
             self._set(layer.module, "sharpmax_site", site)
             if isinstance(layer.module, nn.MultiheadAttention):
                 self._set(layer.module, "forward", multihead_forward.__get__(layer.module))
                 # In evaluation nn.TransformerEncoderLayer passes its attention by, unless something is hooked to it.
                 self._hooks.append(layer.module.register_forward_pre_hook(lambda *_: None))
+        if self._applied is not None and self._applied.forward is not None:
+            assert self._applied.rotary is not None
+            self._set(self._applied.rotary.module, "forward", self._applied.forward)
         for module in self.model.modules():
             if isinstance(module, nn.TransformerEncoder):
                 self._set(module, "use_nested_tensor", False)  # only that fast path reads nested tensors
@@ -208,6 +254,8 @@ class Sharpened:
         for part in [part for part in self.model.modules() if isinstance(part, PreTrainedModel)]:
             self._set(part, "init_continuous_batching", Beginning(part, NAME, self._managers, watched))
             self._hooks.append(part.register_forward_pre_hook(_refuse_weights, with_kwargs=True))
+            if self._applied is not None and self._applied.late is not None:
+                self._hooks.append(part.register_forward_pre_hook(_refuse_static_cache, with_kwargs=True))
             if shared:  # a part may be called by itself
                 self._hooks.append(part.register_forward_pre_hook(self._begin_part))
                 self._hooks.append(part.register_forward_hook(self._end_part))
@@ -347,6 +395,14 @@ def _is_compiled(model: nn.Module) -> bool:
 def _refuse_weights(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     if kwargs.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False):
         raise NotImplementedError(NO_WEIGHTS)
+
+
+def _refuse_static_cache(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    if getattr(kwargs.get("past_key_values"), "is_compileable", False):
+        raise NotImplementedError(
+            "a static cache does not say where its keys end, and this extension turns them where they are read: "
+            "generate with the dynamic cache, or extend the model by Yarn"
+        )
 
 
 def _register() -> None:

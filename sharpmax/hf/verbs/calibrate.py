@@ -6,25 +6,29 @@ docs/guides/calibrate.md.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
-from sharpmax.core.cards import Card
-from sharpmax.core.policies import PerLayer, Policy
+from sharpmax.core.cards import CARD_FILE, Card
+from sharpmax.core.extension import Extension, extension_called
+from sharpmax.core.policies import Constant, PerLayer, Policy
 from sharpmax.hf.calibration.answers import write
 from sharpmax.hf.calibration.choose import EXPECTED, FINE, choose, search
 from sharpmax.hf.calibration.descent import Draw, Recipe
-from sharpmax.hf.calibration.exams import MORE_TEXT, called, held_out_exam, selection_exam, windows_of
+from sharpmax.hf.calibration.exams import MORE_TEXT, at_length, called, held_out_exam, selection_exam, windows_of
 from sharpmax.hf.calibration.fitting_data import fitting_questions, fitting_texts, recipe_for
 from sharpmax.hf.calibration.judge import Exam, Verdict, must_fit, must_hold
 from sharpmax.hf.calibration.learn import learn
 from sharpmax.hf.calibration.match import match
 from sharpmax.hf.calibration.reading_time import TIMED, TURNS
-from sharpmax.hf.calibration.splits import text_of
+from sharpmax.hf.calibration.rivals import Rival, learn_rival, save_merged
+from sharpmax.hf.calibration.splits import read_for, text_of
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import LEARNED, SHARPENED, seconds_per_token
+from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.hf.verbs.judgement import JudgedResult, check_exam, exam_config, judge, loaded_generator
 from sharpmax.runs.progress import say, say_estimate, shown, stage
@@ -52,7 +56,8 @@ class CalibrationResult(JudgedResult):
 
     def summary(self) -> str:
         """Return every comparison, its interval, and the verdict; of a quick run also what was given up."""
-        return super().summary() + (f"\n{GIVEN_UP}" if self.metrics["quick"] else "")
+        given_up = self.metrics["quick"] and "extension" not in self.metrics
+        return super().summary() + (f"\n{GIVEN_UP}" if given_up else "")
 
 
 def calibrate(
@@ -69,6 +74,8 @@ def calibrate(
     learning_rate: float = defaults.LEARN_RATE,
     learned: str = defaults.LEARNED,
     truth: float = defaults.TRUTH,
+    extend: float | None = None,
+    scaling: str = defaults.SCALING,
     out: str | Path = defaults.OUT,
     seed: int = defaults.SEED,
     accept_license: bool = False,
@@ -83,11 +90,16 @@ def calibrate(
 
     Args:
         model: a built-in name, a local folder, a hub name, or a loaded model.
-        method: match (no labels), learn (gradient through beta) or search (layer by layer).
+        method: match (no labels), learn (gradient through beta) or search (layer by layer) a card; or headscale, seal-h
+            or seal-c: scales that are merged into the weights, in the folder `metrics["merged"]`, and no card.
         quick: a small fit and a small exam, for a first verdict; what is given beside it is kept.
         fit_tasks, fit_sizes: what to fit and choose on; sizes from low to high.
         text_before: the most characters of text that a question of `learn` stands behind.
         steps, questions_a_step, learning_rate, learned, truth: of `learn`, as in `Recipe`; a recall is one question.
+        extend: how many times the trained context the model is to read: it is then fitted, chosen and judged at that
+            length too, on long documents (`sharpmax.tasks.documents`) unless a text is given, and the card carries its
+            extension. The verdict is on the policy, beside the extension alone.
+        scaling: of the positions, with `extend`: none, ntk, yarn, yarn-plain or self-extend.
         penalty: a fixed price of text for `learn`; None lets prices follow the allowed rise of perplexity.
         quiet: say nothing while it works.
         exam: what to judge on, as in `held_out_exam`.
@@ -97,10 +109,13 @@ def calibrate(
 
     Raises:
         ValueError: no such model, device, task or file, or an option out of its range; before any work.
-        NotImplementedError: a model that attends in a way that cannot be reached.
+        NotImplementedError: a model that attends in a way that cannot be reached, or cannot be extended.
 
     >>> calibrate("smollm2", quick=True).card  # doctest: +SKIP
     """
+    windows = exam.get("windows")
+    if extend is not None and extend < 1:
+        raise ValueError(f"expected extend of at least 1 times the trained context, got {extend:g}")
     if quick:
         steps, fit_sizes, text_before, learning_rate = (
             _quick(*pair)
@@ -123,12 +138,18 @@ def calibrate(
     if fit_sizes[0] > fit_sizes[-1]:
         raise ValueError(f"expected fit_sizes from low to high, got {', '.join(map(str, fit_sizes))}")
     most_rise = exam.get("most_rise", defaults.MOST_RISE)
-    if method == "learn" and penalty is None and most_rise == 0:
+    if method in ("learn", *defaults.MERGED) and penalty is None and most_rise == 0:
         raise ValueError("expected most_rise above 0 for prices to follow, or a fixed penalty; got 0")
     recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, truth=truth, seed=seed)
     recipe = replace(recipe, learning_rate=learning_rate)
-    with shown(quiet=quiet):
-        loaded = loaded_generator(model, accept_license, device)
+    with shown(quiet=quiet), ExitStack() as on:
+        as_it_is = loaded = loaded_generator(model, accept_license, device)
+        extension = None if extend is None else extension_called(scaling, float(extend), loaded.context)
+        if extension is not None:
+            loaded = on.enter_context(extended(as_it_is, extension))
+            text_before, exam["text_tokens"] = at_length(extension, text_before, exam)
+            if quick and windows is None:  # the longer length is what it is about
+                exam["windows"] = (*exam["windows"], extension.context)
         exam["windows"] = windows_of(loaded, exam.get("windows"))
         # Held to itself at every length it is judged at: nothing is known beyond them.
         recipe = replace(recipe, windows=tuple(exam["windows"]))
@@ -137,7 +158,9 @@ def calibrate(
         config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned, "truth": truth}
         config["text_before"] = text_before
         config |= exam_config(exam) | ({"quick": True} if quick else {})
-        name = f"{run_name(loaded.name)}-{method}{'-quick' if quick else ''}-seed{seed}"
+        config |= {} if extension is None else {"extension": extension.to_json()}
+        longer = "" if extend is None else f"-{scaling}-{extend:g}x"
+        name = f"{run_name(loaded.name)}-{method}{longer}{'-quick' if quick else ''}-seed{seed}"
         place = (out, "calibrate", name, config)
         RunFolder.planned(*place)
         with stage("drawing questions and text"):
@@ -151,10 +174,10 @@ def calibrate(
             fit, fit_tokens = None, 0.0
             if method == "match":
                 fit, fit_tokens = _matching(loaded, exam)
-            elif method == "learn":
+            elif method != "search":
                 before = text_of("fit", exam.get("text"))
                 draw = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step, before=before, most=text_before)
-                fit, fit_tokens = _learning(loaded, draw, recipe, exam)
+                fit, fit_tokens = _learning(loaded, draw, recipe, exam, method)
             candidates = EXPECTED if fit else 1 + len(BETAS) * layer_count(attention_layers(loaded.model))
             candidates = min(candidates, QUICK_CANDIDATES) if quick and fit else candidates
             seconds = seconds_per_token(loaded) * _work(fit_tokens, selection, held_out, candidates)
@@ -177,15 +200,23 @@ def calibrate(
             fitted, curves = fit(folder.path / "fit.safetensors")
             choice = choose(loaded, fitted, selection, fine=defaults.QUICK_FINE if quick else FINE, **chosen_by)
         fitting = time.perf_counter() - began
+        on.close()  # what is judged is beside the model as it is, too
         metrics: dict[str, Any] = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores}
         metrics |= {"curves": curves, "quick": quick}
-        metrics |= judge(loaded, choice.policy, held_out, most_rise, lambda key, of: keep(f"judge-{key}", of))
+        judging: dict[str, Any] = {"once": lambda key, of: keep(f"judge-{key}", of), "extension": extension}
+        metrics |= judge(as_it_is, choice.policy, held_out, most_rise, **judging)
         metrics["card"] = None
         # What is undecided may be kept if the mean is as allowed: to judge it on more text, there must be a card.
         if choice.policy is not None and metrics["verdict"] != Verdict.NO_GAIN and metrics["worst_rise"] <= most_rise:
-            card = folder.path / "card.json"
-            _card(loaded, choice.policy, config, metrics).save(card)
-            metrics["card"] = str(card)
+            if isinstance(choice.policy, Rival):
+                metrics["merged"] = str(save_merged(loaded, choice.policy, folder.path / "merged"))
+                if extension is not None:  # what weights cannot hold lies beside them
+                    beside = _card(loaded, Constant(1.0), config, metrics, extension)
+                    beside.save(folder.path / "merged" / CARD_FILE)
+            else:
+                card = folder.path / "card.json"
+                _card(loaded, choice.policy, config, metrics, extension).save(card)
+                metrics["card"] = str(card)
         folder.finish(metrics)
     return CalibrationResult(metrics, folder.path, loaded.name)
 
@@ -203,13 +234,13 @@ def _work(fit_tokens: float, selection: Exam, held_out: Exam, candidates: int) -
     return fit_tokens + choosing + judging
 
 
-_Fit = Callable[[Path], tuple[PerLayer, dict[str, list[float]]]]
-"""What fits a policy, given a file to keep its state in, and returns it with how the fit went."""
+_Fit = Callable[[Path], tuple[PerLayer | Rival, dict[str, list[float]]]]
+"""What fits a policy or a rival, given a file to keep its state in, and returns it with how the fit went."""
 
 
 def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> tuple[_Fit, float]:
     """Return what matches and how much it reads, or raise ValueError where there is too little to match on."""
-    text = _cut(loaded, text_of("fit", exam.get("text")), exam.get("text_tokens", defaults.TEXT_TOKENS))
+    text = _cut(loaded, read_for(loaded, "fit", exam.get("text")), exam.get("text_tokens", defaults.TEXT_TOKENS))
     tokens = loaded.tokens(text).shape[1]
     lengths = [length for length in MATCHED if length <= min(loaded.context, tokens)]
     if len(lengths) < 3:
@@ -225,7 +256,9 @@ def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> tuple[_Fit, float
     return fit, lengths[-1] + lengths[0]
 
 
-def _learning(loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str, Any]) -> tuple[_Fit, float]:
+def _learning(
+    loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str, Any], method: str
+) -> tuple[_Fit, float]:
     """Return what learns and how much it reads, or raise ValueError for a text or a question that does not fit."""
     texts = fitting_texts(loaded, exam.get("text"))
     must_hold(loaded, texts, recipe.windows, called("fit", exam))
@@ -240,19 +273,29 @@ def _learning(loaded: LoadedModel, draw: Draw, recipe: Recipe, exam: Mapping[str
                 f"{loaded.context}: lower --text-before or --fit-sizes"
             )
 
+    def merged(keep: Path) -> tuple[Rival, dict[str, list[float]]]:
+        faster = recipe.learning_rate / defaults.LEARN_RATE
+        found = learn_rival(loaded, method, draw, texts, recipe, faster=faster, keep=keep)
+        return found.rival, found.course._asdict()
+
     def fit(keep: Path) -> tuple[PerLayer, dict[str, list[float]]]:
         result = learn(loaded, draw, texts, recipe, keep=keep)
         return result.policy, result.course._asdict()
 
     text = sum(max(window, recipe.text_tokens) for window in recipe.windows) / len(recipe.windows) * recipe.steps
     # Text is read once by the plain model, and three times as many logits are made of it as of a question.
-    return fit, LEARNED * asked + (1 + 1.5 * LEARNED) * text
+    if method in defaults.MERGED:
+        Rival.start(loaded, method, recipe)  # what the model cannot have is refused before any work
+    return merged if method in defaults.MERGED else fit, LEARNED * asked + (1 + 1.5 * LEARNED) * text
 
 
-def _card(loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: dict[str, Any]) -> Card:
+def _card(
+    loaded: LoadedModel, policy: Policy, config: dict[str, Any], metrics: dict[str, Any], extension: Extension | None
+) -> Card:
     data = f"{', '.join(config['fit_tasks'])} of size {config['fit_sizes']}, seed {config['seed']}"
     notes = f"{config['method']}: {metrics['chosen']}; verdict: {metrics['verdict']}"
-    return Card(policy, loaded.name, data, held_out=metrics["judgement"], notes=notes)
+    held_out = metrics["judgement"] if extension is None else {**metrics["judgement"], "whole": metrics["whole"]}
+    return Card(policy, loaded.name, data, held_out=held_out, notes=notes, extension=extension)
 
 
 def _cut(loaded: LoadedModel, text: str, tokens: int) -> str:

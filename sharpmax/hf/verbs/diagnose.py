@@ -37,7 +37,8 @@ from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.runs.progress import say_estimate, shown
 from sharpmax.runs.provenance import provenance
 from sharpmax.runs.run_folder import RunFolder, run_name, stored_config
-from sharpmax.tasks.prompts import Prompt, draw
+from sharpmax.tasks.prompt import Prompt
+from sharpmax.tasks.prompts import draw
 from sharpmax.tasks.text_files import read_texts
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -2,16 +2,18 @@
 
 import hashlib
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
 from sharpmax.core.cards import policy_to_json
-from sharpmax.hf.calibration.exams import called, held_out_exam, windows_of
+from sharpmax.hf.calibration.exams import at_length, called, held_out_exam, windows_of
 from sharpmax.hf.calibration.judge import must_fit, must_take
 from sharpmax.hf.calibration.reading_time import TIMED, TURNS
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import SHARPENED, seconds_per_token
+from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.hf.verbs.judgement import JudgedResult, check_exam, exam_config, judge, loaded_generator
 from sharpmax.runs.progress import say_estimate, shown, stage
@@ -38,6 +40,9 @@ def evaluate(
 ) -> EvaluationResult:
     """Judge a card on a model again, on data that no fitting step of the same seed saw.
 
+    A card that extends the context is judged at the extended length too, beside its extension alone and beside the
+    model as it is.
+
     A card counts by what it says, not by its path: one that was edited makes another run. A killed run continues.
 
     Args:
@@ -57,11 +62,15 @@ def evaluate(
     """
     check_exam({}, seed, exam)
     found = card_for(model if isinstance(model, str) else model.name, card)
-    with shown(quiet=quiet):
-        loaded = loaded_generator(model, accept_license, device)
+    with shown(quiet=quiet), ExitStack() as on:
+        as_it_is = loaded = loaded_generator(model, accept_license, device)
+        if found.extension is not None:
+            loaded = on.enter_context(extended(as_it_is, found.extension))
+            exam["text_tokens"] = at_length(found.extension, 0, exam)[1]
         exam["windows"] = windows_of(loaded, exam.get("windows"))
         policy_digest = digest(policy_to_json(found.policy))
         config = {"seed": seed, "model": loaded.name, "card": policy_digest, **exam_config(exam)}
+        config |= {} if found.extension is None else {"extension": found.extension.to_json()}
         # Another exam of the same card goes into a folder of its own.
         asked = digest(config)[:8]
         place = (out, "evaluate", f"{run_name(loaded.name)}-{run_name(Path(card).stem)}-seed{seed}-{asked}", config)
@@ -74,11 +83,11 @@ def evaluate(
             seconds = seconds_per_token(loaded) * work
         say_estimate(seconds, str(loaded.model.device), "fewer --prompts, --sizes and --text-tokens take less")
         folder = RunFolder.open(*place)
+        on.close()  # what is judged is beside the model as it is, too
         metrics = {"chosen": "card", "card": str(card)}
         most_rise = exam.get("most_rise", defaults.MOST_RISE)
-        metrics |= judge(
-            loaded, found.policy, held_out, most_rise, lambda key, of: folder.once(key.replace(":", "-"), of)
-        )
+        judging: dict[str, Any] = {"once": lambda key, of: folder.once(key.replace(":", "-"), of)}
+        metrics |= judge(as_it_is, found.policy, held_out, most_rise, **judging, extension=found.extension)
         folder.finish(metrics)
     return EvaluationResult(metrics, folder.path, loaded.name)
 

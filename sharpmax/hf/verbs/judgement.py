@@ -3,15 +3,17 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
+from sharpmax.core.extension import Extension
 from sharpmax.core.policies import Policy
 from sharpmax.hf.calibration.judge import (
     LEAST_QUESTIONS,
     TEXT,
+    Change,
     Exam,
     Judgement,
     Once,
@@ -23,6 +25,7 @@ from sharpmax.hf.calibration.judge import (
 )
 from sharpmax.hf.calibration.reading_time import ReadingTime, reading_time
 from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.statistics import Paired
 
@@ -60,18 +63,36 @@ def exam_config(exam: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def judge(loaded: LoadedModel, policy: Policy | None, exam: Exam, most_rise: float, once: Once) -> dict[str, Any]:
-    """Return the metrics of a policy on an exam; without a policy there is no gain. `once` keeps the parts."""
+def judge(
+    loaded: LoadedModel,
+    policy: Policy | Change | None,
+    exam: Exam,
+    most_rise: float,
+    once: Once,
+    extension: Extension | None = None,
+) -> dict[str, Any]:
+    """Return the metrics of a policy on an exam; without a policy there is no gain. `once` keeps the parts.
+
+    Under an extension the judgement is beside the extension alone, and `whole` beside the model as it is.
+    """
+    told = {} if extension is None else {"extension": extension.to_json(), "whole": None}
     if policy is None:
-        return {"judgement": None, "verdict": Verdict.NO_GAIN}
+        return {"judgement": None, "verdict": Verdict.NO_GAIN, **told}
 
-    def taken(who: str, with_policy: Policy | None) -> Sheet:
-        return sit(loaded, exam, with_policy, once=lambda key, of: once(f"{who}-{key}", of), name=f"judge: {who}")
+    def taken(of: LoadedModel, who: str, with_policy: Policy | Change | None) -> Sheet:
+        return sit(of, exam, with_policy, once=lambda key, of: once(f"{who}-{key}", of), name=f"judge: {who}")
 
-    judgement = compare(taken("plain", None), taken("policy", policy))
+    with extended(loaded, extension) as longer:
+        plain, sharpened = taken(longer, "plain", None), taken(longer, "policy", policy)
+        time = once("reading-time", lambda: reading_time(longer, exam, policy).to_json())
+    if extension is not None:
+        unextended = taken(replace(loaded, extended_context=extension.context), "unextended", None)
+        told["whole"] = compare(unextended, sharpened).to_json()
+    judgement = compare(plain, sharpened)
     return {
+        **told,
         "judgement": judgement.to_json(),
-        "reading_time": once("reading-time", lambda: reading_time(loaded, exam, policy).to_json()),
+        "reading_time": time,
         "most_rise": most_rise,
         "worst_rise": judgement.worst_rise,
         "undecided": [name_of(*key) for key in judgement.undecided(most_rise)],
@@ -97,15 +118,38 @@ def summary_of(metrics: Mapping[str, Any]) -> str:
     for name, found in judgement["text"].items():
         lines.append(f"{spelled(name)}: perplexity {found['perplexity_rise']:+.2%} ({_interval(found)})")
     lines.append("in brackets: 95 % intervals of the differences")
+    if metrics.get("whole"):
+        lines += _whole_lines(metrics)
     lines.append(reading_of(metrics))
     return "\n".join([*lines, *verdict_lines(metrics)])
+
+
+def _whole_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return what extension and policy do together, beside the model as it is, in words."""
+    extension, whole = metrics["extension"], metrics["whole"]
+    told = [f"all of this beside {extension['type']} alone; beside the model as it is, the two together:"]
+    if whole["answers_overall"]:
+        right = whole["answers_overall"]["accuracy"]
+        told.append(f"  all answers: right {right['plain']:.1%} -> {right['policy']:.1%} (p = {right['p_value']:.2g})")
+    for name, found in whole["text"].items():
+        told.append(f"  {spelled(name)}: perplexity {found['perplexity_rise']:+.2%} ({_interval(found)})")
+    short = [
+        name
+        for name, found in whole["text"].items()
+        if int(name.rpartition(" ")[2]) <= extension["trained"] and found["perplexity_rise"] > metrics["most_rise"]
+    ]
+    if short:
+        places = ", ".join(spelled(name) for name in short)
+        told.append(f"  short text pays for the extension ({places}): serve short requests without the card")
+    return told
 
 
 def verdict_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return the verdict in words, one fact per line."""
     judged, most_rise = Judgement.from_json(metrics["judgement"]), metrics["most_rise"]
     card = metrics["card"]
-    kept = "no card was written" if card is None else f"card: {card}"
+    merged = metrics.get("merged")
+    kept = f"merged model: {merged}" if merged else "no card was written" if card is None else f"card: {card}"
     verdict, allowed = judged.verdict(most_rise), f"the allowed {most_rise:+.2%}"
     if verdict == Verdict.GAINS:
         return [f"it gains; {kept}"]
@@ -183,6 +227,8 @@ class JudgedResult(Result):
 
     def next_step(self) -> str:
         """Return what to type next: use the card, judge it on more, or leave the model as it is."""
+        if self.metrics.get("merged"):
+            return f'sharpmax.hf.load("{self.metrics["merged"]}"), or any library that reads a folder of transformers'
         if self.card is None:
             return f"sharpmax diagnose {self.model} (no temperature helps here; see which heads disperse)"
         if self.verdict == Verdict.GAINS:

@@ -9,7 +9,8 @@ import torch
 import sharpmax
 from sharpmax.core.cards import load_card
 from sharpmax.hf.calibration.choose import Choice
-from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.models.gemma import gemma
+from sharpmax.hf.models.load import LoadedModel, load
 from sharpmax.hf.verbs import calibrate, judgement
 from sharpmax.hf.verbs.evaluate import evaluate
 from tests.hf.tiny import tiny
@@ -48,6 +49,26 @@ def test_a_card_that_text_leaves_undecided_is_written_only_if_its_mean_is_allowe
     assert ("no card was written" in said) == wide == (found["card"] is None)
     if not wide:
         assert load_card(found["card"]).notes == "learn: it; verdict: undecided"
+
+
+def test_a_merged_scale_is_a_model_of_its_own(tmp_path, monkeypatch):
+    """It is saved with its tokenizer, loads by its folder, and the model that was calibrated is as it was."""
+    model = gemma("gemma-tiny")
+    before = {name: value.clone() for name, value in model.model.state_dict().items()}
+    monkeypatch.setattr(judgement, "sit", lambda _, __, p=None, **___: right_if(p is not None, (1.0, 1.0)))
+    monkeypatch.setattr(calibrate, "choose", lambda _, fitted, *__, **___: Choice("it", fitted.kept(1.0, 4.0), {}))
+    (tmp_path / "text.txt").write_text("\n\n".join(f"Paragraph {n} of a text to read." for n in range(30)))
+    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 64, "steps": 2}
+    options |= {"text": tmp_path / "text.txt", "text_before": 30, "out": tmp_path}
+    found = calibrate.calibrate(model, method="seal-h", **options)
+    assert found.card is None
+    assert f"merged model: {found.metrics['merged']}" in found.summary()
+    assert "sharpmax.hf.load(" in found.next_step()
+    merged = load(found.metrics["merged"])
+    changed = {name for name, value in merged.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {f"model.layers.{layer}.self_attn.o_proj.weight" for layer in range(2)}
+    assert merged.tokens("a b").tolist() == model.tokens("a b").tolist()
+    assert all(torch.equal(value, before[name]) for name, value in model.model.state_dict().items())
 
 
 def test_an_encoder_is_refused(tmp_path):

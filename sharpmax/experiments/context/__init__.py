@@ -1,0 +1,94 @@
+"""Context extension: what takes a frozen model beyond its trained context, and what a temperature per head adds.
+
+Question: SmolLM2 was trained on 8,192 tokens. At 1, 2, 4 and 8 times that, which scaling of its rotary positions (none,
+dynamic NTK, YaRN with and without its temperature, Self-Extend) and which temperature (nothing, log n, one beta, a
+card, HeadScale, SEAL, LoRA) predict long documents and find what is asked for, and what does each cost on short text?
+
+Every cell reads the same documents and questions, none of which a fit or a choice saw, so cells are compared item by
+item. An arm is one entry of `plan.ARMS`. What was found: docs/results/context.md.
+
+Cost: the whole table needs a GPU and some hours (estimated, not run). On two cores, at twice the context, a document
+and cell takes some minutes. A killed run continues, and more cells can follow:
+    sharpmax reproduce context
+    sharpmax reproduce context --factors 2 --scalings none yarn --arms nothing --documents 2 --parts text
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from sharpmax.experiments.context.plan import plan_for
+from sharpmax.experiments.context.study import Study
+from sharpmax.experiments.context.summary import summarise
+from sharpmax.experiments.context.tiny import reads_tiny, train_tiny
+from sharpmax.extras import extra
+from sharpmax.hf.models.load_to_train import load_by_name
+from sharpmax.runs.progress import stage
+from sharpmax.runs.run_folder import RunFolder
+
+with extra("hf"):
+    import torch
+
+PARTS = ("text", "short", "ask")
+
+
+def run(
+    out: str | Path = "runs",
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    model: str | None = None,
+    device: str | None = None,
+    factors: Sequence[float] | None = None,
+    scalings: Sequence[str] | None = None,
+    arms: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
+    documents: int | None = None,
+    prompts: int | None = None,
+    steps: int | None = None,
+    parts: Sequence[str] = PARTS,
+    gather: bool = False,
+) -> dict[str, Any]:
+    """Compute every part of every cell that is not on disk yet, and gather all that is; returns the metrics.
+
+    The options are those of `sharpmax reproduce context --help`; None is the plan's. With `gather`, nothing more is
+    computed.
+
+    Raises:
+        ValueError: options that do not fit, or a run folder that holds another config.
+        OSError: the documents are not in the cache and cannot be fetched.
+    """
+    changes = {"model": model, "factors": factors, "scalings": scalings, "arms": arms, "tasks": tasks}
+    listed = {name: None if of is None or isinstance(of, str) else list(of) for name, of in changes.items()}
+    plan = plan_for(quick=quick, **{**listed, "model": model}, documents=documents, prompts=prompts, steps=steps)
+    if unknown := sorted(set(parts) - set(PARTS)):
+        raise ValueError(f"expected parts among {', '.join(PARTS)}, got {', '.join(unknown)}")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    # Which cells there are is not in the config: more may follow in the same folder.
+    config = {"seed": seed, "model": plan.model, "block": plan.block, "windows": list(plan.windows)}
+    config |= {"short_tokens": plan.short_tokens, "prompts": plan.prompts, "steps": plan.steps}
+    place = (out, "context", f"{Path(plan.model).name}{'-quick' if quick else ''}-seed{seed}", config)
+    RunFolder.planned(*place)
+    tiny = reads_tiny(plan.model)
+    loaded = train_tiny(seed) if tiny else load_by_name(plan.model, seed=seed, device=device)
+    folder = RunFolder.open(*place)
+    study = Study(plan, loaded, folder, seed=seed)
+    keys = [key for key in study.parts() if key[3].startswith(tuple(parts))]
+    with _half(device), stage("context", len(keys)) as advance:
+        for key in keys:
+            if not gather or study.has(key):
+                study.part(key)
+            advance()
+    cells = {key: study.part(key) for key in study.parts() if study.has(key)}
+    metrics = summarise(cells, trained=study.trained, block=plan.block)
+    folder.finish(metrics)
+    from sharpmax.experiments.context.page import tell  # brings the report extra, which computing must not need
+
+    tell(metrics, folder)
+    return metrics
+
+
+def _half(device: str) -> AbstractContextManager[Any]:
+    """Return a block in which a GPU multiplies in bfloat16, in every cell alike; a processor stays exact."""
+    return torch.autocast(device, torch.bfloat16) if device.startswith("cuda") else nullcontext()

@@ -1,0 +1,92 @@
+"""Extensions as data: what they accept, what a card keeps of them, and which cards an earlier version reads."""
+
+import json
+
+import pytest
+
+from sharpmax.core.cards import Card, load_card
+from sharpmax.core.extension import (
+    DynamicNTK,
+    Extension,
+    SelfExtend,
+    Unscaled,
+    Yarn,
+    extension_called,
+    extension_from_json,
+)
+from sharpmax.core.policies import Constant
+from sharpmax.defaults import SCALINGS
+
+EVERY = [Unscaled(2.0, 64), DynamicNTK(2.0, 64), Yarn(4.0, 64), Yarn(4.0, 64, False), SelfExtend(4.0, 64, 16, 6)]
+
+
+@pytest.mark.parametrize("extension", EVERY, ids=lambda e: type(e).__name__)
+def test_a_card_gives_back_its_extension(tmp_path, extension):
+    Card(Constant(1.5), extension=extension).save(tmp_path / "card.json")
+    assert load_card(tmp_path / "card.json").extension == extension
+
+
+def test_a_card_without_one_is_written_as_before(tmp_path):
+    Constant(1.5).save(tmp_path / "card.json")
+    assert "extension" not in json.loads((tmp_path / "card.json").read_text())
+    assert load_card(tmp_path / "card.json").extension is None
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 2.0, 4.0, 8.0])
+@pytest.mark.parametrize("neighbours", [0, 1, 7, 48])
+def test_self_extend_meets_no_new_distance_and_groups_no_more_than_it_must(factor, neighbours):
+    found = SelfExtend(factor, 64, neighbours)
+
+    def farthest(group):
+        query, window = found.context - 1, found.neighbours
+        return max(window - 1, query // group + window - window // group)
+
+    assert farthest(found.group) < 64
+    assert found.group == 1 or farthest(found.group - 1) >= 64
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"type": "Yarn", "factor": 0.5, "trained": 64}, "at least 1"),
+        ({"type": "Yarn", "factor": float("nan"), "trained": 64}, "finite"),
+        ({"type": "Yarn", "factor": "4", "trained": 64}, "must be a number"),
+        ({"type": "Yarn", "factor": 4.0, "trained": 64.0}, "number of tokens"),
+        ({"type": "Yarn", "factor": 4.0, "trained": True}, "number of tokens"),
+        ({"type": "Yarn", "factor": 4.0, "trained": 64, "temperature": 1}, "True or False"),
+        ({"type": "Yarn", "factor": 4.0}, "lacks its field 'trained'"),
+        ({"type": "Yarn", "factor": 4.0, "trained": 64, "speed": 1}, "has no field 'speed'"),
+        ({"type": "SelfExtend", "factor": 4.0, "trained": 64, "neighbours": 64}, "below the trained 64"),
+        ({"type": "SelfExtend", "factor": 4.0, "trained": 64, "group": -1}, "number of tokens"),
+        ({"type": "Rope", "factor": 4.0, "trained": 64}, "unknown extension 'Rope'"),
+        ({"type": ["Yarn"]}, "unknown extension"),
+        ({"factor": 4.0}, 'an object with a "type"'),
+        ([], 'an object with a "type"'),
+    ],
+)
+def test_what_is_no_extension_is_refused_in_one_line(content, said):
+    with pytest.raises((ValueError, TypeError), match=said) as refused:
+        extension_from_json(content)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_card_with_a_damaged_extension_is_refused(tmp_path):
+    file = tmp_path / "card.json"
+    Card(Constant(1.5), extension=Yarn(4.0, 64)).save(file)
+    content = json.loads(file.read_text())
+    content["extension"]["factor"] = 0
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"not a usable policy card: Yarn\.factor"):
+        load_card(file)
+    with pytest.raises(TypeError, match="a card's extension"):
+        Card(Constant(1.5), extension="yarn")
+
+
+def test_the_command_line_names_them_all():
+    made = {name: extension_called(name, 2.0, 64) for name in SCALINGS}
+    assert {type(each) for each in made.values()} == set(Extension.known.values())
+    assert [name for name, each in made.items() if type(each).called != name] == ["yarn-plain"]
+    with pytest.raises(ValueError, match="did you mean 'yarn'"):
+        extension_called("yarm", 2.0, 64)
+    with pytest.raises(TypeError, match="choose one of"):
+        Extension(2.0, 64)

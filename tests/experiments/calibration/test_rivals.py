@@ -1,0 +1,96 @@
+"""A card beside its rivals, in miniature: each step once, one exam for all, and a page."""
+
+from dataclasses import replace
+
+import pytest
+
+from sharpmax.experiments import reproduce
+from sharpmax.experiments.calibration import rivals, run, study
+from sharpmax.experiments.calibration.plan import PILOT, QUICK, Asked, Plan, plan_for
+from sharpmax.experiments.calibration.table import beside
+from sharpmax.hf.calibration.descent import Recipe
+from sharpmax.hf.calibration.rivals import ARMS, Rival
+from sharpmax.runs.run_folder import RunFolder
+from tests.hf.calibration.questions import TEXT
+from tests.hf.tiny import tiny
+
+SMALL = {"quick": True, "device": "cpu", "prompts": 1, "text_tokens": 64, "seeds": 1}
+
+
+@pytest.mark.slow
+def test_every_step_is_computed_once_and_more_can_follow(tmp_path, monkeypatch):
+    options = {**SMALL, "seeds": 2, "prompts": 2}
+    part = run(tmp_path, arms=["learn"], **{**options, "seeds": 1})
+    report = reproduce("calibration", out=tmp_path, arms=["all"], **options)
+    assert "a card and its rivals" in report.read_text()
+    whole = run(tmp_path, arms=["all"], **options)
+    assert list(whole["arms"]) == list(ARMS)
+    assert whole["arms"]["learn"]["seeds"]["seed0"] == part["arms"]["learn"]["seeds"]["seed0"]
+    assert whole["seeds"] == ["seed0", "seed1"]
+    for name in ("sit", "choose"):
+        monkeypatch.setattr(rivals, name, lambda *_, **__: pytest.fail("a step on disk was computed again"))
+    assert run(tmp_path, arms=["all"], **options) == whole
+    assert len(beside(whole)) == 3 + len(ARMS)
+    assert "+0.0" in beside(whole)[2]
+    for arm in whole["arms"].values():
+        assert arm["right"].keys() == {"lookup 2", "lookup 3"}
+        assert {step["numbers"] for step in arm["seeds"].values()} == {arm["numbers"]}
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """The study on a tiny model and a few words of text."""
+    model = tiny("llama", max_position_embeddings=1024)
+    plan = replace(QUICK, fits=rivals.fits_of(1), rival=Asked(("lookup",), (2,), (32,)), text_before=30, windows=(32,))
+    found = rivals.Rivals(
+        plan, model, RunFolder.open(tmp_path, "calibration-rivals", "tiny", {}), together=1024, proposals=None
+    )
+    ids = model.tokens(TEXT)
+    monkeypatch.setattr(found, "_texts", lambda split: {"text": ids} | ({"unseen": ids} if split == "report" else {}))
+    monkeypatch.setattr(rivals, "fitting_texts", lambda _: [ids])
+    return found
+
+
+def test_arms_are_judged_on_one_exam_and_compared_with_the_card(small, monkeypatch):
+    arms = small.run(["learn", "seal-c"])
+    card, rival = arms["learn"], arms["seal-c"]
+    assert (card["numbers"], rival["numbers"]) == (24, 64)
+    assert not card["against_card"]
+    assert rival["against_card"]["lookup 2"]["items"] == 2
+    assert rival["at_inference"] == "nothing: merged"
+    for name in ("sit", "choose"):
+        monkeypatch.setattr(rivals, name, lambda *_, **__: pytest.fail("a step on disk was computed again"))
+    assert small.run(["learn", "seal-c"]) == arms
+    steps = {file.stem for file in (small.folder.path / "steps").iterdir()}
+    assert {"rate-learn", "rate-seal-c", "choose-learn-seed0", "choose-seal-c-seed0"} < steps
+    assert len(beside({"arms": arms, "seeds": ["seed0"]})) == 5
+
+
+def test_the_lora_of_the_study_is_the_one_among_the_rivals(small, monkeypatch):
+    monkeypatch.setattr(study, "fitting_texts", rivals.fitting_texts)
+    found = small.step("lora-0.01")
+    assert found["numbers"] == Rival.start(small.loaded, "lora", Recipe()).count == 224
+    assert found["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
+    assert found["transfer"]["tasks"].keys() == {"copy"}
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"arms": ["seal"]}, "arms among all, learn"),
+        ({"arms": ["learn"], "seeds": 0}, "1 seed or more"),
+        ({"arms": ["learn"], "only": ["seed0"]}, "arms alone"),
+        ({"pilot": True}, "--arms all"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_any_work(tmp_path, options, match):
+    with pytest.raises(ValueError, match=match):
+        run(tmp_path, quick=True, device="cpu", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_arm_has_its_best_of_three_rates_as_the_lora_has():
+    assert plan_for(quick=False).faster == Plan().faster == (1 / 3, 1.0, 3.0)
+    assert len(Plan().loras) == len(Plan().faster)
+    assert plan_for(quick=False, pilot=True) == PILOT
+    assert plan_for(quick=True, pilot=True) == QUICK
