@@ -114,6 +114,22 @@ def calibration_verdicts() -> str:
 
 
 @table
+def calibration_rivals() -> str:
+    """Return what each arm of the pilot scored on the selection split at its fitted strength, and what was kept."""
+    rows = []
+    for name, arm in read("calibration", "rivals", "metrics.json")["arms"].items():
+        found = arm["seeds"]["seed0"]
+        plain, fitted = found["scores"]["plain"], found["scores"]["100% of heads at strength 1"]
+        if not rows:
+            rows.append(["plain model", 0, percent(plain["accuracy"]), f"{plain['answer_loss']:.2f}", "", ""])
+        rise = f"{100 * fitted['perplexity_rise']:+.1f} (at most {100 * fitted['rise_at_most']:+.1f})"
+        kept = found["chosen"] or "nothing"
+        answers = [percent(fitted["accuracy"]), f"{fitted['answer_loss']:.2f}"]
+        rows.append([f"`{name}`", arm["numbers"], *answers, rise, kept])
+    return markdown(["arm", "numbers", "right, %", "answers' loss", "text, % (95 %)", "kept"], rows)
+
+
+@table
 def calibration_intervals() -> str:
     """Return how far the interval of a rise of perplexity reaches with 8 and with 24 windows of 4,096 tokens."""
     found = _study()

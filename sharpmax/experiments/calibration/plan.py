@@ -131,13 +131,13 @@ PILOT = replace(
     prompts=48,
     steps=8,
     questions=2,
-    text_tokens=512,
-    selection=512,
-    windows=(64,),
-    rival=Asked(("lookup",), (12,), (64,)),
+    text_tokens=2048,
+    selection=4096,
+    windows=(256,),
+    rival=Asked(("lookup",), (12,), (256,)),
     fit_sizes=(2, 6),
     text_before=200,
-    fine=1 / 2,
+    fine=defaults.QUICK_FINE,
     faster=(2.0,),
 )
 """The rivals at a budget that two cores can afford: a small fit, short text and one size. It decides little."""
