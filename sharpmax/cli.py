@@ -25,7 +25,7 @@ CONTINUING = frozenset({"reproduce", "compare", "calibrate", "evaluate", "doctor
 """The commands that keep their steps; the others start afresh."""
 
 
-LONG = frozenset({"reproduce", "diagnose", "certify", "calibrate", "evaluate", "doctor", "finetune"})
+LONG = frozenset({"reproduce", "compare", "diagnose", "certify", "calibrate", "evaluate", "doctor", "finetune"})
 """The commands that show how far they are."""
 
 
@@ -95,10 +95,10 @@ def _reproduce(experiment: str | None, quiet: bool = False, **options: Any) -> N
     print("next: open it in a browser; `sharpmax reproduce --help` lists the other experiments")
 
 
-def _compare(quiet: bool = False, **options: Any) -> None:
+def _compare(quiet: bool = False, **options: Any) -> int:
     from sharpmax.commands.compare import compare_and_print
 
-    compare_and_print(**options)
+    return EXIT_WRONG if compare_and_print(**options) else 0
 
 
 def _bench(benchmark: str, **options: Any) -> int:
