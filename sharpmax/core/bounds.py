@@ -151,7 +151,7 @@ def influence_bound(spread: Any, n: Any, inverse_temperature: Any = 1.0) -> Any:
     gives it weight O(1/n) again and passes the others' change on. No fixed number of items decides a deep network.
 
     >>> float(round(influence_bound(spread=5.0, n=10_000), 4))
-    0.0297
+    0.0293
     """
     return np.minimum(1.0, 2.0 * coefficient_bounds(spread, n, inverse_temperature)[1])
 
