@@ -89,7 +89,7 @@ def _each_warning_once() -> Callable[..., None]:
 def _reproduce(experiment: str | None, quiet: bool = False, **options: Any) -> None:
     chosen = [one for one in EXPERIMENTS if one.name == experiment or (experiment is None and one.by_default)]
     for one in chosen:
-        say_first(f"{one.name} takes about {one.quick_cost if options.get('quick') else one.cost}")
+        say_first(f"{one.name} takes {one.quick_cost if options.get('quick') else one.cost}")
     report = reproduce([experiment] if experiment else (), **options)
     print(f"report: {report}")
     print("next: open it in a browser; `sharpmax reproduce --help` lists the other experiments")

@@ -19,7 +19,8 @@ def _published(values: tuple[float | None, ...]) -> str:
     return ", ".join(f"{found[n]:.1f}" for n in (1024, 16384))
 
 
-def _points(apart: dict[str, Any]) -> str:
+def points_of(apart: dict[str, Any]) -> str:
+    """Return a difference in points, with Student's interval over seeds."""
     return f"{100 * apart['mean']:+.1f} points [{100 * apart['student'][0]:+.1f}, {100 * apart['student'][1]:+.1f}]"
 
 
@@ -83,13 +84,13 @@ def paper_claims() -> str:
         [
             "CLRS-Text, trained in: ahead on nearly all algorithms",
             "Gemma 2B, figures",
-            f"[SmolLM2-135M](clrs-text.md): {_points(trained)} at trained lengths; undecided beyond",
+            f"[SmolLM2-135M](clrs-text.md): {points_of(trained)} at trained lengths; undecided beyond",
             "not seen, not refuted",
         ],
         [
             "CLRS-Text, at inference only: does not work well",
             "stated",
-            f"{_points(at_inference)} at trained lengths",
+            f"{points_of(at_inference)} at trained lengths",
             "agrees",
         ],
         [
