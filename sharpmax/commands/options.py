@@ -282,7 +282,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     arms_help = "mechanisms by name (--list shows them), or MODULE:ATTRIBUTE of your own (default: fifteen)"
     add("--arms", nargs="+", default=(), metavar="ARM", help=arms_help)
     add("--models", nargs="+", default=(), metavar="MODEL", help="of tiny, 0.3M, 1M, 3M, 10M, 30M (default: 1M)")
-    number("--largest", "the largest size asked, in the task's unit (default: all sizes, up to 32768 tokens)")
+    number("--largest", "the largest size asked, in the task's unit (default: all sizes, up to 32,768 tokens)")
     add("--list", dest="listed", action="store_true", help="print the mechanisms, tasks and models, and end")
     number("--seeds", "models per cell (default: 5; quick: 3)")
     training = group(parser, "how to train")

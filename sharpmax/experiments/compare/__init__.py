@@ -18,7 +18,7 @@ from sharpmax.experiments.compare.page import tell
 from sharpmax.experiments.compare.plan import ARMS_BY_DEFAULT, cells_of, study_of
 from sharpmax.experiments.compare.summary import summarise
 from sharpmax.experiments.compare.train import Hardware
-from sharpmax.runs.progress import is_shown, say_estimate
+from sharpmax.runs.progress import is_shown, say_estimate, stage
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.catalogue import TASKS
 
@@ -105,7 +105,8 @@ def compare(
     missing = cells.missing(wanted)
     if missing and is_shown() and hardware.device == "cpu":  # a GPU compiles first
         with suppress(FloatingPointError):  # the cell itself will say so
-            seconds = seconds_for(missing, study)
+            with stage("trying some steps, to estimate the time"):
+                seconds = seconds_for(missing, study)
             say_estimate(seconds, advice="as the first mechanism takes; some take several times that")
     found = (
         on_ray(missing, study, cells.scratch, address=address)
