@@ -187,7 +187,6 @@ EXPERIMENTS = (
     ),
     Experiment(
         "tables",
-        "sharpmax.experiments.tables",
         "TabPFN, trained on at most 1,024 rows, asked with up to 16,384: does sharper attention help, or fewer rows",
         {
             "--tables": {"nargs": "+", "metavar": "NAME", "help": "to judge on (default: all); more can follow"},
