@@ -6,6 +6,7 @@ both; softmax and its alternatives. Works on NumPy, JAX and PyTorch arrays; impo
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -42,7 +43,8 @@ __all__ = [
     "softmax",
 ]
 
-_ON_FIRST_USE = ("hf", "jax", "torch")
+_ON_FIRST_USE = {"hf": ("torch", "transformers"), "jax": ("jax",), "torch": ("torch",)}
+"""Packages of the frameworks, and what each needs."""
 
 if TYPE_CHECKING:
     from sharpmax.core.api import *
@@ -59,5 +61,9 @@ else:
 
 
 def __dir__() -> list[str]:
-    """List the public names and the framework packages, imported or not."""
-    return sorted({*globals(), *__all__, *_ON_FIRST_USE})
+    """List the public names, and the framework packages whose frameworks are installed, imported or not.
+
+    `help` and `inspect` look up every name that is listed, and end where one of them cannot be imported.
+    """
+    there = {package for package, needs in _ON_FIRST_USE.items() if all(map(find_spec, needs))}
+    return sorted({*globals(), *__all__, *there})

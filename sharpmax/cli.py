@@ -25,7 +25,7 @@ CONTINUING = frozenset({"reproduce", "compare", "calibrate", "evaluate", "doctor
 """The commands that keep their steps; the others start afresh."""
 
 
-LONG = frozenset({"reproduce", "diagnose", "certify", "calibrate", "evaluate", "doctor", "finetune"})
+LONG = frozenset({"reproduce", "compare", "diagnose", "certify", "calibrate", "evaluate", "doctor", "finetune"})
 """The commands that show how far they are."""
 
 
@@ -89,16 +89,16 @@ def _each_warning_once() -> Callable[..., None]:
 def _reproduce(experiment: str | None, quiet: bool = False, **options: Any) -> None:
     chosen = [one for one in EXPERIMENTS if one.name == experiment or (experiment is None and one.by_default)]
     for one in chosen:
-        say_first(f"{one.name} takes about {one.quick_cost if options.get('quick') else one.cost}")
+        say_first(f"{one.name} takes {one.quick_cost if options.get('quick') else one.cost}")
     report = reproduce([experiment] if experiment else (), **options)
     print(f"report: {report}")
     print("next: open it in a browser; `sharpmax reproduce --help` lists the other experiments")
 
 
-def _compare(quiet: bool = False, **options: Any) -> None:
+def _compare(quiet: bool = False, **options: Any) -> int:
     from sharpmax.commands.compare import compare_and_print
 
-    compare_and_print(**options)
+    return EXIT_WRONG if compare_and_print(**options) else 0
 
 
 def _bench(benchmark: str, **options: Any) -> int:

@@ -20,6 +20,19 @@ def test_the_packages_of_frameworks_come_on_first_use():
     assert done.returncode == 0, done.stderr
 
 
+def test_help_works_where_a_framework_is_not_installed():
+    code = (
+        "import pydoc, sys\n"
+        "sys.modules.update(dict.fromkeys(('torch', 'jax', 'transformers')))\n"  # None: not installed
+        "import sharpmax\n"
+        "told = pydoc.plain(pydoc.render_doc(sharpmax))\n"
+        "assert 'stays sharp at any size' in told and 'class EntropyTarget' in told, told[:500]\n"
+        "assert 'jax' not in dir(sharpmax)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'tensorflow'"):
         _ = sharpmax.tensorflow

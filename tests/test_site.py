@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import matplotlib.image
 import pytest
 
 from tests.places import ROOT
@@ -87,6 +88,29 @@ def test_search_finds_a_page_offline(site, tmp_path):
     question = "[...document.querySelectorAll('#search-results li a')].map(a => a.getAttribute('href').split('?')[0])"
     seen, _ = asked(site, "search-for.html", question, tmp_path, 1280, "--allow-file-access-from-files")
     assert any("concepts/certificates.html" in link for link in seen), seen
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_figure_has_its_light_colours_on_a_light_ground_in_dark_mode(tmp_path, width):
+    """The site's own style sheet on a figure that adapts to the reader's colour scheme."""
+    style, figure = ROOT / "docs" / "_static" / "site.css", ROOT / "docs" / "figures" / "policies-needle.svg"
+
+    def shot(name, scheme, css):
+        page, picture = tmp_path / f"{name}.html", tmp_path / f"{name}.png"
+        ground = "<style>:root { color-scheme: light dark } body { margin: 0 }</style>"
+        page.write_text(f'<html><head>{ground}<style>{css}</style></head><article><img src="{figure.as_uri()}">')
+        switches = [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={picture}"]
+        browse(page, tmp_path / "profile", width, *switches)
+        image = matplotlib.image.imread(picture)[20:230, 20:360, :3]
+        return image.max(axis=-1)  # ink is dark in every channel, and no curve is
+
+    css = style.read_text(encoding="utf-8")
+    light, dark = shot("light", 1, css), shot("dark", 0, css)
+    assert (light == dark).all()
+    assert (light < 0.3).sum() > 100  # labels in ink
+    without = shot("without", 0, css.replace("color-scheme: light;", ""))
+    assert (without < 0.3).sum() < (light < 0.3).sum() / 2, "the rule is what makes the labels dark"
 
 
 @needs_browser

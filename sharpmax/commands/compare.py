@@ -1,13 +1,27 @@
 """Compare mechanisms of attention, and print the tables."""
 
+import sys
 from typing import Any
 
-from sharpmax.experiments.compare import compare
-from sharpmax.experiments.compare.page import printed
+from sharpmax.experiments.compare import CellsFailedError, compare
+from sharpmax.experiments.compare.page import catalogue, printed
 
 
-def compare_and_print(**options: Any) -> None:
-    """Run the comparison, print a table per task and model, and say where the leaderboard is."""
-    metrics = compare(**{name: value for name, value in options.items() if value is not None})
+def compare_and_print(*, listed: bool = False, **options: Any) -> int:
+    """Run the comparison, print its tables and where the leaderboard is; or list what there is to compare.
+
+    Returns:
+        How many cells failed; each is told on standard error.
+    """
+    if listed:
+        print(catalogue())
+        return 0
+    try:
+        metrics = compare(**{name: value for name, value in options.items() if value is not None})
+    except CellsFailedError as error:
+        metrics = error.metrics
     print(printed(metrics))
     print(f"leaderboard: {metrics['folder']}/leaderboard.html")
+    for one in metrics["failed"]:
+        print(f"sharpmax: failed: {one['arm']} on {one['task']}, {one['model']}: {one['error']}", file=sys.stderr)
+    return len(metrics["failed"])

@@ -284,14 +284,17 @@ def _compare(parser: argparse.ArgumentParser) -> None:
         "OUT/compare/…/leaderboard.html. A run that is there is continued, and cells can be added.",
         "sharpmax compare --quick",
         "sharpmax compare --tasks recall share --arms paper entmax clipped:Clipped",
+        "sharpmax compare --list",
     )
     _run_options(parser, out=Path(defaults.OUT), seed=defaults.SEED, quick=False, debug=False, quiet=False)
     cells = group(parser, "what to compare")
     add, number = cells.add_argument, _number(cells)
     add("--tasks", nargs="+", default=(), metavar="TASK", help="tasks with a size dial (default: all)")
-    arms_help = "mechanisms by name, or MODULE:ATTRIBUTE of your own (default: fifteen)"
+    arms_help = "mechanisms by name (--list shows them), or MODULE:ATTRIBUTE of your own (default: fifteen)"
     add("--arms", nargs="+", default=(), metavar="ARM", help=arms_help)
-    add("--models", nargs="+", default=(), metavar="MODEL", help="of 0.3M, 1M, 3M, 10M, 30M (default: 1M)")
+    add("--models", nargs="+", default=(), metavar="MODEL", help="of tiny, 0.3M, 1M, 3M, 10M, 30M (default: 1M)")
+    number("--largest", "the largest size asked, in the task's unit (default: all sizes, up to 32,768 tokens)")
+    add("--list", dest="listed", action="store_true", help="print the mechanisms, tasks and models, and end")
     number("--seeds", "models per cell (default: 5; quick: 3)")
     training = group(parser, "how to train")
     add, number = training.add_argument, _number(training)
@@ -299,7 +302,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     number("--batch", "sequences per step and model (default: 256; quick: 8)")
     rates_help = "learning rates to choose from, on a spare seed (default: 0.001 0.003)"
     number("--rates", rates_help, (), type=float, nargs="+", metavar="RATE")
-    positions_help = "what heads know of places: ALiBi in half of them, in all, none, or RoPE (default: half)"
+    positions_help = "what heads know of places: ALiBi in half of them, in all, none, or RoPE"
     add("--positions", choices=("half", "alibi", "none", "rope"), default="half", help=positions_help)
     precision_help = "precision of products in training (default: bf16 on a GPU, float32 on a CPU)"
     add("--precision", choices=("float32", "tf32", "bf16"), help=precision_help)
@@ -308,6 +311,8 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     run = group(parser, RUN)
     run.add_argument("--engine", choices=("local", "ray"), default="local", help="where cells are computed")
     run.add_argument("--address", help="address of a Ray cluster (default: one that is started here)")
+    threads_help = "threads of a CPU (default: 1 for models below 0.5M parameters, else what PyTorch chooses)"
+    _number(run)("--threads", threads_help)
     _device(parser, "a GPU if there is one")
 
 

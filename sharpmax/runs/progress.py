@@ -145,6 +145,11 @@ def progress_bars() -> Iterator[Progress]:
                 bars.remove_task(task)
 
 
+def is_shown() -> bool:
+    """Tell whether progress is shown to anyone."""
+    return _current is not None and not _current.quiet
+
+
 def say(line: str) -> None:
     """Tell a line of progress on standard error, where it is shown."""
     if _current is not None:

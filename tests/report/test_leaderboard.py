@@ -7,13 +7,16 @@ import pytest
 from sharpmax.report.leaderboard import Entry, write_leaderboard
 
 ENTRY = Entry(
+    arm="softmax",
     label="<softmax>",
     task="recall",
     model="1M",
     sizes=[14, 64],
     accuracies=[1.0, 0.5],
-    intervals=[[0.9, 1.0], None],
+    differences=[0.05, None],
+    intervals=[[-0.1, 0.2], None],
     half_size=64.0,
+    halves="64",
     milliseconds=4.2,
     entropy={"14": [1.0, 2.0]},
     config="Sharpened()",
@@ -31,5 +34,5 @@ def test_every_entry_is_on_the_page_and_nothing_is_markup(tmp_path):
 
 
 def test_lists_that_do_not_match_are_refused():
-    with pytest.raises(ValueError, match="got 2 sizes, 1 accuracies and 2 intervals"):
+    with pytest.raises(ValueError, match="got 2 sizes, 1 accuracies, 2 differences and 2 intervals"):
         replace(ENTRY, accuracies=[1.0])

@@ -93,13 +93,23 @@ def laws_layers() -> str:
     return markdown(header, rows)
 
 
+def depth_slopes() -> list[float]:
+    """Return the slope of one token's influence in log n, of the median layer of each model."""
+    return [_middle(record) for record in _part("depth").values()]
+
+
+def _middle(record: dict[str, Any]) -> float:
+    slopes: list[float] = sorted(slope for slope in record["slopes"] if slope is not None)
+    return slopes[len(slopes) // 2]
+
+
 @table
 def laws_depth() -> str:
     """Return how fast the influence of one token falls with the length, and how the spread of logits changes."""
     settings, rows = _part("heads")["settings"], []
     for name, record in _part("depth").items():
         slopes = [slope for slope in record["slopes"] if slope is not None]
-        middle = sorted(slopes)[len(slopes) // 2]
+        middle = _middle(record)
         spread = settings[name]["spread"]
         first, last = (mean(layer[end] for layer in spread) for end in (0, -1))
         ends = [f"{value:.2f}" for value in (min(slopes), middle, max(slopes))]

@@ -69,7 +69,7 @@ def max_retrieval_recipes() -> str:
         ["training sets, millions", *(f"{r['steps'] * r['batch'] / 1e6:.1f}" for r in recipes)],
         ["width of the keys", *(r["head"]["key_width"] for r in recipes)],
         ["reader of an item", *(r["head"]["encoder"] for r in recipes)],
-        ["largest spread of the logits", *(f"{spread:,.0f}" for spread in spreads)],
+        ["largest spread of the logits, at any size", *(f"{spread:,.0f}" for spread in spreads)],
         *(
             [f"mean entropy at {n:,} items, nats", *(of(run, str(n)) for run in (paper, sharp))]
             for n in (16, 16384, 131072)

@@ -18,7 +18,8 @@ READ = {
 CERTIFIED = ("smollm2", "minilm", "rxnmapper", "antiberty", "iglm")
 
 
-def _diagnosis(name: str) -> dict[str, Any]:
+def diagnosis(name: str) -> dict[str, Any]:
+    """Return what a committed diagnosis found."""
     return read("diagnose", name, "metrics.json")
 
 
@@ -31,7 +32,7 @@ def spreads() -> str:
     """Return the spread of the logits over the heads of each model."""
     rows = []
     for name, said in READ.items():
-        found = _diagnosis(name)
+        found = diagnosis(name)
         spread = found["spread"]
         longest = f"{found['dispersion']['lengths'][-1]:,} {found['unit']}"
         ends = f"[{spread['min']:.2f}, {spread['max']:.2f}]"
@@ -41,7 +42,7 @@ def spreads() -> str:
 
 def _forecast(name: str, held_out: int) -> dict[str, Any]:
     """Return how two forecasts of the layers' order fare: a line in log n, and the order at the length before."""
-    record = _diagnosis(name)["dispersion"]
+    record = diagnosis(name)["dispersion"]
     lengths = [n for n in record["lengths"] if n <= held_out]
     H = np.array(record["entropy"], dtype=float)[..., : len(lengths)]
     log_n = np.log(lengths)
@@ -63,7 +64,7 @@ def forecasts() -> str:
     """Return both forecasts of which layers disperse first, and how well rates carry over."""
     rows, ahead = [], []
     for name, held_out in (("smollm2-code", 4096), *((name, 0) for name in READ)):
-        unit, lengths = _diagnosis(name)["unit"], _diagnosis(name)["dispersion"]["lengths"]
+        unit, lengths = diagnosis(name)["unit"], diagnosis(name)["dispersion"]["lengths"]
         held_out = held_out or lengths[-1]
         found = _forecast(name, held_out)
         shown = [", ".join(map(str, found["layers"][kind])) for kind in ("line", "found")]
@@ -108,7 +109,7 @@ def losses_unfitted() -> str:
 @table
 def fastest_heads() -> str:
     """Return the heads of SmolLM2 that lose sharpness fastest on the maximum task."""
-    found = _diagnosis("smollm2-maximum")
+    found = diagnosis("smollm2-maximum")
     lengths = found["dispersion"]["lengths"]
     rows = [
         [f"{h['layer']}.{h['head']}", f"{h['rate']:.2f}", f"{h['entropy_short']:.2f}", f"{h['entropy_long']:.2f}"]

@@ -7,18 +7,31 @@ and a killed run continues. `docs/guides/mechanism.md` says how to read the resu
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sharpmax.experiments.compare.engines import ENGINES, on_ray, on_this_machine
+from sharpmax.experiments.compare.estimate import seconds_for
+from sharpmax.experiments.compare.kept import Cells
 from sharpmax.experiments.compare.page import tell
-from sharpmax.experiments.compare.plan import ARMS_BY_DEFAULT, Cell, cells_of, study_of
+from sharpmax.experiments.compare.plan import ARMS_BY_DEFAULT, cells_of, study_of
 from sharpmax.experiments.compare.summary import summarise
 from sharpmax.experiments.compare.train import Hardware
+from sharpmax.runs.progress import is_shown, say_estimate, stage
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.catalogue import TASKS
+
+
+class CellsFailedError(RuntimeError):
+    """Some cells failed; all others were computed. `metrics` is what `compare` would have returned."""
+
+    def __init__(self, metrics: dict[str, Any], wanted: int) -> None:
+        """Say which, and why."""
+        failed = metrics["failed"]
+        said = "; ".join(f"{one['arm']} on {one['task']}, {one['model']}: {one['error']}" for one in failed)
+        super().__init__(f"{len(failed)} of {wanted} cells failed, the others are kept: {said}")
+        self.metrics = metrics
 
 
 def compare(
@@ -37,6 +50,8 @@ def compare(
     device: str | None = None,
     precision: str | None = None,
     compiled: bool | None = None,
+    threads: int | None = None,
+    largest: int | None = None,
     engine: str = "local",
     address: str | None = None,
 ) -> dict[str, Any]:
@@ -50,18 +65,19 @@ def compare(
         seeds, steps, batch, rates: models per cell, training steps, sequences per step, and learning rates to choose
             from.
         positions: of `Transformer`.
-        device, precision, compiled: of `Hardware.of`.
+        device, precision, compiled, threads: of `Hardware.of`.
+        largest: the largest size to ask at, in the task's own unit.
         engine: "local", or "ray" for a cluster at `address`, or on this machine without one.
 
     Raises:
         ValueError: names or numbers that do not exist or fit, or a run folder that holds another config.
-        RuntimeError: cells that failed, after all others were computed and told.
+        CellsFailedError: cells that failed, after all others were computed and told.
     """
     if engine not in ENGINES:
         raise ValueError(f"expected an engine among {', '.join(ENGINES)}, got {engine!r}")
     if address is not None and engine != "ray":
         raise ValueError("an address is of a Ray cluster: it needs engine='ray'")
-    hardware = Hardware.of(device, precision, compiled)
+    hardware = Hardware.of(device, precision, compiled, threads)
     study = study_of(
         quick=quick,
         seed=seed,
@@ -71,6 +87,7 @@ def compare(
         rates=rates,
         positions=positions,
         hardware=hardware,
+        largest=largest,
     )
     wanted = list(
         cells_of(
@@ -79,35 +96,34 @@ def compare(
             tuple(models) or (("tiny",) if quick else ("1M",)),
         )
     )
-    # Where it is computed does not change what is computed, but by rounding: precision counts, the device does not.
-    config = {**asdict(study), "hardware": [hardware.training, hardware.asking]}
     scale = "quick" if quick else "full"
-    name = f"{scale}-{positions}-seed{seed}-seeds{study.seeds}-steps{study.recipe.steps}"
-    folder = RunFolder.open(out, "compare", name, config)
-
-    def scratch(cell: Cell) -> Path:
-        return folder.path / "training" / cell.trained.name
-
-    missing = [cell for cell in wanted if not folder.has(cell.name)]
+    asked = "" if largest is None else f"-largest{largest}"
+    name = f"{scale}-{positions}-seed{seed}-seeds{study.seeds}-steps{study.recipe.steps}{asked}"
+    folder = RunFolder.open(out, "compare", name, study.config)
+    cells = Cells(folder)
+    cells.set_aside_other_code(wanted)
+    missing = cells.missing(wanted)
+    if missing and is_shown() and hardware.device == "cpu":  # a GPU compiles first
+        with suppress(FloatingPointError):  # the cell itself will say so
+            with stage("trying some steps, to estimate the time"):
+                seconds = seconds_for(missing, study)
+            say_estimate(seconds, advice="as the first mechanism takes; some take several times that")
     found = (
-        on_ray(missing, study, scratch, address=address)
+        on_ray(missing, study, cells.scratch, address=address)
         if engine == "ray"
-        else on_this_machine(missing, study, scratch)
+        else on_this_machine(missing, study, cells.scratch)
     )
-    failed = {}
     for cell, record in found:
-        if isinstance(record, Exception):
-            failed[cell.name] = record
-        else:
-            folder.once(cell.name, partial(dict, record))
-    records = [folder.read(file.stem) for file in sorted((folder.path / "steps").glob("*.json"))]
+        cells.keep(cell, record)
+    records = cells.records()
     metrics = {
         "labels": {record["arm"]: record["label"] for record in records},
         "summary": summarise(records),
+        "failed": cells.failed(),
     }
     folder.finish(metrics)
     tell(metrics, folder)
-    if failed:
-        said = "; ".join(f"{name}: {type(error).__name__}: {error}" for name, error in failed.items())
-        raise RuntimeError(f"{len(failed)} of {len(wanted)} cells failed, the others are kept: {said}")
-    return {**metrics, "folder": str(folder.path)}
+    metrics = {**metrics, "folder": str(folder.path)}
+    if metrics["failed"]:
+        raise CellsFailedError(metrics, len(wanted))
+    return metrics

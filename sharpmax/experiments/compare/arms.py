@@ -1,14 +1,12 @@
 """The arms of the comparison: a mechanism each, trained in, or only asked with on the weights of another arm."""
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from math import log
-from pathlib import Path
 
 from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
 from sharpmax.core.policies import PAPER, Beyond, LengthScaled, LogLinear
+from sharpmax.experiments.compare.outside import found_at, is_outside, source_of
 from sharpmax.experiments.compare.rules import TRAINED, BeyondTarget, Gated, NewtonTarget, line, rising
 from sharpmax.models.mechanisms import (
     AdaptiveEntmax,
@@ -52,8 +50,8 @@ ARMS = {
     "line-0.5": Arm("beta = 1 + 0.5 per nat above 0.5", Sharpened(line(0.5))),
     "line-free": Arm("beta = 1 + 0.5 per nat above 0.5, in heads without positions", Sharpened(line(0.5), "free")),
     "exponential": Arm("log beta = 0.15 (H - 1)", Sharpened(LogLinear(c=0.15))),
-    "log-n": Arm("beta = 0.43 log n (SSMax, fixed)", Sharpened(LengthScaled.ssmax(0.43))),
-    "log-n-free": Arm(
+    "ssmax-fixed": Arm("beta = 0.43 log n, fixed", Sharpened(LengthScaled.ssmax(0.43))),
+    "ssmax-fixed-free": Arm(
         "beta = 0.43 log n, in heads without positions", Sharpened(LengthScaled.ssmax(0.43), heads="free")
     ),
     "newton-target": Arm("one Newton step towards 1 nat", Sharpened(NewtonTarget(1.0))),
@@ -131,21 +129,25 @@ def arm_named(name: str) -> Arm:
     """
     if name in ARMS:
         return ARMS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if not is_outside(name):
         raise ValueError(f"unknown arm {name}; there are: {', '.join(ARMS)}, or MODULE:ATTRIBUTE of your own")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a module beside the command
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"expected a mechanism at {name}, got {error}") from error
+    found = found_at(name)
     made = found() if isinstance(found, type) else found
     if isinstance(made, Arm):
         return made
     if not isinstance(made, Mechanism):
         raise ValueError(f"expected a Mechanism at {name}, got {type(made).__name__}")
-    return Arm(attribute, made)
+    return Arm(name.partition(":")[2], made)
+
+
+def source_of_arm(name: str) -> str | None:
+    """Return what tells the code of an arm from outside; None for ours, whose version every run holds.
+
+    Raises:
+        ValueError: as `arm_named`.
+    """
+    arm = arm_named(name)
+    return source_of(name, arm.mechanism) if is_outside(name) else None
 
 
 def arms_named(names: Iterable[str]) -> dict[str, Arm]:

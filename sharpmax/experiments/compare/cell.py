@@ -6,11 +6,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from sharpmax.experiments.compare.arms import arm_named
-from sharpmax.experiments.compare.exam import examine, held_out_loss
+from sharpmax.experiments.compare.arms import arm_named, source_of_arm
+from sharpmax.experiments.compare.exam import examine, held_out_loss, work
+from sharpmax.experiments.compare.outside import file_of
 from sharpmax.experiments.compare.plan import Cell, Study
 from sharpmax.experiments.compare.train import train_seeds
 from sharpmax.models.transformer import Transformer
+from sharpmax.runs.progress import stage
 from sharpmax.tasks.catalogue import TASKS
 from sharpmax.tasks.sized import Task
 
@@ -24,7 +26,18 @@ def compute(
 
     Checkpoints go to `scratch`, from which a killed computation continues, and which arms that are asked with the same
     weights share.
+
+    Raises:
+        FloatingPointError: a loss, a gradient or a score that is not finite.
+        ValueError: the code of the mechanism is another than the cell was planned with.
     """
+    if source_of_arm(cell.arm) != cell.source:
+        raise ValueError(f"{file_of(cell.arm)} changed while the comparison ran; type the command again")
+    with study.hardware.with_threads(cell.transformer(study.positions).parameters):
+        return _computed(cell, study, scratch, report)
+
+
+def _computed(cell: Cell, study: Study, scratch: Path, report: Callable[[str], None]) -> dict[str, Any]:
     model, task = cell.transformer(study.positions), TASKS[cell.task]
     trained = cell.trained.transformer(study.positions)
     rate, losses = _tuned(trained, task, study, scratch)
@@ -37,17 +50,30 @@ def compute(
 
     seeds = list(range(study.seed, study.seed + study.seeds))
     recipe = replace(study.recipe, learning_rate=rate)
-    params = train_seeds(trained, task, recipe, seeds, scratch / "seeds", hardware=study.hardware, report=told)
+    name, folder = f"{cell.name}: training", scratch / "seeds"
+    params = train_seeds(trained, task, recipe, seeds, folder, hardware=study.hardware, report=told, name=name)
     asked = {}
-    for size in cell.sizes(study.longest):
-        sequences = study.sequences_of(task.length_of(size))
-        asked[str(size)] = examine(model, task, params, size, sequences, hardware=study.hardware)
+    each = {size: study.sequences_of(task.length_of(size)) for size in cell.sizes(study.longest, study.largest)}
+    total = sum(work(sequences, task.length_of(size)) for size, sequences in each.items())
+    with stage(f"{cell.name}: asking, % of the work", 100) as percent:
+        for size, sequences in each.items():
+            percent(0, note=f"size {size:,}")
+            asked[str(size)] = examine(
+                model,
+                task,
+                params,
+                size,
+                sequences,
+                hardware=study.hardware,
+                advance=lambda done: percent(100 * done / total),
+            )
     report(f"asked at {len(asked)} sizes")
     return {
         "task": cell.task,
         "arm": cell.arm,
         "model": cell.model,
         "label": arm_named(cell.arm).label,
+        "source": cell.source,
         "mechanism": repr(model.mechanism),
         "command": cell.command(study),
         "parameters": model.parameters,
@@ -65,8 +91,11 @@ def _tuned(model: Transformer, task: Task, study: Study, scratch: Path) -> tuple
     spare = [study.seed + SPARE] * len(study.rates)
     recipe = replace(study.recipe, steps=study.tuning_steps)
     folder = scratch / "rates"
-    params = train_seeds(model, task, recipe, spare, folder, hardware=study.hardware, rates=list(study.rates))
+    rates, name = list(study.rates), f"{scratch.name}: learning rates"
+    params = train_seeds(model, task, recipe, spare, folder, hardware=study.hardware, rates=rates, name=name)
     found = held_out_loss(model, task, params, hardware=study.hardware)
     losses = {f"{rate:g}": loss if isfinite(loss) else None for rate, loss in zip(study.rates, found, strict=True)}
     finite = [(loss, rate) for rate, loss in zip(study.rates, found, strict=True) if isfinite(loss)]
-    return (min(finite)[1] if finite else study.rates[0]), losses
+    if not finite:
+        raise FloatingPointError(f"the held-out loss is not finite at any learning rate of {list(study.rates)}")
+    return min(finite)[1], losses

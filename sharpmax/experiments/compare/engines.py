@@ -29,7 +29,7 @@ def on_this_machine(cells: Sequence[Cell], study: Study, scratch: Callable[[Cell
         try:
             yield cell, compute(cell, study, scratch(cell), report)
         except Exception as error:
-            report(f"failed: {error}")
+            report(f"failed, the others go on: {error}")
             yield cell, error
 
 

@@ -1,5 +1,6 @@
 """Ask trained models at one size: the same sequences for every mechanism, never a matrix of length × length."""
 
+from collections.abc import Callable
 from typing import Any
 
 from sharpmax.experiments.compare.train import Hardware
@@ -15,14 +16,29 @@ TOKENS_AT_ONCE = 2**18  # of all seeds together
 EXAM_SEED = 2**31  # far from every seed that is trained with
 
 
+def work(sequences: int, length: int) -> float:
+    """Return how much work it is to read sequences of a length, in tokens of short ones, about."""
+    return sequences * length * (1 + length / 1024)
+
+
 @torch.no_grad()
 def examine(
-    model: Transformer, task: Task, params: Tensor, size: int, sequences: int, *, hardware: Hardware
+    model: Transformer,
+    task: Task,
+    params: Tensor,
+    size: int,
+    sequences: int,
+    *,
+    hardware: Hardware,
+    advance: Callable[[float], None] = lambda by: None,
 ) -> dict[str, Any]:
     """Return, per seed, how many of each sequence's questions are right, and the mean entropy of each layer's heads.
 
     The entropy is of the weights of the last queries, after the mechanism. There is none where weights depend on
-    earlier queries.
+    earlier queries. `advance` is told of the work done, by the measure of `work`.
+
+    Raises:
+        FloatingPointError: scores that are not finite.
     """
     seeds = len(params)
     named = model.named(params)
@@ -48,7 +64,10 @@ def examine(
                 # One batch is enough for the entropies; the last queries alone must tell them.
                 observer=observe if start == 0 and not model.mechanism.needs_every_query else None,
             )
+            if not logits.isfinite().all():
+                raise FloatingPointError(f"a score is not finite at size {size:,}")
             right.append(batch.right(logits.argmax(-1)))
+            advance(work(len(batch.tokens), tokens.shape[-1]))
     return {
         "right": torch.cat(right, dim=1).tolist(),
         "questions": task.questions,

@@ -3,13 +3,21 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sharpmax.experiments.compare.arms import SOFTMAX
+from sharpmax.experiments.compare.arms import ARMS, SOFTMAX
+from sharpmax.experiments.compare.plan import ARMS_BY_DEFAULT, MODELS
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.leaderboard import Entry, write_leaderboard
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.catalogue import TASKS
 
+LEGEND = (
+    "Accuracy in % by size, mean of the seeds. In brackets: the difference to softmax in points, paired over seeds, "
+    "and its 95 % interval (three seeds or more).",
+    "halves at: the size at which accuracy falls below half of that at the first size; beyond N: not up to N; "
+    "not learned: at the first size it is at most twice chance.",
+    "ms per step: of training, the quickest hundred steps; cells timed under other load do not compare.",
+)
 SURE = 0.05  # corrected p-value below which a difference is said
 
 
@@ -22,7 +30,7 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
         text = f"Sharper attention {TASKS[task].sharpness}. {verdict(metrics, by_arm)}"
         blocks += [
             Text(text, f"{task}, {model} parameters"),
-            _table(metrics, task, by_arm),
+            _table(metrics, task, model, by_arm),
             Figure(f"figures/{file}.svg", "Mean of the seeds, shaded from the lowest to the highest.", text),
         ]
     blocks += [Text(line, "Model size and input size" if i == 0 else "") for i, line in enumerate(_growth(metrics))]
@@ -33,7 +41,9 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
         blocks,
     )
     page.save(folder.path)
-    write_leaderboard(folder.path / "leaderboard.html", list(_entries(metrics)), title="Mechanisms compared")
+    write_leaderboard(
+        folder.path / "leaderboard.html", list(_entries(metrics)), title="Mechanisms compared", legend=LEGEND
+    )
     return page
 
 
@@ -59,9 +69,31 @@ def printed(metrics: dict[str, Any]) -> str:
     """Return the tables as lines of text."""
     lines = []
     for task, model, by_arm in _groups(metrics):
-        lines += [f"{task}, {model}: sharper attention {TASKS[task].sharpness}"]
-        lines += [*lines_of(_table(metrics, task, by_arm)), verdict(metrics, by_arm), ""]
-    return "\n".join([*lines, *_growth(metrics)])
+        lines += [f"{task}, {model}: sharper attention {TASKS[task].sharpness}. {_chance(task, by_arm)}"]
+        lines += [*lines_of(_table(metrics, task, model, by_arm)), verdict(metrics, by_arm), ""]
+    return "\n".join([*lines, *LEGEND, *_growth(metrics)])
+
+
+def catalogue() -> str:
+    """Return every mechanism with its label, every task and every model, as lines of text."""
+    arms = [
+        [
+            f"{'*' if name in ARMS_BY_DEFAULT else ' '} {name}",
+            arm.label + (f" ({arm.weights_of}'s weights)" if arm.weights_of else ""),
+        ]
+        for name, arm in ARMS.items()
+    ]
+    tasks = [
+        [f"  {name}", f"trained up to {t.trained[1]:,}, asked up to {t.asked[-1]:,}; sharper attention {t.sharpness}"]
+        for name, t in TASKS.items()
+    ]
+    models = [[f"  {name}", f"{m.layers} layers of {m.heads} heads, width {m.width}"] for name, m in MODELS.items()]
+    parts = (
+        Table(["--arms (*: by default)", "what it is"], arms),
+        Table(["--tasks", "sizes, and what is expected"], tasks),
+        Table(["--models", "shape"], models),
+    )
+    return "\n\n".join("\n".join(lines_of(part)) for part in parts)
 
 
 def lines_of(table: Table) -> list[str]:
@@ -71,10 +103,12 @@ def lines_of(table: Table) -> list[str]:
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def accuracy_cell(mean: float, interval: Sequence[float] | None) -> str:
-    """Return an accuracy in percent, and in brackets the interval of its difference to softmax."""
-    apart = "" if interval is None else f" ({100 * interval[0]:+.1f} to {100 * interval[1]:+.1f})"
-    return f"{100 * mean:.1f}{apart}"
+def accuracy_cell(mean: float, interval: Sequence[float] | None, difference: float | None = None) -> str:
+    """Return an accuracy in percent, and in brackets its difference to softmax, if given, and the interval of that."""
+    if interval is None:
+        return f"{100 * mean:.1f}"
+    apart = "" if difference is None else f"{100 * difference:+.1f}: "
+    return f"{100 * mean:.1f} ({apart}{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f})"
 
 
 def _groups(metrics: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -84,15 +118,27 @@ def _groups(metrics: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
             yield task, model, dict(sorted(by_arm.items(), key=lambda item: -item[1]["mean_over_sizes"]))
 
 
-def _table(metrics: dict[str, Any], task: str, by_arm: dict[str, Any]) -> Table:
+def _table(metrics: dict[str, Any], task: str, model: str, by_arm: dict[str, Any]) -> Table:
     sizes = list(next(iter(by_arm.values()))["sizes"])
     rows = []
     for arm, found in by_arm.items():
-        of_sizes = (found["sizes"][size] for size in sizes)
-        cells = [accuracy_cell(one["mean"], one.get("difference_interval")) for one in of_sizes]
-        rows.append([metrics["labels"][arm], *cells, _half(task, found), _cost(found)])
-    caption = "Accuracy in percent by size; in brackets the 95 % interval of the difference to softmax, over seeds."
+        of_sizes = [found["sizes"][size] for size in sizes]
+        cells = [accuracy_cell(one["mean"], one.get("difference_interval"), one.get("difference")) for one in of_sizes]
+        rows.append([arm, *cells, _half(task, found), _cost(found)])
+    rows += [[one["arm"], *[""] * len(sizes), "failed", ""] for one in _failed(metrics, task, model)]
+    caption = " ".join(LEGEND)
     return Table(["", *(f"{int(size):,}" for size in sizes), "halves at", "ms per step"], rows, caption)
+
+
+def _failed(metrics: dict[str, Any], task: str, model: str) -> list[dict[str, Any]]:
+    return [one for one in metrics.get("failed", ()) if (one["task"], one["model"]) == (task, model)]
+
+
+def _chance(task: str, by_arm: dict[str, Any]) -> str:
+    """Say what guessing gets, at the sizes that were asked."""
+    chances = [100 * TASKS[task].chance(int(size)) for size in next(iter(by_arm.values()))["sizes"]]
+    low, high = min(chances), max(chances)
+    return f"Chance: {low:.2g} %." if low == high else f"Chance: {low:.2g} to {high:.2g} %."
 
 
 def _half(task: str, found: dict[str, Any]) -> str:
@@ -133,15 +179,20 @@ def _entries(metrics: dict[str, Any]) -> Iterator[Entry]:
         for arm, found in by_arm.items():
             one = list(found["sizes"].values())
             yield Entry(
+                arm=arm,
                 label=metrics["labels"][arm],
                 task=task,
                 model=model,
                 sizes=[int(size) for size in found["sizes"]],
                 accuracies=[of_size["mean"] for of_size in one],
-                intervals=[of_size["interval"] for of_size in one],
+                differences=[of_size.get("difference") for of_size in one],
+                intervals=[of_size.get("difference_interval") for of_size in one],
                 half_size=found["half_size"],
+                halves=_half(task, found),
                 milliseconds=found["milliseconds"],
                 entropy=found["entropy"],
                 config=f"{found['mechanism']}, learning rate {found['learning_rate']:g}",
                 command=found["command"],
             )
+    for one in metrics.get("failed", ()):
+        yield Entry(one["arm"], one["label"], one["task"], one["model"], config=one["error"], halves="failed")

@@ -1,10 +1,11 @@
 """What is compared: cells of a mechanism, a task and a model, and the settings that all cells of a run share."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
+from typing import Any
 
-from sharpmax.experiments.compare.arms import SOFTMAX, arm_named
+from sharpmax.experiments.compare.arms import SOFTMAX, arm_named, source_of_arm
 from sharpmax.experiments.compare.train import Hardware, Recipe
 from sharpmax.models.transformer import POSITIONS, Transformer
 from sharpmax.tasks.catalogue import TASKS
@@ -23,7 +24,7 @@ ARMS_BY_DEFAULT = (
     SOFTMAX,
     "paper",
     "rising",
-    "log-n",
+    "ssmax-fixed",
     "entmax",
     "asentmax",
     "sparsemax",
@@ -56,6 +57,19 @@ class Study:
     """Tokens of the longest sequence to ask."""
     positions: str = "half"
     hardware: Hardware = field(default_factory=Hardware)
+    largest: int | None = None
+    """The largest size to ask at; None asks at all that `longest` allows."""
+    quick: bool = False
+    """Whether the other numbers began as those of `QUICK`."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What decides the numbers of a run. Where it is computed changes them by rounding: precision counts."""
+        settings = asdict(self) | {"hardware": [self.hardware.training, self.hardware.asking]}
+        settings.pop("quick")  # the numbers are there
+        if self.largest is None:
+            settings.pop("largest")
+        return settings
 
     def sequences_of(self, length: int) -> int:
         """Return how many sequences of this length are asked; at least 16, or all where there are fewer."""
@@ -70,6 +84,7 @@ QUICK = Study(
     sequences=8,
     tokens=2**12,
     longest=300,
+    quick=True,
 )
 
 
@@ -80,35 +95,42 @@ class Cell:
     task: str
     arm: str
     model: str
+    source: str | None = None
+    """What tells the code of an arm from outside."""
 
     @property
     def name(self) -> str:
-        """A plain file name."""
-        return "_".join(part.replace(":", ".").replace("/", ".") for part in (self.task, self.arm, self.model))
+        """A plain file name; of a mechanism from outside it holds what tells its code."""
+        arm = self.arm if self.source is None else f"{self.arm}-{self.source}"
+        return "_".join(part.replace(":", ".").replace("/", ".") for part in (self.task, arm, self.model))
 
     @property
     def trained(self) -> "Cell":
         """The cell whose weights are asked: itself, unless its arm is one that is only asked with."""
-        return replace(self, arm=arm_named(self.arm).weights_of or self.arm)
+        other = arm_named(self.arm).weights_of
+        return self if other is None else replace(self, arm=other, source=source_of_arm(other))
 
     def transformer(self, positions: str) -> Transformer:
         """Return the model with the arm's mechanism."""
         vocabulary, mechanism = TASKS[self.task].vocabulary, arm_named(self.arm).mechanism
         return replace(MODELS[self.model], vocabulary=vocabulary, positions=positions, mechanism=mechanism)
 
-    def sizes(self, longest: int) -> tuple[int, ...]:
-        """Return the sizes to ask at: the task's, as far as its sequences are not too long."""
-        task = TASKS[self.task]
-        return tuple(size for size in task.asked if size == task.asked[0] or task.length_of(size) <= longest)
+    def sizes(self, longest: int, largest: int | None = None) -> tuple[int, ...]:
+        """Return the sizes to ask at: the first of the task's, and those that are neither too long nor too large."""
+        first, *others = TASKS[self.task].asked
+        within = [n for n in others if TASKS[self.task].length_of(n) <= longest and (largest is None or n <= largest)]
+        return (first, *within)
 
     def command(self, study: Study) -> str:
         """Return the command that computes this cell, and what it is compared to."""
         arms = SOFTMAX if self.arm == SOFTMAX else f"{SOFTMAX} {self.arm}"
         rates = " ".join(f"{rate:g}" for rate in study.rates)
+        scale = " --quick" if study.quick else ""
+        largest = "" if study.largest is None else f" --largest {study.largest}"
         return (
-            f"sharpmax compare --tasks {self.task} --arms {arms} --models {self.model} --seed {study.seed} "
+            f"sharpmax compare{scale} --tasks {self.task} --arms {arms} --models {self.model} --seed {study.seed} "
             f"--seeds {study.seeds} --steps {study.recipe.steps} --batch {study.recipe.batch} --rates {rates} "
-            f"--positions {study.positions}"
+            f"--positions {study.positions} --precision {study.hardware.training}{largest}"
         )
 
 
@@ -122,10 +144,9 @@ def cells_of(tasks: Iterable[str], arms: Iterable[str], models: Iterable[str]) -
     for names, known, kind in ((tasks, TASKS, "task"), (models, MODELS, "model")):
         if unknown := sorted(set(names) - set(known)):
             raise ValueError(f"unknown {kind} {', '.join(unknown)}; there are: {', '.join(known)}")
-    for arm in arms:
-        arm_named(arm)
+    sources = {arm: source_of_arm(arm) for arm in arms}
     for model, arm, task in product(models, arms, tasks):
-        yield Cell(task, arm, model)
+        yield Cell(task, arm, model, sources[arm])
 
 
 def study_of(
@@ -138,6 +159,7 @@ def study_of(
     rates: Iterable[float],
     positions: str,
     hardware: Hardware,
+    largest: int | None = None,
 ) -> Study:
     """Return the settings, with what was asked for instead of the scale's own.
 
@@ -148,8 +170,8 @@ def study_of(
     steps = study.recipe.steps if steps is None else steps
     seeds = study.seeds if seeds is None else seeds
     batch = study.recipe.batch if batch is None else batch
-    for name, number in (("seeds", seeds), ("steps", steps), ("batch", batch)):
-        if number < 1:
+    for name, number in (("seeds", seeds), ("steps", steps), ("batch", batch), ("largest", largest)):
+        if number is not None and number < 1:
             raise ValueError(f"expected {name} of at least 1, got {number}")
     if positions not in POSITIONS:
         raise ValueError(f"expected positions among {', '.join(POSITIONS)}, got {positions!r}")
@@ -158,5 +180,5 @@ def study_of(
         raise ValueError(f"expected learning rates above 0, got {min(rates)}")
     recipe = replace(study.recipe, steps=steps, batch=batch)
     tuning = min(study.tuning_steps, max(1, steps // 2))
-    study = replace(study, seed=seed, seeds=seeds, positions=positions, hardware=hardware)
+    study = replace(study, seed=seed, seeds=seeds, positions=positions, hardware=hardware, largest=largest)
     return replace(study, recipe=recipe, rates=rates, tuning_steps=tuning)

@@ -14,6 +14,7 @@ from scipy.stats import linregress, t
 from sharpmax.experiments.compare.arms import SOFTMAX
 from sharpmax.statistics import LEVEL, holm, paired, student_interval
 
+ENOUGH = 3  # seeds; of two nothing can be said
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -61,12 +62,23 @@ def _alone(record: Mapping[str, Any]) -> dict[str, Any]:
         "half_sizes": halves,
         "half_size": half_size(sizes, [float(np.mean(values)) for values in by_size.values()]),
         "sizes": {
-            size: {"accuracy": values, "mean": float(np.mean(values)), "interval": student_interval(values)}
+            size: {"accuracy": values, "mean": float(np.mean(values)), "interval": _interval(values)}
             for size, values in by_size.items()
         },
         # Mean over seeds and heads, per layer.
         "entropy": {size: [float(np.mean(layer)) for layer in a["entropy"]] for size, a in record["asked"].items()},
     }
+
+
+def _interval(shares: Sequence[float]) -> list[float] | None:
+    """Return Student's interval of a mean share, cut to what a share can be; None for too few seeds."""
+    interval = student_interval(shares) if len(shares) >= ENOUGH else None
+    return None if interval is None else _within(interval, 0.0, 1.0)
+
+
+def _within(interval: Sequence[float], low: float, high: float) -> list[float]:
+    """Return an interval without what no share, or difference of shares, can be."""
+    return [min(max(end, low), high) for end in interval]
 
 
 def _compare(by_arm: dict[str, Any]) -> None:
@@ -78,9 +90,9 @@ def _compare(by_arm: dict[str, Any]) -> None:
         plain = by_arm[SOFTMAX]["sizes"]
         for size, one in found["sizes"].items():
             test = paired(plain[size]["accuracy"], one["accuracy"])
-            enough = test.items > 2  # of two seeds nothing can be said
+            enough = test.items >= ENOUGH
             one["difference"] = test.difference
-            one["difference_interval"] = list(test.interval) if enough else None
+            one["difference_interval"] = _within(test.interval, -1.0, 1.0) if enough else None
             p_values[f"{arm} {size}"] = test.p_value if enough else None
     corrected = holm(p_values)
     for arm, found in by_arm.items():

@@ -5,6 +5,7 @@ layers and steps. Data, schedule and optimiser live on the device, and nothing w
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import cos, pi
@@ -15,6 +16,7 @@ from typing import NamedTuple, Protocol
 from sharpmax.extras import extra
 from sharpmax.files import atomic
 from sharpmax.models.transformer import PRECISIONS, Precision, Transformer, float32_products, loss_of
+from sharpmax.runs.progress import stage
 from sharpmax.tasks.sized import Batch, Task
 
 with extra("torch"):
@@ -30,6 +32,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of AdamW
 SAVE_EVERY = 2000  # steps
 REPORT_EVERY = 100  # steps
 DRAWN_AT_ONCE = 32  # steps whose data are drawn together
+SMALL = 500_000  # parameters of a model below which one thread is the default
 MULTIPLE = 80  # of every length: fast kernels want eights, and a layer is compiled once for all tasks
 
 
@@ -51,20 +54,44 @@ class Hardware:
     training: str = "float32"  # of PRECISIONS
     asking: str = "float32"  # of PRECISIONS
     compiled: bool = False
+    threads: int | None = None
+    """Threads of a CPU; None leaves PyTorch's number."""
 
     def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"expected threads of at least 1, got {self.threads}")
         for precision in (self.training, self.asking):
             if precision not in PRECISIONS:
                 raise ValueError(f"expected a precision among {', '.join(PRECISIONS)}, got {precision!r}")
 
     @classmethod
-    def of(cls, device: str | None = None, precision: str | None = None, compiled: bool | None = None) -> "Hardware":
+    def of(
+        cls,
+        device: str | None = None,
+        precision: str | None = None,
+        compiled: bool | None = None,
+        threads: int | None = None,
+    ) -> "Hardware":
         """Return the choice for a device, a GPU if there is one: there bfloat16, asked in TF32, and compiled."""
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         on_gpu = device.startswith("cuda")
         training = precision or ("bf16" if on_gpu else "float32")
         asking = "tf32" if training == "bf16" else training
-        return cls(device, training, asking, on_gpu if compiled is None else compiled)
+        return cls(device, training, asking, on_gpu if compiled is None else compiled, threads)
+
+    @contextmanager
+    def with_threads(self, parameters: int) -> Iterator[None]:
+        """Compute inside this block with `threads`; by default with one for small models on a CPU.
+
+        The work of a small model is split into pieces so small that a second thread waits more than it computes.
+        """
+        before = torch.get_num_threads()
+        small = self.device == "cpu" and parameters < SMALL
+        torch.set_num_threads(self.threads or (1 if small else before))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 class State(NamedTuple):
@@ -98,10 +125,14 @@ def train_seeds(
     hardware: Hardware,
     rates: list[float] | None = None,
     report: Report = lambda step, loss, milliseconds: None,
+    name: str = "training",
 ) -> Tensor:
     """Return the parameters (seeds, parameters) after all steps, read back if they were already trained.
 
-    `rates` are learning rates, one per seed, instead of the recipe's.
+    `rates` are learning rates, one per seed, instead of the recipe's. `name` is of the stage that shows its progress.
+
+    Raises:
+        FloatingPointError: a loss or a gradient that is not finite; with `rates`, those of every rate.
     """
     params = model.init(seeds, hardware.device)
     state = State(params, torch.zeros_like(params), torch.zeros_like(params))
@@ -112,14 +143,20 @@ def train_seeds(
     own = torch.tensor(rates or [recipe.learning_rate] * len(seeds), device=params.device)[:, None]
     schedule = torch.tensor([_schedule(step, recipe.steps) for step in range(recipe.steps)], device=params.device)
     block = _compiled(replace(model, vocabulary=1)) if hardware.compiled else model.block
-    with float32_products(precision.float32):
+    with float32_products(precision.float32), stage(name, recipe.steps) as advance:
+        advance(first)
         since = perf_counter()
         for step, batches in _steps(task, recipe, seeds, params.device, first):
             losses, gradient = _gradient(model, block, state.params, batches, precision, step)
             _update(state, gradient, own * schedule[step, 0], recipe.weight_decay, *schedule[step, 1:].unbind())
             done = step + 1
-            if done % REPORT_EVERY == 0 or done == recipe.steps:
-                mean = float(losses.mean())  # waits for the device
+            told = done % REPORT_EVERY == 0 or done == recipe.steps
+            if told or params.device.type == "cpu":  # elsewhere it would wait for the device
+                _require_finite(model, losses, gradient, seeds, done, any_will_do=rates is not None)
+            advance()
+            if told:
+                mean = float(losses.mean())
+                advance(0, note=f"loss {mean:.3g}")
                 elapsed, since = perf_counter() - since, perf_counter()
                 report(done, mean, 1000 * elapsed / ((done - first) % REPORT_EVERY or REPORT_EVERY))
             if done % SAVE_EVERY == 0 or done == recipe.steps:
@@ -196,6 +233,25 @@ def _gradient(
         gradient += torch.autograd.grad(losses.sum(), leaf)[0]
         total += losses.detach()
     return total, gradient
+
+
+def _require_finite(
+    model: Transformer, losses: Tensor, gradient: Tensor, seeds: list[int], step: int, *, any_will_do: bool
+) -> None:
+    """Raise FloatingPointError where a seed's loss or gradient is not finite, or those of all seeds."""
+    finite = losses.isfinite() & gradient.isfinite().all(1)
+    if finite.any() if any_will_do else finite.all():
+        return
+    failed = [seed for seed, good in zip(seeds, finite.tolist(), strict=True) if not good]
+    which = "at every learning rate" if any_will_do else f"of seed {', '.join(map(str, failed))}"
+    bad_losses = losses[~finite]
+    if not bad_losses.isfinite().all():
+        raise FloatingPointError(f"the loss {which} is {float(bad_losses[~bad_losses.isfinite()][0])} at step {step}")
+    names = [n for n, part in model.named(gradient).items() if not part.isfinite().all()]
+    raise FloatingPointError(
+        f"the gradient {which} is not finite at step {step}: that of {', '.join(names[:3])}"
+        f"{' and others' if names[3:] else ''}"
+    )
 
 
 @torch.no_grad()

@@ -144,7 +144,7 @@ def _discrepancy(metrics: dict[str, Any]) -> list[Text]:
         Text(
             f"The polynomial's gain over softmax, in points, is not the paper's at {len(apart)} sizes. {found}. Plain "
             "softmax agrees far better, so the heads are alike but their entropies need not be. The gain hangs on "
-            "those: the polynomial acts between 0.5 and 5.945 nats, and a head a little sharper or softer gains more "
+            "those: the polynomial acts between 0.849 and 5.945 nats, and a head a little sharper or softer gains more "
             "or less. What may shift them is not published: how weights start, which GELU, how L2 is coupled to Adam, "
             "and how the polynomial was fitted. We have not settled which it is.",
             "A discrepancy: our gain of the paper's polynomial",

@@ -1,6 +1,6 @@
 """Mechanisms: what an attention layer does with its queries and keys. One idea a file."""
 
-from sharpmax.models.mechanisms.base import Learned, Mechanism
+from sharpmax.models.mechanisms.base import Learned, Mechanism, scaled
 from sharpmax.models.mechanisms.crowded import Crowded
 from sharpmax.models.mechanisms.differential import Differential
 from sharpmax.models.mechanisms.entmax import AdaptiveEntmax, Entmax
@@ -25,4 +25,5 @@ __all__ = [
     "Selective",
     "Sharpened",
     "TopK",
+    "scaled",
 ]

@@ -34,7 +34,10 @@ class Mechanism(ABC):
 
     @abstractmethod
     def weigh(self, rows: Tensor, learned: Learned) -> Tensor:
-        """Return the weights of rows of logits, -inf where masked, in float32 or float64."""
+        """Return the weights of rows of logits, -inf where masked, in float32 or float64.
+
+        To multiply rows by what is learned, use `scaled(rows, factor)`: -inf times a gradient of 0 is no number.
+        """
 
     def logits(self, q: Tensor, k: Tensor, slopes: Tensor, learned: Learned) -> Tensor:
         """Return scaled products minus slope times distance, -inf for keys that come later, in float32 or wider."""
@@ -72,6 +75,20 @@ def blocks_of_rows(q: Tensor, k: Tensor) -> Iterator[tuple[int, int, int]]:
     for start in range(0, queries, step):
         end = min(start + step, queries)
         yield start, end, keys - queries + end
+
+
+def scaled(rows: Tensor, factor: Tensor) -> Tensor:
+    """Return factor · rows, still -inf where masked, with a finite gradient of the factor.
+
+    A factor that is learned must not multiply -inf itself: its gradient would be -inf · 0, which is no number.
+
+    >>> rows, factor = torch.tensor([1.0, -torch.inf]), torch.tensor(2.0, requires_grad=True)
+    >>> scaled(rows, factor).softmax(-1)[0].backward()
+    >>> factor.grad
+    tensor(0.)
+    """
+    masked = rows.isneginf()
+    return (factor * rows.masked_fill(masked, 0.0)).masked_fill(masked, -torch.inf)
 
 
 def widened(x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from sharpmax.core.laws import (
     Gaussian,
     Needle,
     Stretched,
+    beta_at,
     closed_form,
     expect,
     size_at,
@@ -125,6 +126,20 @@ def test_the_size_at_which_a_row_has_lost_half():
     assert expect(Gaussian(), size_at(Gaussian(), 0.3, beta=2.0), 2.0).largest_weight == pytest.approx(0.3, rel=1e-4)
 
 
+@pytest.mark.parametrize(("n", "weight"), [(20, 0.1), (1e3, 0.5), (1e6, 0.8)])
+@pytest.mark.parametrize("law", [Bounded(1.0, 5.0), Gaussian(1.5), Exponential(), Needle(4.0, Gaussian(0.1))], ids=repr)
+def test_the_beta_at_which_a_row_has_a_weight_gives_that_weight(law, n, weight):
+    beta = beta_at(law, n, weight)
+    assert expect(law, n, beta).largest_weight == pytest.approx(weight, rel=1e-4)
+
+
+def test_the_beta_at_a_size_and_the_size_at_a_beta_are_inverse():
+    assert beta_at(Gaussian(1.5), size_at(Gaussian(1.5), 0.5, beta=4.0)) == pytest.approx(4.0, rel=1e-4)
+    # The needle's form: e^(beta g) = n - 1 gives it one half over a crowd at 0. Two exponential items: see above.
+    assert beta_at(Needle(6.0, Bounded(1.0, 1e-9)), 1e4) == pytest.approx(math.log(1e4 - 1) / 6, rel=1e-4)
+    assert beta_at(Exponential(), 2, math.log(2)) == pytest.approx(1.0, rel=0.02)
+
+
 @settings(max_examples=25)
 @given(st.floats(0.5, 5.0), st.floats(10.0, 1e6), st.floats(0.05, 2.0))
 def test_an_expectation_lies_where_it_can(shape, n, times):
@@ -143,6 +158,9 @@ def test_an_expectation_lies_where_it_can(shape, n, times):
         (lambda: expect(Gaussian(), 1), "n must"),
         (lambda: expect(Gaussian(), 10, 0.0), "beta"),
         (lambda: size_at(Gaussian(), 0.0), "weight"),
+        (lambda: beta_at(Gaussian(), 100, 0.01), "weight"),
+        (lambda: beta_at(Gaussian(), 100, 1.0), "weight"),
+        (lambda: beta_at(Gaussian(), 1), "n must"),
         (lambda: expect(Bounded(0.5), 1e6, 1e18), "one item"),
     ],
 )

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sharpmax.cli import main
 from sharpmax.experiments import compare as package
+from sharpmax.experiments.compare import CellsFailedError, compare, engines, outside, plan
 from sharpmax.experiments.compare import cell as cells
-from sharpmax.experiments.compare import compare, engines, plan
 from sharpmax.experiments.compare.arms import ARMS, Arm, arm_named
 from sharpmax.experiments.compare.page import printed
 from sharpmax.experiments.compare.plan import MODELS, Cell, Study, cells_of
@@ -79,7 +80,8 @@ def test_a_cell_that_fails_costs_no_other(small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(engines, "compute", failing)
     options = {"quick": True, "device": "cpu", "tasks": ("share",), "arms": ("paper", "top-k")}
-    with pytest.raises(RuntimeError, match="1 of 3 cells failed, the others are kept: share_softmax_tiny: Arithmetic"):
+    said = "1 of 3 cells failed, the others are kept: softmax on share, tiny: ArithmeticError: out of numbers"
+    with pytest.raises(CellsFailedError, match=said):
         compare(tmp_path, **options)
     assert set(answers(tmp_path)) == {"share_paper_tiny", "share_top-k_tiny"}
     monkeypatch.setattr(engines, "compute", compute)
@@ -116,6 +118,117 @@ def test_a_mechanism_from_outside_takes_part(small, tmp_path, monkeypatch):
     assert found["labels"] == {"clipped:Clipped": "Clipped", "softmax": "softmax"}
     page = (tmp_path / "runs" / "compare").rglob("leaderboard.html")
     assert "Clipped(start=0.01)" in next(page).read_text()
+
+
+GROW = """
+import torch
+from dataclasses import dataclass
+from sharpmax.models.mechanisms import Mechanism, scaled
+
+@dataclass(frozen=True)
+class Grow(Mechanism):
+    def starts(self, heads, width, layer):
+        return {"beta": torch.full((heads, 1), START)}
+
+    def weigh(self, rows, learned):
+        return torch.softmax(TIMES, dim=-1)
+"""
+ROUGH, MENDED = "learned['beta'][:, None, :, :, None] * rows", "scaled(rows, learned['beta'][:, None, :, :, None])"
+
+
+def grow(folder, times=MENDED, start="1.0"):
+    """Write grow.py."""
+    (folder / "grow.py").write_text(GROW.replace("TIMES", times).replace("START", start))
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """A folder whose modules can be named, and are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(outside, "_loaded", {})
+    yield tmp_path
+    sys.modules.pop("grow", None)
+
+
+def test_another_code_of_a_mechanism_is_trained_again(small, beside, capsys):
+    options = {"quick": True, "device": "cpu", "tasks": ("share",), "arms": ("grow:Grow",)}
+    grow(beside)
+    compare("old", **options)
+    first = answers(beside / "old")
+    assert compare("old", **options)["labels"].keys() == {"softmax", "grow:Grow"}
+    assert answers(beside / "old") == first  # the same code is read back
+    assert "changed since" not in capsys.readouterr().err
+    grow(beside, start="40.0")
+    again = compare("old", **options)
+    assert "compare: grow.py changed since: training grow:Grow again" in capsys.readouterr().err
+    compare("new", **options)
+    assert answers(beside / "old") == answers(beside / "new")
+    assert sum(name.startswith("share_grow") for name in first | answers(beside / "old")) == 2
+    assert len(list(beside.rglob("other-code/*.json"))) == 1
+    assert again["labels"].keys() == {"softmax", "grow:Grow"}
+
+
+def test_a_mechanism_that_diverges_is_named_at_once_and_the_others_go_on(small, beside, capsys):
+    options = {"quick": True, "device": "cpu", "tasks": ("share",), "arms": ("grow:Grow", "paper")}
+    grow(beside, ROUGH)
+    with pytest.raises(
+        CellsFailedError, match="1 of 3 cells failed, the others are kept: grow:Grow on share, tiny"
+    ) as e:
+        compare("runs", **options)
+    said = r"FloatingPointError: the gradient at every learning rate is not finite at step 1: .*mechanism\.beta"
+    assert re.search(said, str(e.value))
+    assert "share_grow.Grow" in capsys.readouterr().err
+    metrics = json.loads(next(beside.rglob("metrics.json")).read_text())
+    assert [(one["arm"], one["task"]) for one in metrics["failed"]] == [("grow:Grow", "share")]
+    assert set(metrics["labels"]) == {"softmax", "paper"}
+    assert "grow:Grow" in (board := next(beside.rglob("leaderboard.html"))).read_text()
+    assert "failed" in printed(e.value.metrics)
+    grow(beside)
+    assert compare("runs", **options)["failed"] == []
+    assert '"halves": "failed"' not in board.read_text()
+
+
+def test_code_that_changes_while_it_runs_is_refused(beside, tmp_path):
+    grow(beside)
+    (_, cell) = cells_of(("share",), ("grow:Grow",), ("tiny",))
+    grow(beside, start="2.0")
+    with pytest.raises(ValueError, match=r"grow\.py changed while the comparison ran"):
+        cells.compute(cell, plan.QUICK, tmp_path)
+
+
+def test_no_size_above_the_largest_is_asked_and_the_command_says_so(small, tmp_path):
+    found = compare(tmp_path, quick=True, device="cpu", tasks=("recall",), arms=("paper",), largest=14)
+    arm = found["summary"]["tasks"]["recall"]["tiny"]["paper"]
+    assert list(arm["sizes"]) == ["14"]
+    for option in ("--quick", "--largest 14", "--precision float32", "--steps 3"):
+        assert option in arm["command"]
+    assert "largest14" in found["folder"]
+
+
+def test_the_recorded_command_finds_the_same_run(small, tmp_path):
+    """Typed again, it has nothing to compute."""
+    compare(tmp_path, quick=True, device="cpu", tasks=("share",), arms=("paper",))
+    command = next(iter(answers(tmp_path).values()))["command"].split()[1:]
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("steps/*.json")}
+    assert main([*command, "--out", str(tmp_path), "--device", "cpu", "--quiet"]) == 0
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("steps/*.json")} == before
+
+
+def test_an_estimate_is_told_before_the_first_cell(small, tmp_path, capsys):
+    options = ["--quick", "--tasks", "share", "--arms", "paper", "--out", str(tmp_path), "--device", "cpu"]
+    assert main(["compare", *options]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("this takes about ")
+    assert main(["compare", *options]) == 0
+    assert "this takes" not in capsys.readouterr().err
+
+
+def test_a_list_names_every_mechanism_task_and_model(capsys):
+    assert main(["compare", "--list"]) == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.replace("* ", "  ").splitlines() if line.strip()}
+    assert listed >= {*ARMS, *TASKS, *MODELS}
 
 
 @pytest.mark.parametrize(

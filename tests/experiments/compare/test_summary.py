@@ -43,6 +43,16 @@ def test_differences_are_paired_over_seeds_and_corrected_over_arms_and_sizes():
     assert found["paper"]["entropy"]["14"] == [2.0]
 
 
+def test_no_interval_leaves_what_a_share_can_be_and_none_is_of_two_seeds():
+    wide = {"14": [[4], [4], [4]], "64": [[0], [4], [0]]}
+    sizes = summarise([PLAIN, record("paper", wide)])["tasks"]["recall"]["1M"]["paper"]["sizes"]
+    assert sizes["64"]["interval"] == [0.0, 1.0]
+    assert -1.0 <= sizes["64"]["difference_interval"][0] < sizes["64"]["difference_interval"][1] <= 1.0
+    two = summarise([record("softmax", {"14": [[4], [0]]}), record("paper", {"14": [[0], [4]]})])
+    for arm in two["tasks"]["recall"]["1M"].values():
+        assert arm["sizes"]["14"]["interval"] is None
+
+
 def test_accuracy_halves_on_a_line_in_the_logarithm():
     assert half_size([10, 100], [0.8, 0.2]) == pytest.approx(10 * 10 ** (2 / 3))
     assert half_size([10, 100], [0.8, 0.5]) is None

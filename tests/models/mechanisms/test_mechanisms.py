@@ -76,7 +76,7 @@ PLAIN = {
     "sigmoid": lambda row: sigma(row - math.log(len(row))),
     "stick-breaking": sticks,
     "off-by-one": lambda row: np.exp(row) / (1 + np.exp(row).sum()),
-    "log-n": lambda row: softmax(0.43 * math.log(len(row)) * row),
+    "ssmax-fixed": lambda row: softmax(0.43 * math.log(len(row)) * row),
     "top-k": best,
     "hierarchical": blocks,
 }

@@ -85,7 +85,7 @@ def test_blocks_of_rows_are_the_whole(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["softmax", "paper", "rising", "log-n", "gated-0.5", "beyond-1-2-1"])
+@pytest.mark.parametrize("name", ["softmax", "paper", "rising", "ssmax-fixed", "gated-0.5", "beyond-1-2-1"])
 @pytest.mark.parametrize("queries", [4096, 16])
 def test_streaming_in_half_precision_is_dense_attention(name, queries):
     generator = torch.Generator(device="cuda").manual_seed(0)
