@@ -41,6 +41,7 @@ from sharpmax.hf.sharpen.modules import multihead_forward
 from sharpmax.hf.sharpen.sidecar import card_for, name_of
 from sharpmax.hf.sharpen.site import Observer, Probe, Run, Site
 from sharpmax.torch import IMPLEMENTATIONS
+from sharpmax.torch.watching.measure import Gauge
 
 with extra("hf"):
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -104,7 +105,7 @@ def unsharpen(model: nn.Module) -> None:
         owners = (getattr(hook, "__self__", None) for hook in hooks)
         copies = {id(owner._run): owner for owner in owners if isinstance(owner, Sharpened)}
         on = [one for run in sites if (one := _switched_on.get(run) or copies.get(run)) is not None]
-        latest = next((one for one in on if one._is_latest()), None)
+        latest = next((one for one in on if one.is_latest), None)
         if latest is None:
             raise RuntimeError("this is a copy of a part of a sharpened model: make it before the model is sharpened")
         latest._put_back()
@@ -143,7 +144,7 @@ class Sharpened:
     def _switch_off(self) -> None:
         if not self._undo:
             return
-        if not self._is_latest():
+        if not self.is_latest:
             raise RuntimeError("this model was sharpened again since; restore the later one first")
         self._put_back()
         self._say_if_silent()
@@ -163,7 +164,8 @@ class Sharpened:
             self._put_back_later_ones()
             self._put_back()
 
-    def _is_latest(self) -> bool:
+    @property
+    def is_latest(self) -> bool:
         """Tell whether nothing was switched on since that is on still."""
         return all(_site(module) is site for module, site in self._sites.items())
 
@@ -187,7 +189,18 @@ class Sharpened:
                 )
         _thread_of[self] = threading.current_thread()
 
+    def _gauge_of_now(self) -> Gauge | None:
+        """Return the gauge of a watch that is on: its layers keep telling it, whatever policy they get."""
+        sites = [(layer, site) for layer in self.layers if (site := _site(layer.module)) and site.run.gauge is not None]
+        if any(site.first_layer != layer.index for layer, site in sites):
+            raise RuntimeError(
+                f"this {type(self.model).__name__} is part of a model that is watched, which counts its layers "
+                "otherwise; sharpen the whole model, or close the watch first"
+            )
+        return next((site.run.gauge for _, site in sites), None)
+
     def _switch_on(self) -> None:
+        self._run.gauge = self._gauge_of_now()
         _switched_on[id(self._run)] = self
         for layer in self.layers:
             policies = tuple(self.policy.for_layer(index) for index in range(layer.index, layer.index + layer.runs))

@@ -6,6 +6,7 @@ normed    the norm undoes any scale in front of it, so its own weight is scaled.
           by the smallest γ of the layer: a head cannot be reached alone. One weight per head, as OLMo 2 has, can
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -118,19 +119,50 @@ def _projections(owner: Any, heads: int, name: str) -> tuple[list[Part], list[Pa
             return _parts(q, _blocks(0, heads, width), name), _parts(
                 k, _blocks(0, _outputs_of(k, name) // width, width), name
             )
-    if isinstance(fused := getattr(owner, "qkv_proj", None), nn.Module):  # Phi-3: queries, then keys, then values
-        width = int(owner.head_dim)
-        keys = (_outputs_of(fused, name) - heads * width) // (2 * width)
-        return _parts(fused, _blocks(0, heads, width), name), _parts(fused, _blocks(heads * width, keys, width), name)
-    if isinstance(fused := getattr(owner, "query_key_value", None), nn.Module):  # GPT-NeoX: head by head
-        rows = torch.arange(_outputs_of(fused, name)).view(heads, 3, -1)
-        return _parts(fused, rows[:, 0], name), _parts(fused, rows[:, 1], name)
-    fused = getattr(owner, "Wqkv", None) or getattr(owner, "c_attn", None)
-    if isinstance(fused, nn.Module) and not getattr(owner, "is_cross_attention", False):
-        third = _outputs_of(fused, name) // 3
-        width = third // heads
-        return _parts(fused, _blocks(0, heads, width), name), _parts(fused, _blocks(third, heads, width), name)
+    kind = type(owner).__name__
+    if kind in FUSED and not getattr(owner, "is_cross_attention", False):
+        projection, rows_of = FUSED[kind]
+        fused = getattr(owner, projection)
+        q_rows, k_rows = rows_of(owner, heads, _outputs_of(fused, name))
+        return _parts(fused, q_rows, name), _parts(fused, k_rows, name)
+    if fused := next((one for one in FUSED_NAMES if isinstance(getattr(owner, one, None), nn.Module)), None):
+        raise _refusal(name, f"which rows of {fused} are which head's is not known of a {kind}")
     raise _refusal(name, f"how a {type(owner).__name__} makes its queries and keys is not known here")
+
+
+def _side_by_side(owner: Any, heads: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of queries and keys where all queries come first, then the keys, then as many values."""
+    if outputs % 3 == 0 and not hasattr(owner, "num_key_value_groups"):
+        return _blocks(0, heads, outputs // 3 // heads), _blocks(outputs // 3, heads, outputs // 3 // heads)
+    width = int(owner.head_dim)
+    return _blocks(0, heads, width), _blocks(heads * width, (outputs // width - heads) // 2, width)
+
+
+def _head_by_head(owner: Any, heads: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Return the rows where each head has its query, then its key, then its value."""
+    del owner
+    rows = torch.arange(outputs).view(heads, 3, -1)
+    return rows[:, 0], rows[:, 1]
+
+
+def _of_bigcode(owner: Any, heads: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of StarCoder: head by head, or all queries beside the one key head that they share."""
+    return (_side_by_side if owner.multi_query else _head_by_head)(owner, heads, outputs)
+
+
+FUSED: dict[str, tuple[str, Callable[[Any, int, int], tuple[Tensor, Tensor]]]] = {
+    "DbrxAttention": ("Wqkv", _side_by_side),
+    "DecisionTransformerGPT2Attention": ("c_attn", _side_by_side),
+    "GPT2Attention": ("c_attn", _side_by_side),
+    "GPTBigCodeAttention": ("c_attn", _of_bigcode),
+    "GPTNeoXAttention": ("query_key_value", _head_by_head),
+    "ImageGPTAttention": ("c_attn", _side_by_side),
+    "ModernBertAttention": ("Wqkv", _side_by_side),
+    "Phi3Attention": ("qkv_proj", _side_by_side),
+    "Phi4MultimodalAttention": ("qkv_proj", _side_by_side),
+}
+"""Classes with one projection for all three: its name, and which rows are each head's. A name alone does not tell."""
+FUSED_NAMES = ("qkv_proj", "query_key_value", "Wqkv", "c_attn", "qkv", "in_proj", "qkv_linear")
 
 
 def _of_multihead(owner: nn.MultiheadAttention, heads: int) -> tuple[list[Part], list[Part]]:
