@@ -6,6 +6,7 @@ normed    the norm undoes any scale in front of it, so its own weight is scaled.
           by the smallest γ of the layer: a head cannot be reached alone. One weight per head, as OLMo 2 has, can
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -80,6 +81,8 @@ def head_weights(owner: Any, heads: int, name: str) -> HeadWeights:
             raise _refusal(name, f"it normalises queries or keys by {norm}, which is not known here")
     if getattr(owner, "q_norm", None) is not None or getattr(owner, "k_norm", None) is not None:
         return _normed(owner, heads, name)
+    if getattr(getattr(owner, "config", None), "clip_qkv", None) is not None:
+        raise _refusal(name, "clip_qkv cuts off its queries and keys, which are then not linear in its weights")
     query, key = _projections(owner, heads, name)
     return HeadWeights(query, key if len(key[0].rows) == heads else [])
 
@@ -90,7 +93,7 @@ def _normed(owner: Any, heads: int, name: str) -> HeadWeights:
     if not isinstance(weight, nn.Parameter):
         raise _refusal(name, "its norm of queries has no weight to scale")
     width = getattr(owner, "head_dim", None) or weight.numel()
-    shift = _shift(norm)
+    shift = _shift(norm, name)
     parts = [weight, getattr(norm, "bias", None)]
     if weight.numel() == width:
         rows = torch.arange(width)[None]
@@ -102,9 +105,32 @@ def _normed(owner: Any, heads: int, name: str) -> HeadWeights:
 
 
 @torch.no_grad()
-def _shift(norm: Any) -> float:
-    """Return 1 for a norm that multiplies by 1 + weight, 0 for one that multiplies by its weight."""
-    return 1.0 if type(norm).__name__.startswith(("Gemma", "RecurrentGemma", "T5Gemma", "VaultGemma")) else 0.0
+def _shift(norm: Any, name: str) -> float:
+    """Return 1 for a norm that multiplies by 1 + weight, 0 for one that multiplies by its weight.
+
+    Names do not tell (Gemma 3 adds 1, Gemma 4 does not, Qwen 3.5 does), so a copy of it is tried with other weights.
+    """
+    count = norm.weight.numel()
+    x = torch.linspace(-1.0, 2.0, count)[None]
+
+    def output(weight: float) -> Tensor:
+        bare = copy.copy(norm)
+        filled = {"weight": torch.full((count,), weight), "bias": torch.zeros(count)}
+        own = {key: part if part is None else nn.Parameter(filled[key]) for key, part in norm._parameters.items()}
+        bare.__dict__["_parameters"] = own
+        return type(norm).forward(bare, x).float()  # type: ignore[no-any-return]
+
+    try:
+        none, one, two = output(0.0), output(1.0), output(2.0)
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise _refusal(name, f"how a {type(norm).__name__} uses its weight is not known here") from error
+    if not torch.allclose(two - one, one - none) or not one.any():
+        raise _refusal(name, f"a {type(norm).__name__} is not linear in its weight")
+    if not none.any():
+        return 0.0
+    if torch.allclose(one, 2 * none):
+        return 1.0
+    raise _refusal(name, f"a {type(norm).__name__} adds to its weight what is not known here")
 
 
 def _projections(owner: Any, heads: int, name: str) -> tuple[list[Part], list[Part]]:
@@ -151,12 +177,9 @@ def _of_bigcode(owner: Any, heads: int, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 FUSED: dict[str, tuple[str, Callable[[Any, int, int], tuple[Tensor, Tensor]]]] = {
-    "DbrxAttention": ("Wqkv", _side_by_side),
-    "DecisionTransformerGPT2Attention": ("c_attn", _side_by_side),
     "GPT2Attention": ("c_attn", _side_by_side),
     "GPTBigCodeAttention": ("c_attn", _of_bigcode),
     "GPTNeoXAttention": ("query_key_value", _head_by_head),
-    "ImageGPTAttention": ("c_attn", _side_by_side),
     "ModernBertAttention": ("Wqkv", _side_by_side),
     "Phi3Attention": ("qkv_proj", _side_by_side),
     "Phi4MultimodalAttention": ("qkv_proj", _side_by_side),
