@@ -67,6 +67,11 @@ class Policy(ABC):
         """Return the fields: what is remembered of a policy stays behind when it is copied or sent away."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_on_device", "_looked_at")}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the fields, and own the arrays among them as `__post_init__` does: a copy is as unchangeable."""
+        for name, value in state.items():
+            object.__setattr__(self, name, _owned(value))
+
     def __eq__(self, other: object) -> bool:
         """Tell whether they are of one kind and hold the same numbers, in the same shapes, whatever holds those."""
         return type(self) is type(other) and _same(_held(self), _held(other))
@@ -121,6 +126,8 @@ class Policy(ABC):
 
     def save(self, path: str | PathLike[str], **details: Any) -> None:
         """Write a policy card (JSON) that `load_policy` reads back; `details` are the other fields of `Card`."""
+        if not dataclasses.is_dataclass(self):
+            raise TypeError(f"{type(self).__name__} is no dataclass, whose fields a card holds: decorate it, to save it")
         from sharpmax.core.cards import Card  # a card holds a policy, so it cannot be imported first
 
         Card(policy=self, **details).save(path)

@@ -279,9 +279,15 @@ class Sharpened:
         now.with_graph = False
         on = any(_site(module) is site for module, site in self._sites.items())
         if on and not now.asked and not _is_compiled(self.model):  # a policy nested inside this one takes its calls
+            name = type(self.model).__name__
+            if any(config._attn_implementation not in (NAME, EAGER_NAME) for config in configs_of(self.model)):
+                raise RuntimeError(
+                    f"the attention implementation of this {name} was changed while it is sharpened or watched "
+                    "(set_attn_implementation): leave the block, change it, and sharpen or watch it again"
+                )
             raise RuntimeError(
-                f"{type(self.model).__name__} ran without asking for attention once: sharpening it does nothing. "
-                "A model whose attention was chosen when it was built has to be loaded anew"
+                f"{name} ran without asking for attention once: sharpening or watching it does nothing. A model whose "
+                "attention was chosen when it was built has to be loaded anew"
             )
 
     def _set(self, owner: Any, name: str, value: Any) -> None:
