@@ -52,8 +52,12 @@ def check_number(
 
 def is_number(value: Any) -> bool:
     """Tell whether it is a finite real number; True and False are none."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(
-        abs(value) <= sys.float_info.max  # not `isfinite`, which an int beyond float's range overflows
+    return (
+        isinstance(value, int | float | np.number)
+        and not isinstance(value, bool)
+        and bool(
+            abs(value) <= sys.float_info.max  # not `isfinite`, which an int beyond float's range overflows
+        )
     )
 
 

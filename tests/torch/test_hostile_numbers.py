@@ -82,7 +82,9 @@ class Negative(Policy):
         return stats.entropy * 0 - 1.0
 
 
-@pytest.mark.parametrize("wrap", [lambda p: p, detach, lambda p: PerHead([Constant(2.0), p]), lambda p: detach(PerHead([p, p]))])
+@pytest.mark.parametrize(
+    "wrap", [lambda p: p, detach, lambda p: PerHead([Constant(2.0), p]), lambda p: detach(PerHead([p, p]))]
+)
 def test_a_users_policy_is_looked_at_inside_others_too(wrap):
     with pytest.raises(ValueError, match="gave a negative inverse temperature"):
         attended(wrap(Negative()))

@@ -127,7 +127,9 @@ class Policy(ABC):
     def save(self, path: str | PathLike[str], **details: Any) -> None:
         """Write a policy card (JSON) that `load_policy` reads back; `details` are the other fields of `Card`."""
         if not dataclasses.is_dataclass(self):
-            raise TypeError(f"{type(self).__name__} is no dataclass, whose fields a card holds: decorate it, to save it")
+            raise TypeError(
+                f"{type(self).__name__} is no dataclass, whose fields a card holds: decorate it, to save it"
+            )
         from sharpmax.core.cards import Card  # a card holds a policy, so it cannot be imported first
 
         Card(policy=self, **details).save(path)
