@@ -61,7 +61,7 @@ TEST_SAMPLES = 4  # questions of each algorithm, length and validation seed
 # Check a server.
 SERVED_PROMPTS = 20  # questions per size
 SERVED_TOGETHER = 8  # questions asked at once
-SERVED_TIMEOUT = 120.0  # seconds until a server must answer
+SERVED_TIMEOUT = 120.0  # seconds until a server must have ended an answer
 
 # Every run.
 OUT = "runs"  # the folder of the runs

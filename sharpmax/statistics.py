@@ -33,19 +33,25 @@ def student_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float | None:
     """Return the two-sided p-value of a paired t-test; None for one pair, or where every difference is the same."""
+    a, b = _pair(values, baseline)
     # Accuracies are shares of at most some thousand items: a smaller difference of differences is rounding.
-    if len(values) < 2 or np.ptp(np.subtract(values, baseline)) < 1e-9:
+    if a.size < 2 or np.ptp(a - b) < 1e-9:
         return None
-    return float(stats.ttest_rel(values, baseline).pvalue)
+    return float(stats.ttest_rel(a, b).pvalue)
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     """Adjust the p-values of tests that are read together, by Holm's method; None stays None and counts for none.
 
+    Raises:
+        ValueError: a p-value that is no number from 0 to 1.
+
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": None})
     {'a': 0.03, 'b': 0.06, 'c': 0.06, 'd': None}
     """
     known = sorted((p, name) for name, p in p_values.items() if p is not None)
+    if wrong := [name for p, name in known if not 0 <= p <= 1]:
+        raise ValueError(f"expected p-values from 0 to 1, got {p_values[wrong[0]]!r} for {wrong[0]!r}")
     adjusted: dict[str, float | None] = dict.fromkeys(p_values)
     least = 0.0
     for rank, (p, name) in enumerate(known):

@@ -121,3 +121,11 @@ def test_seeds_that_disagree_widen_the_interval():
     noise = 0.1 * draws.standard_normal((2, 200))
     agree, disagree = (crossed_bootstrap(noise + np.array([[a], [b]])) for a, b in ((0.1, 0.1), (0.3, -0.1)))
     assert disagree[1] - disagree[0] > 3 * (agree[1] - agree[0])
+
+
+def test_lists_that_do_not_pair_and_numbers_that_are_no_p_values_are_refused():
+    with pytest.raises(ValueError, match="two lists of one length"):
+        paired_p_value([1, 2], [1])
+    for wrong in (math.nan, -0.1, 1.5):
+        with pytest.raises(ValueError, match=r"p-values from 0 to 1, got .* for 'a'"):
+            holm({"a": wrong, "b": 0.01})

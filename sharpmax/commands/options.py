@@ -347,14 +347,14 @@ def _serve_check(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", metavar="URL", help="the server with the card, as http://127.0.0.1:8000")
     add("--plain", metavar="URL", help="the same model served without the card")
-    add("--card", type=Path, metavar="FILE", help="the card, whose record says what to expect")
+    add("--card", type=Path, metavar="FILE", help=f"the card, whose record says what to expect: {CARD}")
     add("--model", help="the name that the servers know the model by (default: the first that they list)")
     number = _number(group(parser, "how to judge"))
     number("--sizes", "entries of a question", defaults.EXAM_SIZES, nargs="+")
     number("--prompts", "questions per size", defaults.SERVED_PROMPTS)
     number = _number(group(parser, RUN))
     number("--together", "questions asked at once", defaults.SERVED_TOGETHER)
-    number("--timeout", "seconds until a server must answer", defaults.SERVED_TIMEOUT, type=float)
+    number("--timeout", "seconds until a server must have ended an answer", defaults.SERVED_TIMEOUT, type=float)
     number("--seed", "seed of the questions", defaults.SEED)
     _debug(parser)
 

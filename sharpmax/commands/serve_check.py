@@ -4,33 +4,20 @@ The lookups of `evaluate` go to the server's completions over HTTP, all of a bat
 to a server without the card. No model is loaded here: what is judged is what users get.
 """
 
-import json
 import statistics
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
+from sharpmax.cards import card_file
+from sharpmax.commands.completions import Reply, Server, check_seconds
 from sharpmax.core.cards import Card, load_card
+from sharpmax.core.checks import is_count
 from sharpmax.tasks.prompt import Prompt
 from sharpmax.tasks.prompts import draw, seed_of
-
-ANSWER_TOKENS = 8  # an answer is five characters, which tokenizers cut into one to five
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One answer: its text, seconds until its first token and until its last, and its tokens."""
-
-    text: str
-    first: float
-    last: float
-    tokens: int
 
 
 def serve_check(
@@ -44,10 +31,14 @@ def serve_check(
     was judged to have than to the plain model's; "does not act" where not; "unknown" where nothing says.
 
     Raises:
-        ValueError: no comparison was given, or what answers is no server of completions.
-        OSError: a server cannot be reached, or the card cannot be read.
+        ValueError: no comparison was given, a number below 1, or what answers is no server of completions.
+        OSError: a server cannot be reached or takes too long, or the card cannot be read.
     """
-    found = None if card is None else load_card(card)
+    for name, numbers in (("sizes", sizes), ("prompts", [prompts]), ("together", [together])):
+        if not numbers or not all(is_count(number, least=1) for number in numbers):
+            raise ValueError(f"{name} must be 1 or more, got {', '.join(map(str, numbers)) or 'none'}")
+    check_seconds("timeout", timeout)
+    found = None if card is None else load_card(card_file(card))
     if found is None and plain is None:
         raise ValueError("name a plain server (--plain URL) or the card (--card FILE): one server alone tells nothing")
     of_report = seed_of(seed, "report")
@@ -84,11 +75,12 @@ def _asked(
     url: str, model: str | None, prompts: list[Prompt], together: int, timeout: float
 ) -> tuple[list[Reply], float]:
     """Return the replies in order and the seconds that all of them took."""
-    name = model or _name(url, timeout)
-    _reply(url, name, prompts[0].text, timeout)  # the first call of a server may compile
+    server = Server(url, timeout=timeout)
+    name = model or server.first_model()
+    server.ask(name, prompts[0].text)  # the first call of a server may compile
     started = time.perf_counter()
     with ThreadPoolExecutor(together) as pool:
-        replies = list(pool.map(lambda prompt: _reply(url, name, prompt.text, timeout), prompts))
+        replies = list(pool.map(lambda prompt: server.ask(name, prompt.text), prompts))
     return replies, time.perf_counter() - started
 
 
@@ -103,55 +95,6 @@ def _judged(prompts: list[Prompt], replies: list[Reply], seconds: float) -> dict
         "tokens_per_second": sum(reply.tokens for reply in replies) / seconds,
         "first_token_seconds": statistics.median(reply.first for reply in replies),
     }
-
-
-def _name(url: str, timeout: float) -> str:
-    with _opened(f"{url.rstrip('/')}/v1/models", None, timeout) as answer:
-        said = answer.read()
-    try:
-        return str(json.loads(said)["data"][0]["id"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"{url} does not list its models as an OpenAI-compatible server does") from error
-
-
-def _reply(url: str, model: str, prompt: str, timeout: float) -> Reply:
-    """Ask for one completion, token by token, greedily."""
-    body = {"model": model, "prompt": prompt, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True}
-    started = time.perf_counter()
-    first, text, tokens = 0.0, "", 0
-    with _opened(f"{url.rstrip('/')}/v1/completions", body, timeout) as answer:
-        for event in _events(answer):
-            piece = event["choices"][0].get("text") if event.get("choices") else None
-            if piece:
-                first = first or time.perf_counter() - started
-                text, tokens = text + piece, tokens + 1
-    return Reply(text, first, time.perf_counter() - started, tokens)
-
-
-def _events(answer: Any) -> Iterator[dict[str, Any]]:
-    for line in answer:
-        said = line.decode("utf-8", "replace").strip().removeprefix("data:").strip()
-        if said == "[DONE]":
-            return
-        if said.startswith("{"):
-            event = json.loads(said)
-            if "error" in event:
-                raise ValueError(f"the server says: {str(event['error'])[:200]}")
-            yield event
-
-
-def _opened(url: str, body: dict[str, Any] | None, timeout: float) -> Any:
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"expected an address that begins with http:// or https://, got {url!r}")
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
-    try:
-        return urllib.request.urlopen(request, timeout=timeout)
-    except urllib.error.HTTPError as error:
-        said = error.read(300).decode("utf-8", "replace")
-        raise ValueError(f"{url} answers {error.code}: {' '.join(said.split())}") from error
-    except urllib.error.URLError as error:
-        raise OSError(f"cannot reach {url}: {error.reason}") from error
 
 
 def print_serve_check(found: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ def _of_one(policy: Any) -> tuple[int, Numbers] | None:
         numbers = (policy.slope, policy.offset, policy.reference, policy.minimum, measure, policy.stepped)
         rule = LENGTH
     elif kind is Constant:
-        rule, numbers = LENGTH, (0.0, policy.inverse_temperature, 1.0, 0.0, 0, False)
+        rule, numbers = LENGTH, (0.0, policy.inverse_temperature, 1.0, -math.inf, 0, False)  # below 0 it is poison
     elif kind is EntropyTarget:
         rule, numbers = SOLVED, (policy.target, policy.maximum)
     elif kind is Beyond:

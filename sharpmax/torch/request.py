@@ -208,8 +208,11 @@ def _check_tensor(name: str, tensor: Any) -> Tensor:
 
 
 def _check_layout(name: str, tensor: Tensor) -> Tensor:
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got one of layout {tensor.layout}")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        kind = "a nested one; attention_varlen takes documents end to end" if tensor.is_nested else "one of layout "
+        raise TypeError(f"{name} must be a dense tensor, got {kind}{'' if tensor.is_nested else tensor.layout}")
+    if type(tensor).__name__ == "MaskedTensor":
+        raise TypeError(f"{name} must be a plain tensor, got a MaskedTensor; give its data, and mask=")
     return tensor
 
 

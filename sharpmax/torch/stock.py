@@ -50,7 +50,7 @@ def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     scaled = q * _foldable(request, q, k, beta).to(q.dtype).unsqueeze(-1)
     output = _attend(request, scaled, _expanded(request, k), _expanded(request, v))
     # PyTorch's kernel on a CPU gives 0 for a NaN query with fewer keys than a vector register holds.
-    return output.masked_fill(q.isnan().any(-1, keepdim=True), torch.nan) if q.device.type == "cpu" else output
+    return output.masked_fill(scaled.isnan().any(-1, keepdim=True), torch.nan) if q.device.type == "cpu" else output
 
 
 def _foldable(request: Request, q: Tensor, k: Tensor, beta: Tensor) -> Tensor:

@@ -68,6 +68,9 @@ def attention_varlen(
     >>> q = torch.randn(2, 7, 8)
     >>> tuple(attention_varlen(q, q, q, torch.tensor([0, 3, 7]), is_causal=True).shape)
     (2, 7, 8)
+
+    A policy chooses row by row: a callable that looks across rows sees those of other documents that share its call,
+    and of the filling at their ends.
     """
     for name in ("mask", "bias"):
         if options.get(name) is not None:

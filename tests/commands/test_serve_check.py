@@ -1,14 +1,17 @@
 """`sharpmax serve-check` against servers that answer as told: no model, no vLLM."""
 
+import itertools
 import json
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 import sharpmax
 from sharpmax.cli import main
+from sharpmax.commands.completions import Server
 from sharpmax.commands.serve_check import serve_check
 from sharpmax.core.cards import Card
 from sharpmax.tasks.prompts import draw, seed_of
@@ -20,30 +23,38 @@ RECORD = {"tasks": {"lookup": {"4": {"accuracy": {"plain": 0.1, "policy": 0.9}}}
 
 
 @contextmanager
-def server(answer, status=200):
-    """Serve what `answer(prompt)` says, piece by piece, as an OpenAI-compatible server streams it."""
+def server(answer, status=200, stream=None, models=b'{"data": [{"id": "the-model"}]}'):
+    """Serve a `stream` of bytes, or what `answer(prompt)` says, piece by piece, as an OpenAI-compatible server streams it."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self._say(json.dumps({"data": [{"id": "the-model"}]}))
+            self._say(models)
 
         def do_POST(self):
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             assert asked["model"] == "the-model"
             assert asked["temperature"] == 0
+            if stream is not None:
+                self.send_response(status)
+                self.end_headers()
+                with suppress(OSError):  # who asked has left
+                    for piece in stream:
+                        self.wfile.write(piece)
+                return
             said = answer(asked["prompt"])
             pieces = [json.dumps({"choices": [{"text": piece}]}) for piece in (said[:2], said[2:])]
-            self._say("".join(f"data: {piece}\n\n" for piece in (*pieces, "[DONE]")))
+            self._say("".join(f"data: {piece}\n\n" for piece in (*pieces, "[DONE]")).encode())
 
         def _say(self, content):
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(content.encode())
+            self.wfile.write(content)
 
         def log_message(self, *_):
             pass
 
     serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    serving.daemon_threads = True
     thread = threading.Thread(target=serving.serve_forever)
     thread.start()
     try:
@@ -117,3 +128,81 @@ def test_what_is_no_server_is_said_in_one_line(url, words, card, capsys):
 def test_an_error_of_the_server_is_passed_on(card):
     with server(right, status=503) as url, pytest.raises(ValueError, match="answers 503"):
         serve_check(url, card=card, **ASKED)
+
+
+def event(**choice):
+    return f"data: {json.dumps({'choices': [choice]})}\n\n".encode()
+
+
+END = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        ([], "no completion"),
+        ([END], "no completion"),
+        ([b'data: {"choices": []}\n\n', END], "no completion"),
+        ([b"<html>"], "something other than JSON: '<html>'"),
+        ([b"data: [1]\n\n", END], "other than an event"),
+        ([b'data: {"choices": [{"text": "\xff\xfe 1234"}]}\n\n', END], "no UTF-8"),
+        ([event(text=1234), END], "without a text"),
+        ([b'data: {"choices": {"text": "a"}}\n\n', END], "without a text"),
+        ([event(text=" 12")], "breaks off"),
+        ([b'{"choices":[{"text":" 12'], "other than JSON"),
+        ([b'data: {"error": "out of memory"}\n\n', END], "says: 'out of memory'"),
+        ([event(text=" 1")] * 100, "more than 64 pieces"),
+    ],
+)
+def test_a_server_that_answers_no_completion_passes_no_check(stream, words, capsys):
+    with server(None, stream=stream) as carded, server(right) as plain:
+        status = main(["serve-check", carded, "--plain", plain, "--sizes", "4", "--prompts", "1"])
+    said = capsys.readouterr()
+    assert (status, said.out) == (2, "")
+    assert words in said.err
+    assert carded in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_an_empty_answer_whose_end_is_said_is_an_answer():
+    with server(None, stream=[event(text="", finish_reason="stop")]) as url:
+        assert Server(url, timeout=9).ask("the-model", "?").text == ""
+
+
+@pytest.mark.parametrize("endless", [b": wait\n\n", b"x"])
+def test_a_server_that_never_ends_its_answer_is_left_in_time(endless):
+    def drip():
+        for _ in itertools.count():
+            time.sleep(0.02)
+            yield endless
+
+    started = time.perf_counter()
+    with server(None, stream=drip()) as url, pytest.raises(OSError, match=r"did not end its answer within 0.3 s"):
+        serve_check(url, plain=url, timeout=0.3, **ASKED)
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("models", [b'{"data": [{"id": null}]}', b'{"data": []}', b"[", b"\xff"])
+def test_a_server_without_a_model_by_name_is_refused(models):
+    with server(right, models=models) as url, pytest.raises(ValueError, match=f"{url} does not list its models"):
+        serve_check(url, plain=url, **ASKED)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--prompts 0", "prompts must be 1 or more, got 0"),
+        ("--prompts -1", "prompts must be 1 or more"),
+        ("--sizes 4 0", "sizes must be 1 or more"),
+        ("--together 0", "together must be 1 or more"),
+        ("--timeout 0", "timeout must be a positive number of seconds"),
+        ("--timeout nan", "timeout must be a positive number of seconds"),
+        ("--timeout 1e300", "timeout must be a positive number of seconds"),
+        ("--card smollm3", "did you mean 'smollm2'"),
+    ],
+)
+def test_an_option_that_means_nothing_is_named(option, words, capsys):
+    assert main(["serve-check", "http://127.0.0.1:1", "--plain", "http://127.0.0.1:1", *option.split()]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1

@@ -1,5 +1,7 @@
 """Numbers that Python holds and arrays do not: huge integers, counts beyond 2^24, arrays that change under a policy."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from sharpmax import (
     softmax,
 )
 from sharpmax.core.masks import query_positions
+from sharpmax.core.policies import PerHead, Policy, detach
 from sharpmax.torch.lengths import counted_by_position, positions
 from sharpmax.torch.request import Request
 
@@ -111,3 +114,25 @@ def test_zero_query_heads_are_refused_alike(key_heads):
     for call in calls:
         with pytest.raises(ValueError, match="0 query heads cannot share"):
             call()
+
+
+class Negative(Policy):
+    """A user's own policy, which is wrong."""
+
+    def __call__(self, stats, stats_at=None):
+        return stats.entropy * 0 - 1.0
+
+
+@pytest.mark.parametrize("wrap", [detach, lambda p: PerHead([p, p]), lambda p: detach(PerHead([Constant(1.0), p]))])
+def test_a_negative_beta_is_refused_inside_other_policies_too(wrap):
+    with pytest.raises(ValueError, match="gave a negative inverse temperature"):
+        softmax(np.zeros((2, 3, 5)), wrap(Negative()))
+
+
+def test_a_target_that_became_nan_poisons_its_rows():
+    target = torch.tensor([[0.5], [0.5]])
+    policy = EntropyTarget(target)
+    target[0] = math.nan
+    weights = softmax(torch.randn(2, 3, 5), policy)
+    assert weights[0].isnan().all()
+    assert weights[1].isfinite().all()

@@ -1,6 +1,8 @@
 """What each policy computes, needs, refuses; and that its numbers learn."""
 
+import copy
 import math
+import pickle
 from dataclasses import dataclass
 
 import jax
@@ -346,3 +348,22 @@ def test_a_policy_of_a_users_own_is_equal_to_itself_or_as_it_says(monkeypatch):
     assert own == own != Own()
     assert len({own, own, Own()}) == 2
     assert Numbered(1.0) == Numbered(1.0) != Numbered(2.0)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])
+def test_the_array_of_a_copy_is_as_unchangeable_as_the_policys(copied):
+    policy = copied(Constant(np.ones((2, 1))))
+    with pytest.raises(ValueError, match="read-only"):
+        policy.inverse_temperature[0] = 9
+    assert policy == Constant(np.ones((2, 1)))
+
+
+def test_a_policy_that_is_no_dataclass_is_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharpmax.Policy, "known", dict(sharpmax.Policy.known))
+
+    class Bare(sharpmax.Policy):
+        def __call__(self, stats, stats_at=None):
+            return stats.entropy
+
+    with pytest.raises(TypeError, match="Bare is no dataclass"):
+        Bare().save(tmp_path / "card.json")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sharpmax.torch
-from sharpmax import PAPER, Constant, LengthScaled, SilentPolicyWarning
+from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, SilentPolicyWarning
 from sharpmax.jax import attention, row_stats
 from tests.jax.inputs import inputs, slow
 from tests.jax.judging import lengths_first
@@ -137,3 +137,15 @@ def test_row_stats_alone():
         np.testing.assert_allclose(getattr(stats, name), getattr(dense, name), atol=1e-12, err_msg=name)
     with pytest.raises(ValueError, match="extra may name"):
         row_stats(q, k, extra=frozenset({"median"}))
+
+
+@pytest.mark.parametrize("implementation", ["xla", "chunked"])
+@pytest.mark.parametrize(
+    ("policy", "number"), [(Constant, -1.0), (Constant, np.nan), (LogLinear, np.nan), (EntropyTarget, np.nan)]
+)
+def test_a_number_that_became_nan_or_negative_poisons_its_heads_rows(implementation, policy, number):
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(1, 6, 2, 8)), jnp.float32)
+    attend = jax.jit(lambda t: attention(q, q, q, policy=policy(t), implementation=implementation))
+    output = attend(jnp.array([[number], [1.0]]))
+    assert jnp.isnan(output[:, :, 0]).all()
+    assert jnp.isfinite(output[:, :, 1]).all()

@@ -464,3 +464,14 @@ def test_a_sink_of_minus_infinity_is_none(implementation, policy):
         output, stats = attention(q, k, v, **options)
         found.append([output, stats.entropy, stats.inverse_temperature, *torch.autograd.grad(output.square().sum(), q)])
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of")  # both are prototypes
+def test_tensors_of_other_kinds_are_refused_by_name():
+    plain = torch.randn(1, 2, 5, 4)
+    nested = torch.nested.nested_tensor([torch.randn(2, 5, 4), torch.randn(2, 3, 4)])
+    with pytest.raises(TypeError, match="query must be a dense tensor, got a nested one; attention_varlen"):
+        attention(nested, plain, plain)
+    masked = torch.masked.masked_tensor(plain, plain > 0)
+    with pytest.raises(TypeError, match="key must be a plain tensor, got a MaskedTensor"):
+        attention(plain, masked, plain)

@@ -11,7 +11,9 @@ LARGEST = 1e15  # beyond this a size means nothing, and the answer is inf
 
 
 def size_at(law: Law, weight: float = 0.5, beta: float = 1.0) -> float:
-    """Return the first n at which the expected largest weight is `weight` or less; inf where there is none.
+    """Return the first n, from 2 on, at which the expected largest weight is `weight` or less; inf where there is none.
+
+    2.0 says that it is below from the start: two items already share the weight.
 
     A dispersed row gives it by formula: (βδ)^a/(w·Γ(a+1)) if Bounded, e^(βg)·(1/w - 1) for a needle over a crowd at 0.
     Sharp rows never fall: the answer for `Exponential` above its critical beta.

@@ -40,6 +40,9 @@ class Policy(ABC):
     learnable: ClassVar[tuple[str, ...]] = ()
     """The fields that may be arrays, broadcasting against the rows, and learn by gradient; the others are fixed."""
 
+    never_negative: ClassVar[bool] = False
+    """Whether no numbers at all give a beta below 0, whatever an array becomes; asked of our own policies only."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         taken = cls.known.get(cls.__name__)
@@ -63,6 +66,11 @@ class Policy(ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields: what is remembered of a policy stays behind when it is copied or sent away."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_on_device", "_looked_at")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the fields, and own the arrays among them as `__post_init__` does: a copy is as unchangeable."""
+        for name, value in state.items():
+            object.__setattr__(self, name, _owned(value))
 
     def __eq__(self, other: object) -> bool:
         """Tell whether they are of one kind and hold the same numbers, in the same shapes, whatever holds those."""
@@ -118,6 +126,10 @@ class Policy(ABC):
 
     def save(self, path: str | PathLike[str], **details: Any) -> None:
         """Write a policy card (JSON) that `load_policy` reads back; `details` are the other fields of `Card`."""
+        if not dataclasses.is_dataclass(self):
+            raise TypeError(
+                f"{type(self).__name__} is no dataclass, whose fields a card holds: decorate it, to save it"
+            )
         from sharpmax.core.cards import Card  # a card holds a policy, so it cannot be imported first
 
         Card(policy=self, **details).save(path)
@@ -128,7 +140,8 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
 
     Raises:
         TypeError: `policy` is neither a Policy nor a callable on RowStats that returns numbers.
-        ValueError: a statistic it needs is missing, its arrays do not fit the rows, or its beta is negative.
+        ValueError: a statistic it needs is missing, its arrays do not fit the rows, or its beta is negative. Where
+            that cannot be seen without waiting, under a trace or on an accelerator, the row's beta is NaN.
     """
     if isinstance(policy, Policy):
         missing = sorted(name for name in policy.needs if getattr(stats, name) is None)
@@ -161,10 +174,14 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
             f"the arrays of {type(policy).__name__} have shapes {policy.field_shapes}, "
             f"which do not broadcast to the rows' {shape}"
         ) from error
-    # Our own policies of numbers cannot; to look at the values waits for the device, so of ours only those at hand.
-    may_be_negative = not _is_ours(type(policy)) or (is_at_hand(beta) and _holds_array(_held(policy)))
-    if may_be_negative and truth(xp.any(beta < 0)):
-        raise ValueError(f"{short(policy)} gave a negative inverse temperature; beta must be 0 or more")
+    if _may_go_below_zero(policy):
+        # To look at values waits for the device: of our own policies only those at hand are looked at.
+        looked_at = is_at_hand(beta) or not _is_all_ours(policy)
+        negative = truth(xp.any(beta < 0)) if looked_at else None
+        if negative:
+            raise ValueError(f"{short(policy)} gave a negative inverse temperature; beta must be 0 or more")
+        if negative is None:  # a graph, or a device: such a row is poisoned in its place
+            beta = xp.where(beta < 0, xp.full_like(beta, xp.nan), beta)
     return xp.where(stats.maximum == -xp.inf, xp.ones_like(beta), beta)
 
 
@@ -196,6 +213,24 @@ def _fits(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
 
 def _is_ours(kind: type) -> bool:
     return kind.__module__.startswith("sharpmax.")
+
+
+def _may_go_below_zero(held: Any) -> bool:
+    """Tell whether a policy, or a field of one, may lead to a beta below 0: our own policies of numbers do not."""
+    if isinstance(held, Policy):
+        if not _is_ours(type(held)):
+            return True
+        return not held.never_negative and any(map(_may_go_below_zero, _held(held)))
+    if isinstance(held, tuple):
+        return any(map(_may_go_below_zero, held))
+    return held is not None and not isinstance(held, int | float | str | np.generic)  # an array, or a plain callable
+
+
+def _is_all_ours(held: Any) -> bool:
+    """Tell whether a policy, and every policy inside it, is our own."""
+    if isinstance(held, Policy):
+        return _is_ours(type(held)) and all(map(_is_all_ours, _held(held)))
+    return all(map(_is_all_ours, held)) if isinstance(held, tuple) else not callable(held)
 
 
 def _held(policy: Any) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ class LengthScaled(Policy):
     """beta from the length alone; the named constructors give the published forms."""
 
     learnable: ClassVar = ("slope", "offset")
+    never_negative: ClassVar = True
 
     slope: Any
     offset: Any = 0.0

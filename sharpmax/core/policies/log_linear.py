@@ -19,6 +19,7 @@ class LogLinear(Policy):
     """log beta linear in log n and H, clipped; the identity at a = b = c = 0. Arrays (heads, 1) fit each head."""
 
     learnable: ClassVar = ("a", "b", "c")
+    never_negative: ClassVar = True
 
     a: Any = 0.0
     b: Any = 0.0

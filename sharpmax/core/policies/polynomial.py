@@ -30,6 +30,7 @@ class Polynomial(Policy):
     """
 
     learnable: ClassVar = ("coefficients",)
+    never_negative: ClassVar = True
     # Found once, at construction: a compiler cannot trace the search. A policy rebuilt by JAX keeps this default.
     _silent_above: ClassVar[float | None] = None
 

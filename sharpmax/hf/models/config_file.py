@@ -1,5 +1,6 @@
 """A model's `config.json` from a stranger: bounded before transformers reads it, and its errors in one line."""
 
+import math
 import re
 from pathlib import Path
 
@@ -14,7 +15,8 @@ MOST = {r"layers?$": 10_000, r"experts$": 10_000, r"^num_labels$": 1_000_000}
 
 
 def require_bounded_config(folder: Path) -> None:
-    """Raise ValueError if the config of a local folder is not JSON of a sensible size, or would be built for ever.
+    """Raise ValueError if the config of a local folder is not JSON of a sensible size, holds a NaN, or would be built
+    for ever.
 
     A folder without one is left to transformers, which says so.
     """
@@ -26,6 +28,8 @@ def require_bounded_config(folder: Path) -> None:
         raise ValueError(f"{file} is not a model's config: expected an object, got {type(config).__name__}")
     parts = [config, *(value for value in config.values() if isinstance(value, dict))]  # text_config and the like
     for name, number in ((name, number) for part in parts for name, number in part.items()):
+        if isinstance(number, float) and math.isnan(number):
+            raise ValueError(f"{file} has {name} of NaN: nothing can be computed with it; put the number back")
         for pattern, most in MOST.items():
             if re.search(pattern, name) and isinstance(number, int | float) and number > most:
                 raise ValueError(f"{file} has {name} of {number:.3g}, more than the {most:,} that are built")

@@ -185,7 +185,9 @@ def _must_use_every_layer(name: str, model: Any, found: dict[str, Any]) -> None:
         return re.sub(r"\.\d+\.", ".#.", key)
 
     forms = {form(key) for key in model.state_dict() if form(key) != key}
-    surplus = sorted(key for key in found.get("unexpected_keys", ()) if form(key) in forms)
+    none = getattr(model.config.get_text_config(), "num_hidden_layers", None) == 0  # then every layer is one too many
+    unused = found.get("unexpected_keys", ())
+    surplus = sorted(key for key in unused if form(key) in forms or (none and form(key) != key))
     if surplus:
         raise ValueError(
             f"{name!r} holds {len(surplus)} weights of layers that its config does not have, such as {surplus[0]}: "

@@ -46,6 +46,7 @@ from sharpmax.hf.sharpen.modules import multihead_forward
 from sharpmax.hf.sharpen.sidecar import card_for, name_of
 from sharpmax.hf.sharpen.site import Observer, Probe, Run, Site
 from sharpmax.torch import IMPLEMENTATIONS
+from sharpmax.torch.watching.measure import Gauge
 
 with extra("hf"):
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -139,7 +140,7 @@ def unsharpen(model: nn.Module) -> None:
         owners = (getattr(hook, "__self__", None) for hook in hooks)
         copies = {id(owner._run): owner for owner in owners if isinstance(owner, Sharpened)}
         on = [one for run in sites if (one := _switched_on.get(run) or copies.get(run)) is not None]
-        latest = next((one for one in on if one._is_latest()), None)
+        latest = next((one for one in on if one.is_latest), None)
         if latest is None:
             raise RuntimeError("this is a copy of a part of a sharpened model: make it before the model is sharpened")
         latest._put_back()
@@ -182,7 +183,7 @@ class Sharpened:
     def _switch_off(self) -> None:
         if not self._undo:
             return
-        if not self._is_latest():
+        if not self.is_latest:
             raise RuntimeError("this model was sharpened again since; restore the later one first")
         self._put_back()
         self._say_if_silent()
@@ -202,7 +203,8 @@ class Sharpened:
             self._put_back_later_ones()
             self._put_back()
 
-    def _is_latest(self) -> bool:
+    @property
+    def is_latest(self) -> bool:
         """Tell whether nothing was switched on since that is on still."""
         return all(_site(module) is site for module, site in self._sites.items())
 
@@ -226,7 +228,18 @@ class Sharpened:
                 )
         _thread_of[self] = threading.current_thread()
 
+    def _gauge_of_now(self) -> Gauge | None:
+        """Return the gauge of a watch that is on: its layers keep telling it, whatever policy they get."""
+        sites = [(layer, site) for layer in self.layers if (site := _site(layer.module)) and site.run.gauge is not None]
+        if any(site.first_layer != layer.index for layer, site in sites):
+            raise RuntimeError(
+                f"this {type(self.model).__name__} is part of a model that is watched, which counts its layers "
+                "otherwise; sharpen the whole model, or close the watch first"
+            )
+        return next((site.run.gauge for _, site in sites), None)
+
     def _switch_on(self) -> None:
+        self._run.gauge = self._gauge_of_now()
         _switched_on[id(self._run)] = self
         for layer in self.layers:
             policies = tuple(self.policy.for_layer(index) for index in range(layer.index, layer.index + layer.runs))
@@ -314,9 +327,15 @@ class Sharpened:
         now.with_graph = False
         on = any(_site(module) is site for module, site in self._sites.items())
         if on and not now.asked and not _is_compiled(self.model):  # a policy nested inside this one takes its calls
+            name = type(self.model).__name__
+            if any(config._attn_implementation not in (NAME, EAGER_NAME) for config in configs_of(self.model)):
+                raise RuntimeError(
+                    f"the attention implementation of this {name} was changed while it is sharpened or watched "
+                    "(set_attn_implementation): leave the block, change it, and sharpen or watch it again"
+                )
             raise RuntimeError(
-                f"{type(self.model).__name__} ran without asking for attention once: sharpening it does nothing. "
-                "A model whose attention was chosen when it was built has to be loaded anew"
+                f"{name} ran without asking for attention once: sharpening or watching it does nothing. A model whose "
+                "attention was chosen when it was built has to be loaded anew"
             )
 
     def _set(self, owner: Any, name: str, value: Any) -> None:

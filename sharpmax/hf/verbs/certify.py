@@ -196,7 +196,12 @@ def certify(
         with stage("certifying heads"):
             certificates = certify_heads(loaded, content, length=length, policy=policy)
         folder = RunFolder.open(*place)
-        ratios = [c.measured_spread / c.proved_spread for c in certificates if c.measured_spread is not None]
+        # Where projections are zero, so is the bound, and every row is as wide as that.
+        ratios = [
+            c.measured_spread / c.proved_spread if c.proved_spread else float(c.measured_spread > 0)
+            for c in certificates
+            if c.measured_spread is not None
+        ]
         heads = [c.to_json() for c in certificates]
         if card is None and loaded.model.main_input_name == "input_ids":
             with stage("expecting by the law"):

@@ -46,6 +46,10 @@ SIZES = (4, 8, 16, 32, 64, 128)
 PROMPTS = 8
 
 
+UNIFORM = 0.9
+"""The share of log n, the entropy of uniform weights, from which a head is not called sharp."""
+
+
 @dataclass(frozen=True)
 class DiagnosisResult(Result):
     """What every head does at every length: `dispersion`, and on questions whether answers are right."""
@@ -79,11 +83,17 @@ class DiagnosisResult(Result):
             told = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
             lines.append(f"right answers by {unit}: {told} ({PROMPTS} questions each)")
         if "matters" in metrics:
-            h = metrics["matters"]
-            lines.append(
-                f"look first at head {h['layer']}.{h['head']}: sharp at {self.dispersion.lengths[0]} {unit} and losing "
-                f"it fastest (dH/d log n {h['rate']:.2f}; entropy {h['entropy_short']:.2f} -> {h['entropy_long']:.2f})"
-            )
+            h, shortest = metrics["matters"], f"{self.dispersion.lengths[0]} {unit}"
+            share = self.dispersion.values["relative_entropy"][h["layer"], h["head"], 0]
+            figures = f"dH/d log n {h['rate']:.2f}; entropy {h['entropy_short']:.2f} -> {h['entropy_long']:.2f}"
+            if share < UNIFORM:
+                said = f"look first at head {h['layer']}.{h['head']}: sharp at {shortest} and losing it fastest"
+            else:
+                said = (
+                    f"no head that is sharp at {shortest} loses it: nearest to that is head {h['layer']}.{h['head']}, "
+                    f"whose entropy is {share:.0%} of uniform weights' there"
+                )
+            lines.append(f"{said} ({figures})")
             losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
             lines.append(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
         return [*lines, *_forecast_lines(metrics.get("forecast"), self.dispersion, unit)]

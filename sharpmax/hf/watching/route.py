@@ -1,14 +1,14 @@
 """Reach the attention of a transformers model, `nn.MultiheadAttention` or our slot, so that its rows can be watched.
 
 A plain model is switched on with `Constant(1.0)`, which attends by PyTorch's own attention. A model that is sharpened
-already keeps its policy: its sites get the gauge beside it.
+already keeps its policy: its sites get the gauge beside it. One that is sharpened later hands the gauge on.
 """
 
 from torch import nn
 
 from sharpmax.core.policies import Constant
 from sharpmax.hf.sharpen.layers import attention_layers
-from sharpmax.hf.sharpen.site import Run
+from sharpmax.hf.sharpen.site import Run, Site
 from sharpmax.hf.sharpen.switch import Sharpened, sharpen
 from sharpmax.torch.watching.measure import Gauge
 from sharpmax.torch.watching.watch import Layer
@@ -19,7 +19,7 @@ def route(model: nn.Module, gauge: Gauge) -> "Routed":
 
     Raises:
         NotImplementedError: the model attends in a way that cannot be reached.
-        RuntimeError: it is watched already.
+        RuntimeError: it is watched already, or only a part of it is sharpened.
     """
     return Routed(model, gauge)
 
@@ -28,24 +28,47 @@ class Routed:
     """A model whose attention tells a gauge of its rows."""
 
     def __init__(self, model: nn.Module, gauge: Gauge) -> None:
-        runs = {id(site.run): site.run for m in model.modules() if (site := m.__dict__.get("sharpmax_site"))}
+        self._model, self._gauge = model, gauge
         self._own: Sharpened | None = None
-        if any(run.gauge is not None for run in runs.values()):
+        if any(run.gauge is not None for run in _runs(model)):
             raise RuntimeError(f"this {type(model).__name__} is watched already; close that watch first")
-        if not runs:
+        layers = attention_layers(model)
+        sites = [(layer, _site(layer.module)) for layer in layers]
+        if all(site is None for _, site in sites):
             self._own = sharpen(model, Constant(1.0))
-            runs = {0: self._own._run}
-        self._runs: list[Run] = list(runs.values())
-        for run in self._runs:
+        elif any(site is None or site.first_layer != layer.index for layer, site in sites):
+            raise RuntimeError(
+                f"only a part of this {type(model).__name__} is sharpened: watch that part, or watch the whole model "
+                "before the part is sharpened"
+            )
+        for run in _runs(model):
             run.gauge = gauge
         self.layers = [
-            Layer(layer.name, layer.module, range(layer.index, layer.index + layer.runs))
-            for layer in attention_layers(model)
+            Layer(layer.name, layer.module, range(layer.index, layer.index + layer.runs)) for layer in layers
         ]
 
     def close(self) -> None:
-        """Leave the model as it was."""
-        for run in self._runs:
-            run.gauge = None
+        """Leave the model as it was.
+
+        Raises:
+            RuntimeError: the model was sharpened since it was watched, and still is.
+        """
+        if self._own is not None and not self._own.is_latest:
+            raise RuntimeError(
+                "this model was sharpened since it was watched, and still is; leave that block first, then close the "
+                "watch"
+            )
+        for run in _runs(self._model):
+            if run.gauge is self._gauge:
+                run.gauge = None
         if self._own is not None:
             self._own.restore()
+
+
+def _site(module: nn.Module) -> Site | None:
+    return module.__dict__.get("sharpmax_site")
+
+
+def _runs(model: nn.Module) -> list[Run]:
+    """Return what the sharpenings keep that are on in the model."""
+    return list({id(site.run): site.run for module in model.modules() if (site := _site(module))}.values())

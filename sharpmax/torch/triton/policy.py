@@ -23,6 +23,7 @@ def beta_and_slope(b_h, b_n, b_i, numbers, KIND: tl.constexpr, COUNT: tl.constex
     """Return beta and dbeta/dH of each row, float32, from its entropy H, count n and position i.
 
     beta is at least 1e-12 and at most 1e18 (`SMALLEST`, `LARGEST`): what is masked stays masked, and nothing overflows.
+    Of numbers that gave a NaN or less than 0 it is NaN, which nobody takes for a result.
     """
     b_slope = b_h * 0.0
     if KIND == 1:
@@ -35,7 +36,7 @@ def beta_and_slope(b_h, b_n, b_i, numbers, KIND: tl.constexpr, COUNT: tl.constex
         m_above = b_h > tl.load(numbers)
         m_inside = (b_h >= low) & (b_h <= high)
         b_slope = tl.where(m_above & (b_beta > 1.0) & m_inside, b_slope, 0.0)
-        b_beta = tl.where(m_above, tl.maximum(b_beta, 1.0), 1.0)
+        b_beta = tl.where(m_above, tl.where(b_beta < 1.0, 1.0, b_beta), 1.0)  # a NaN stays
     elif KIND == 2:
         b_beta = b_h * 0.0 + tl.load(numbers + COUNT // 2)
         for i in tl.static_range(0, COUNT // 2 - 1):
@@ -76,8 +77,9 @@ def beta_and_slope(b_h, b_n, b_i, numbers, KIND: tl.constexpr, COUNT: tl.constex
         b_steps = tl.log2(1.0 + tl.floor(b_scaled))
         b_grown = tl.where(tl.load(numbers + 5) != 0.0, b_steps, tl.log2(tl.where(b_x > 0.0, b_scaled, 1.0)))
         b_beta = tl.load(numbers + 1) + tl.load(numbers) * 0.6931471805599453 * b_grown
-        b_beta = tl.maximum(b_beta, tl.load(numbers + 3))
-    b_beta = tl.where(b_beta == b_beta, tl.minimum(tl.maximum(b_beta, 1e-12), 1e18), b_beta)
+        minimum = tl.load(numbers + 3)
+        b_beta = tl.where(b_beta < minimum, minimum, b_beta)  # a NaN stays
+    b_beta = tl.where(b_beta >= 0.0, tl.minimum(tl.maximum(b_beta, 1e-12), 1e18), float("nan"))
     return b_beta, b_slope
 
 

@@ -282,6 +282,7 @@ def solve_kernel(
             walk += 1
         b_u = tl.where(m_open, bracket[1], b_u)
         b_beta = tl.where(m_active, beta_within(b_u, highest, most), 1.0)
+    b_beta = tl.where((b_goal == b_goal) | (b_nats <= -1e18), b_beta, b_goal)  # a target of NaN poisons its rows
     tl.store(beta + o_row, b_beta, mask=m_m)
     if sharpened is not None:
         p_out = sharpened + i_b.to(tl.int64) * ss_b + i_h.to(tl.int64) * ss_h + o_m[:, None].to(tl.int64) * ss_l
@@ -352,7 +353,8 @@ def solve_kept_kernel(
         b_u, m_open, bracket = after_walk(b_u, b_z, b_s, b_t, m_open, b_goal, bracket)
         walk += 1
     b_u = tl.where(m_open, bracket[1], b_u)
-    tl.store(beta + row + o_1, tl.where(m_active, beta_within(b_u, highest, most), 1.0))
+    b_beta = tl.where(m_active, beta_within(b_u, highest, most), 1.0)
+    tl.store(beta + row + o_1, tl.where(b_goal == b_goal, b_beta, b_goal))
 
 
 KEPT_BLOCK = 2048  # scores that a program of 8 warps takes at once: 8 a thread

@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from sharpmax.core.checks import is_number
 from sharpmax.torch.watching.head_weights import HeadWeights, head_weights
 from sharpmax.torch.watching.slot import Watchable
 from sharpmax.torch.watching.watch import Layer, Watch, watch
@@ -34,12 +35,12 @@ class QKClip:
 
     Raises:
         NotImplementedError: at the first step, a head whose logits are not known to be linear in weights of its own.
-        ValueError: a threshold that is not positive.
+        ValueError: a threshold that is not positive and finite.
     """
 
     def __init__(self, model: nn.Module | Watch, threshold: float = 100.0, **options: Any) -> None:
-        if not threshold > 0:
-            raise ValueError(f"expected a positive threshold, got {threshold!r}")
+        if not is_number(threshold) or threshold <= 0:
+            raise ValueError(f"expected a positive threshold, a finite number, got {threshold!r}")
         if isinstance(model, Watch) and options:
             raise TypeError(f"{', '.join(options)}: options of watch; give them where the watch is made")
         self.threshold = float(threshold)

@@ -5,11 +5,12 @@ are judged against log n, and only of a head that was once on the other side of 
 are uniform, and some of a trained one look at a single key for good reasons.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from sharpmax.core.checks import is_count, is_number
 from sharpmax.runs.watched import Reading
 
 
@@ -73,6 +74,8 @@ CATEGORIES = {
 class Guard:
     """What a head may not do; each head and fault is told once, and again after it has recovered.
 
+    One guard may be given to many runs: each watch keeps what it has seen to itself.
+
     Attributes:
         collapse: the share of log n that a head's entropy may not fall below, once it was above `armed_above`.
         explosion: the share that it may not rise above, once it was below `armed_below`.
@@ -88,18 +91,26 @@ class Guard:
     patience: int = 1
     armed_above: float = 0.1
     armed_below: float = 0.9
-    _armed: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    _streak: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    _armed: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _streak: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.action not in ("warn", "stop"):
             raise ValueError(f"expected the action 'warn' or 'stop', got {self.action!r}")
-        if self.patience < 1:
-            raise ValueError(f"expected a patience of 1 reading or more, got {self.patience!r}")
-        for name in ("collapse", "explosion"):
+        if not is_count(self.patience, least=1):
+            raise ValueError(f"expected a patience of 1 reading or more, a whole number, got {self.patience!r}")
+        for name in ("collapse", "explosion", "armed_above", "armed_below"):
             share = getattr(self, name)
-            if share is not None and not 0 < share < 1:
+            if share is None and name in ("collapse", "explosion"):
+                continue
+            if not is_number(share) or not 0 < share < 1:
                 raise ValueError(f"expected {name} to be a share of log n between 0 and 1, got {share!r}")
+        if self.maximum is not None and not is_number(self.maximum):
+            raise ValueError(f"expected maximum to be a finite number, the largest logit allowed, got {self.maximum!r}")
+
+    def for_run(self) -> "Guard":
+        """Return a guard of the same limits that has seen no reading: heads of another run begin anew."""
+        return replace(self)
 
     @property
     def stops(self) -> bool:

@@ -6,6 +6,8 @@ normed    the norm undoes any scale in front of it, so its own weight is scaled.
           by the smallest γ of the layer: a head cannot be reached alone. One weight per head, as OLMo 2 has, can
 """
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,6 +81,8 @@ def head_weights(owner: Any, heads: int, name: str) -> HeadWeights:
             raise _refusal(name, f"it normalises queries or keys by {norm}, which is not known here")
     if getattr(owner, "q_norm", None) is not None or getattr(owner, "k_norm", None) is not None:
         return _normed(owner, heads, name)
+    if getattr(getattr(owner, "config", None), "clip_qkv", None) is not None:
+        raise _refusal(name, "clip_qkv cuts off its queries and keys, which are then not linear in its weights")
     query, key = _projections(owner, heads, name)
     return HeadWeights(query, key if len(key[0].rows) == heads else [])
 
@@ -89,7 +93,7 @@ def _normed(owner: Any, heads: int, name: str) -> HeadWeights:
     if not isinstance(weight, nn.Parameter):
         raise _refusal(name, "its norm of queries has no weight to scale")
     width = getattr(owner, "head_dim", None) or weight.numel()
-    shift = _shift(norm)
+    shift = _shift(norm, name)
     parts = [weight, getattr(norm, "bias", None)]
     if weight.numel() == width:
         rows = torch.arange(width)[None]
@@ -101,9 +105,32 @@ def _normed(owner: Any, heads: int, name: str) -> HeadWeights:
 
 
 @torch.no_grad()
-def _shift(norm: Any) -> float:
-    """Return 1 for a norm that multiplies by 1 + weight, 0 for one that multiplies by its weight."""
-    return 1.0 if type(norm).__name__.startswith(("Gemma", "RecurrentGemma", "T5Gemma", "VaultGemma")) else 0.0
+def _shift(norm: Any, name: str) -> float:
+    """Return 1 for a norm that multiplies by 1 + weight, 0 for one that multiplies by its weight.
+
+    Names do not tell (Gemma 3 adds 1, Gemma 4 does not, Qwen 3.5 does), so a copy of it is tried with other weights.
+    """
+    count = norm.weight.numel()
+    x = torch.linspace(-1.0, 2.0, count)[None]
+
+    def output(weight: float) -> Tensor:
+        bare = copy.copy(norm)
+        filled = {"weight": torch.full((count,), weight), "bias": torch.zeros(count)}
+        own = {key: part if part is None else nn.Parameter(filled[key]) for key, part in norm._parameters.items()}
+        bare.__dict__["_parameters"] = own
+        return type(norm).forward(bare, x).float()  # type: ignore[no-any-return]
+
+    try:
+        none, one, two = output(0.0), output(1.0), output(2.0)
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise _refusal(name, f"how a {type(norm).__name__} uses its weight is not known here") from error
+    if not torch.allclose(two - one, one - none) or not one.any():
+        raise _refusal(name, f"a {type(norm).__name__} is not linear in its weight")
+    if not none.any():
+        return 0.0
+    if torch.allclose(one, 2 * none):
+        return 1.0
+    raise _refusal(name, f"a {type(norm).__name__} adds to its weight what is not known here")
 
 
 def _projections(owner: Any, heads: int, name: str) -> tuple[list[Part], list[Part]]:
@@ -118,19 +145,47 @@ def _projections(owner: Any, heads: int, name: str) -> tuple[list[Part], list[Pa
             return _parts(q, _blocks(0, heads, width), name), _parts(
                 k, _blocks(0, _outputs_of(k, name) // width, width), name
             )
-    if isinstance(fused := getattr(owner, "qkv_proj", None), nn.Module):  # Phi-3: queries, then keys, then values
-        width = int(owner.head_dim)
-        keys = (_outputs_of(fused, name) - heads * width) // (2 * width)
-        return _parts(fused, _blocks(0, heads, width), name), _parts(fused, _blocks(heads * width, keys, width), name)
-    if isinstance(fused := getattr(owner, "query_key_value", None), nn.Module):  # GPT-NeoX: head by head
-        rows = torch.arange(_outputs_of(fused, name)).view(heads, 3, -1)
-        return _parts(fused, rows[:, 0], name), _parts(fused, rows[:, 1], name)
-    fused = getattr(owner, "Wqkv", None) or getattr(owner, "c_attn", None)
-    if isinstance(fused, nn.Module) and not getattr(owner, "is_cross_attention", False):
-        third = _outputs_of(fused, name) // 3
-        width = third // heads
-        return _parts(fused, _blocks(0, heads, width), name), _parts(fused, _blocks(third, heads, width), name)
+    kind = type(owner).__name__
+    if kind in FUSED and not getattr(owner, "is_cross_attention", False):
+        projection, rows_of = FUSED[kind]
+        fused = getattr(owner, projection)
+        q_rows, k_rows = rows_of(owner, heads, _outputs_of(fused, name))
+        return _parts(fused, q_rows, name), _parts(fused, k_rows, name)
+    if fused := next((one for one in FUSED_NAMES if isinstance(getattr(owner, one, None), nn.Module)), None):
+        raise _refusal(name, f"which rows of {fused} are which head's is not known of a {kind}")
     raise _refusal(name, f"how a {type(owner).__name__} makes its queries and keys is not known here")
+
+
+def _side_by_side(owner: Any, heads: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of queries and keys where all queries come first, then the keys, then as many values."""
+    if outputs % 3 == 0 and not hasattr(owner, "num_key_value_groups"):
+        return _blocks(0, heads, outputs // 3 // heads), _blocks(outputs // 3, heads, outputs // 3 // heads)
+    width = int(owner.head_dim)
+    return _blocks(0, heads, width), _blocks(heads * width, (outputs // width - heads) // 2, width)
+
+
+def _head_by_head(owner: Any, heads: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Return the rows where each head has its query, then its key, then its value."""
+    del owner
+    rows = torch.arange(outputs).view(heads, 3, -1)
+    return rows[:, 0], rows[:, 1]
+
+
+def _of_bigcode(owner: Any, heads: int, outputs: int) -> tuple[Tensor, Tensor]:
+    """Return the rows of StarCoder: head by head, or all queries beside the one key head that they share."""
+    return (_side_by_side if owner.multi_query else _head_by_head)(owner, heads, outputs)
+
+
+FUSED: dict[str, tuple[str, Callable[[Any, int, int], tuple[Tensor, Tensor]]]] = {
+    "GPT2Attention": ("c_attn", _side_by_side),
+    "GPTBigCodeAttention": ("c_attn", _of_bigcode),
+    "GPTNeoXAttention": ("query_key_value", _head_by_head),
+    "ModernBertAttention": ("Wqkv", _side_by_side),
+    "Phi3Attention": ("qkv_proj", _side_by_side),
+    "Phi4MultimodalAttention": ("qkv_proj", _side_by_side),
+}
+"""Classes with one projection for all three: its name, and which rows are each head's. A name alone does not tell."""
+FUSED_NAMES = ("qkv_proj", "query_key_value", "Wqkv", "c_attn", "qkv", "in_proj", "qkv_linear")
 
 
 def _of_multihead(owner: nn.MultiheadAttention, heads: int) -> tuple[list[Part], list[Part]]:

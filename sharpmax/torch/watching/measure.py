@@ -36,6 +36,8 @@ class Gauge:
         self.measuring, self.implementation = True, implementation
         self._token = torch.zeros(1, device=device)  # what the operator pretends to write to, so that it is kept
         self.layers: dict[int, Counters] = {}
+        self.calls = 0  # made outside of compiled graphs, since someone last set it to 0
+        self.in_graph = False  # whether a compiled graph calls it, which may be replayed without a word
         _gauges[id(self)] = self
 
     def __reduce__(self) -> tuple[Any, tuple[()]]:
@@ -57,6 +59,7 @@ class Gauge:
         """
         of = {name: options.get(name) for name in OF_LOGITS} | {"is_causal": bool(options.get("is_causal"))}
         if not torch.compiler.is_compiling():
+            self.calls += 1
             self.measure(layer, query, key, documents, cumulative, of)
             return
         left, right = window_ends(of["window"]) or (None, None)
@@ -125,6 +128,7 @@ def _watch_rows(
         "mask": mask, "bias": bias, "sinks": sinks, "is_causal": is_causal, "scale": scale,
         "window": None if left is None or right is None else (left, right), "softcap": softcap,
     }  # fmt: skip
+    _gauges[gauge].in_graph = True
     _gauges[gauge].measure(layer, query, key, None, cumulative, options)
 
 

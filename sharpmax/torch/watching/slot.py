@@ -17,6 +17,9 @@ class Watchable:
 class WatchedAttention(Watchable, nn.Module):
     """scaled_dot_product_attention as a module, which `sharpmax.torch.watch` reaches. It needs no transformers.
 
+    Its arguments are fewer than PyTorch's: a boolean `mask` in place of `attn_mask`, no `dropout_p`, and grouped heads
+    without being told (`enable_gqa`).
+
     >>> slot = WatchedAttention()
     >>> q = torch.randn(1, 4, 8, 16); k = torch.randn(1, 2, 8, 16)
     >>> tuple(slot(q, k, k, is_causal=True).shape)
@@ -28,6 +31,8 @@ class WatchedAttention(Watchable, nn.Module):
         scale: float | None = None,
     ) -> Tensor:  # fmt: skip
         """Attend (B, H, L, D) to (B, Hkv, L, D); `mask`: True = visible; `is_causal`: as many queries as keys."""
+        if mask is not None and mask.dtype != torch.bool:
+            raise TypeError(f"mask must be boolean (True = visible), got {mask.dtype}")
         if is_causal and query.shape[2] != key.shape[2]:
             raise ValueError(f"causal attention takes as many queries as keys, got {query.shape[2]}, {key.shape[2]}")
         if self.gauge is not None and self.gauge.counts:

@@ -15,6 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from importlib import import_module
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
@@ -24,9 +25,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sharpmax.core.checks import is_count
 from sharpmax.runs.watched import Reading, Record
 from sharpmax.torch.watching.counters import Counters, joined
-from sharpmax.torch.watching.guard import AttentionStoppedError, Guard
+from sharpmax.torch.watching.guard import AttentionStoppedError, AttentionWarning, Guard
 from sharpmax.torch.watching.measure import Gauge
 from sharpmax.torch.watching.slot import Watchable
 
@@ -86,15 +88,24 @@ def watch(
 
     Raises:
         NotImplementedError: the model attends in a way that cannot be reached.
-        ValueError: `every` below 1, or a record of another model.
+        TypeError: a model that is no module, a record that is no path, a guard that is no `Guard`.
+        ValueError: `every` below 1, a step below 0, or a record of another model.
 
     >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
     >>> with watch(layer) as watched:     # doctest: +SKIP
     ...     _ = layer(x, x, x)
     ...     print(watched.read().maximum)
     """
-    if not isinstance(every, int) or every < 1:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch module, got {type(model).__name__}")
+    if not is_count(every, least=1):
         raise ValueError(f"expected to watch every 1 step or more, got {every!r}")
+    if step is not None and not is_count(step):
+        raise ValueError(f"expected to begin at step 0 or later, got {step!r}")
+    if record is not None and not isinstance(record, str | PathLike):
+        raise TypeError(f"expected record to be the path of a folder or a .jsonl file, got {record!r}")
+    if guard is not None and not isinstance(guard, Guard):
+        raise TypeError(f"expected guard to be a Guard(…), got {guard!r}")
     return Watch(model, every, record, step, guard, group, in_evaluation)
 
 
@@ -105,7 +116,8 @@ class Watch:
         self, model: nn.Module, every: int, record: str | Path | None, step: int | None, guard: Guard | None,
         group: "dist.ProcessGroup | None", in_evaluation: bool,
     ) -> None:  # fmt: skip
-        self.model, self.every, self.guard = model, every, guard
+        self.model, self.every = model, every
+        self.guard = None if guard is None else guard.for_run()
         self._group, self._in_evaluation = group, in_evaluation
         self._record = None if record is None or _rank(group) != 0 else Record(record, step=step)
         first = step or 0 if self._record is None else self._record.next_step()
@@ -118,6 +130,7 @@ class Watch:
         self._losses: dict[int, Any] = {}
         self._sent: deque[Snapshot] = deque()
         self._stop: AttentionStoppedError | None = None
+        self._said = False
         self.gauge = _TrainingGauge(model, in_evaluation)
         self._route: Route | None = _route(model, self.gauge)
         self.layers = self._route.layers
@@ -146,11 +159,25 @@ class Watch:
 
     def end_step(self, found: Counters | None, *, loss: Any = None, scaled: Tensor | None = None) -> None:
         """End a step whose counters were taken; `scaled` is what a clip multiplied each head's logits by."""
+        self._say_if_nothing_ran()
         if found is not None:
             self._send(found, loss, scaled)
         self.current_step += 1
         self._choose()
         self._receive(wait=False)
+
+    def _say_if_nothing_ran(self) -> None:
+        """Warn, once, of a step that was to be watched and in which no attention was."""
+        calls, self.gauge.calls = self.gauge.calls, 0
+        if calls or not self.gauge.measuring or self.gauge.in_graph or self._said:
+            return
+        self._said = True
+        warnings.warn(
+            f"no attention was counted in step {self.current_step}: either the model did not run in training mode "
+            "(in_evaluation=True counts the others), or it attends otherwise since it was watched",
+            AttentionWarning,
+            stacklevel=4,
+        )
 
     def read(self) -> Reading:
         """Return what was gathered since the last step ended, of all processes; waits for the device.
@@ -264,8 +291,6 @@ class _TrainingGauge(Gauge):
 
 def _route(model: nn.Module, gauge: Gauge) -> Route:
     """Reach the model's attention: our own slots as they stand, anything else as transformers' models are reached."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a torch module, got {type(model).__name__}")
     slots = [(name, part) for name, part in model.named_modules() if isinstance(part, Watchable)]
     if slots:
         return _Slots(slots, gauge)

@@ -15,6 +15,7 @@ from sharpmax.hf.diagnosis.projections import proved_spreads
 from sharpmax.hf.sharpen.sidecar import OtherModelWarning, card_for
 from sharpmax.hf.verbs import certify as command
 from sharpmax.hf.verbs.certify import CertificationResult
+from sharpmax.hf.verbs.diagnose import diagnose
 from tests.hf.families import build, inputs, output
 from tests.hf.tiny import tiny
 from tests.places import ROOT
@@ -251,3 +252,22 @@ def test_what_is_expected_stands_beside_what_is_proved(tmp_path):
         expected = head["expected_log10_n"]["0.01"]
         assert expected == "never" or expected <= head["proved_log10_n"]["0.01"] + 1e-6, "no law outlives its proof"
     assert any(row[0] == "expected" for block in result.page().blocks for row in getattr(block, "rows", ()))
+
+
+def silenced(family="llama"):
+    """Return a tiny model whose attention projects everything to zero."""
+    loaded = tiny(family)
+    with torch.no_grad():
+        for name, parameter in loaded.model.named_parameters():
+            if "proj" in name:
+                parameter.zero_()
+    return loaded
+
+
+def test_projections_of_zero_are_certified_and_called_uniform(tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    found = command.certify(silenced(), text=tmp_path / "text", length=32, out=tmp_path)
+    assert found.metrics["largest_share_of_bound"] == 0
+    said = diagnose(silenced(), texts=[tmp_path / "text"], lengths=[16, 32], rows=8, out=tmp_path).summary()
+    assert "look first" not in said
+    assert "no head that is sharp at 16 tokens loses it" in said

@@ -199,11 +199,20 @@ def test_real_weights_load_and_their_tokenizer_knows_its_words():
     assert (predicted == ids).float().mean() > 0.8
 
 
-def test_weights_of_layers_that_the_config_lacks_are_not_left_out(tmp_path):
+@pytest.mark.parametrize("layers", [0, 1])
+def test_weights_of_layers_that_the_config_lacks_are_not_left_out(tmp_path, layers):
     build("llama").save_pretrained(tmp_path)
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": 1}))
-    with pytest.raises(ValueError, match=r"weights of layers that its config does not have, such as model\.layers\.1"):
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": layers}))
+    with pytest.raises(ValueError, match=rf"layers that its config does not have, such as model\.layers\.{layers}"):
+        load(str(tmp_path))
+
+
+def test_a_config_that_holds_a_nan_is_refused_by_name(tmp_path):
+    build("llama").save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": float("nan")}))
+    with pytest.raises(ValueError, match="rms_norm_eps of NaN"):
         load(str(tmp_path))
 
 

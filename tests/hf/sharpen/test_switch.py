@@ -17,6 +17,7 @@ from sharpmax.hf import (
     unsharpen,
 )
 from sharpmax.hf.sharpen.interface import interface_attention, split_mask
+from sharpmax.torch import watch
 from tests.hf.families import build, inputs, output, tokens
 
 SHARP = sharpmax.Constant(2.0)
@@ -453,3 +454,12 @@ def test_a_position_is_the_models_own_behind_padding_and_in_a_static_cache(of):
     mixed = sharpmax.PerHead((sharpmax.PAPER, *policy.policies[1:]))
     with sharpen(model, mixed), pytest.raises(NotImplementedError, match="PerHead reads positions, which"):
         output(model, input_ids=padded, attention_mask=mask)
+
+
+@pytest.mark.parametrize("on", [lambda m: sharpen(m, sharpmax.Constant(2.0)), watch])
+def test_an_implementation_that_is_set_inside_the_block_is_named(on):
+    model = build("llama")
+    with on(model):
+        model.set_attn_implementation("eager")
+        with pytest.raises(RuntimeError, match="was changed while it is sharpened or watched"):
+            model(input_ids=tokens())

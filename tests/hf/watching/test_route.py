@@ -7,7 +7,9 @@ import torch
 import sharpmax
 from sharpmax.hf import Attention, attention_layers, sharpen
 from sharpmax.hf.finetune.packing import lay_out, packing
-from sharpmax.torch import QKClip, watch
+from sharpmax.runs.watched import read_record
+from sharpmax.torch import Guard, QKClip, watch
+from sharpmax.torch.watching import AttentionWarning, LogitGrowthWarning
 from tests.hf.families import FAMILIES, build, inputs, tokens
 from tests.marks import slow
 
@@ -125,6 +127,65 @@ def test_a_sharpened_model_keeps_its_policy():
         assert torch.equal(model(input_ids=tokens()).logits, sharp)
     with watch(model), pytest.raises(RuntimeError, match="watched already"):
         watch(model)
+
+
+def test_a_model_that_is_sharpened_after_it_was_watched_is_still_counted_and_clipped(tmp_path):
+    model = build("llama").train()
+    with sharpen(model, sharpmax.Constant(2.0)):
+        expected = readings(model, {"input_ids": tokens()})
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    before = weight.detach().clone()
+    with QKClip(model, threshold=1e-3, guard=Guard(None, None, maximum=1e-3), record=tmp_path) as clip:
+        with sharpen(model, sharpmax.Constant(2.0)):
+            model(input_ids=tokens())
+            np.testing.assert_array_equal(clip.watch.read().maximum, expected.maximum)
+            with pytest.warns(LogitGrowthWarning):
+                clip.step()
+            assert not torch.equal(weight, before)
+            with pytest.raises(RuntimeError, match="leave that block first"):
+                clip.close()
+        model(input_ids=tokens())
+        clip.step()
+    assert [line["step"] for line in read_record(tmp_path).steps] == [0, 1]
+    assert all("sharpmax_site" not in part.__dict__ for part in model.modules())
+
+
+def test_a_part_is_not_counted_as_layers_of_the_whole():
+    model = build("t5").train()
+    with sharpen(model.decoder, sharpmax.Constant(2.0)), pytest.raises(RuntimeError, match="watch that part"):
+        watch(model)
+    with watch(model), pytest.raises(RuntimeError, match="part of a model that is watched"):
+        sharpen(model.decoder, sharpmax.Constant(2.0))
+    assert all("sharpmax_site" not in part.__dict__ for part in model.modules())
+
+
+def test_a_step_in_which_nothing_was_counted_is_said_once():
+    model = build("llama").train()
+    with sharpen(model, sharpmax.Constant(2.0)):
+        watched = watch(model)
+    model(input_ids=tokens())
+    with pytest.warns(AttentionWarning, match="no attention was counted in step 0"):
+        watched.step()
+    model(input_ids=tokens())
+    watched.step()
+    watched.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"guard": 5}, TypeError, r"a Guard\(…\), got 5"),
+        ({"guard": Guard}, TypeError, r"a Guard\(…\)"),
+        ({"record": 5}, TypeError, "path of a folder"),
+        ({"step": -1}, ValueError, "step 0 or later"),
+        ({"every": True}, ValueError, "every 1 step"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        watch(build("llama"), **options)
+    with pytest.raises(TypeError, match="a torch module, got NoneType"):
+        watch(None)
 
 
 def test_our_slot_is_watched_and_attends_as_before():

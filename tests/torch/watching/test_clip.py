@@ -159,7 +159,8 @@ def test_what_cannot_be_clipped_is_refused_by_name():
 
 
 def test_settings_that_mean_nothing_are_refused():
-    with pytest.raises(ValueError, match="positive threshold"):
-        QKClip(model(), 0)
+    for threshold in (0, "1", True, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="positive threshold"):
+            QKClip(model(), threshold)
     with watch(model()) as watched, pytest.raises(TypeError, match="where the watch is made"):
         QKClip(watched, 1.0, every=3)

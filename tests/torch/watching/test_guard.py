@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from sharpmax.runs.watched import Reading
 from sharpmax.torch import AttentionStoppedError, EntropyCollapseWarning, EntropyExplosionWarning, Guard, watch
@@ -66,8 +67,29 @@ def test_a_guard_can_stop_the_run():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"action": "shout"}, "'warn' or 'stop'"), ({"patience": 0}, "patience"), ({"collapse": 2.0}, "between 0 and 1")],
+    [
+        ({"action": "shout"}, "'warn' or 'stop'"),
+        ({"patience": 0}, "patience"),
+        ({"patience": 1.5}, "whole number"),
+        ({"patience": True}, "whole number"),
+        ({"collapse": 2.0}, "between 0 and 1"),
+        ({"explosion": "x"}, "explosion to be a share"),
+        ({"armed_above": 5.0}, "armed_above to be a share"),
+        ({"armed_below": None}, "armed_below to be a share"),
+        ({"maximum": float("nan")}, "finite number"),
+        ({"maximum": "x"}, "finite number"),
+    ],
 )
 def test_settings_that_mean_nothing_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
         Guard(**options)
+
+
+def test_one_guard_serves_many_runs():
+    guard = Guard(maximum=1e-6, action="stop")
+    for heads in (4, 4, 2):
+        net = torch.nn.MultiheadAttention(32, heads, batch_first=True)
+        with watch(net, guard=guard) as watched:
+            net(batch(), batch(), batch())
+            with pytest.raises(AttentionStoppedError, match="step 0: layer 0, head"):
+                watched.step()

@@ -186,3 +186,10 @@ def test_a_record_is_json_lines(tmp_path):
     assert lines[1]["loss"] is None
     assert lines[1]["maximum"] == [[None] * 4]
     assert lines[1]["poisoned"] == [[3.0] * 4]
+
+
+def test_a_slot_takes_the_same_masks_whether_it_is_watched_or_not():
+    x = torch.randn(1, 2, 6, 8)
+    slot = WatchedAttention()
+    with pytest.raises(TypeError, match="mask must be boolean"):
+        slot(x, x, x, mask=torch.zeros(6, 6))
