@@ -12,6 +12,7 @@ from typing import Any
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.hf.calibration.judge import Verdict
+from sharpmax.hf.diagnosis.heads import must_read_text
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.verbs.calibrate import GIVEN_UP, calibrate
 from sharpmax.hf.verbs.certify import CertificationResult, certify
@@ -19,6 +20,7 @@ from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose
 from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, verdict_lines
 from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.hf.verbs.sizes import usual_sizes
 from sharpmax.runs.progress import say, shown
 from sharpmax.runs.run_folder import RunFolder, run_name
 
@@ -126,8 +128,10 @@ def doctor(
     with shown(quiet=quiet):
         loaded = loaded_model(model, accept_license, device)
         common: dict[str, Any] = {"out": out, "quiet": quiet}
+        must_read_text(loaded)
+        sizes = usual_sizes(loaded, [task], SIZES, "questions of sizes")
         say("step 1 and 2 of 4: the symptom and the heads")
-        diagnosis = diagnose(loaded, task=task, lengths=SIZES, seed=seed, **common)
+        diagnosis = diagnose(loaded, task=task, lengths=sizes, seed=seed, **common)
         diagnosis.save_page()
         say("step 3 of 4: what is seen and proved")
         certification = certify(loaded, out=Path(out) / "doctor", quiet=quiet)  # beside one of the user's own
@@ -139,7 +143,8 @@ def doctor(
                 judged = calibrate(loaded, quick=True, seed=seed, **common)
             else:
                 say(f"step 4 of 4: judging the card {chosen}")
-                judged = evaluate(loaded, chosen, seed=seed, **common, **EXAM)
+                exam = EXAM | {"sizes": usual_sizes(loaded, defaults.EXAM_TASKS, EXAM["sizes"], "judged on sizes")}
+                judged = evaluate(loaded, chosen, seed=seed, **common, **exam)
         config = {"seed": seed, "model": loaded.name, "task": task, "card": None if card is None else str(card)}
         folder = RunFolder.open(out, "doctor", f"{run_name(loaded.name)}-{run_name(task)}-seed{seed}", config)
         metrics: dict[str, Any] = {"advice": _advice(diagnosis, judged), "right": diagnosis["right"]}
