@@ -36,6 +36,7 @@ QUICK: dict[str, Any] = {
 QUICK_FINE = 1 / 4  # the share of a strength that is too small a step, while choosing
 
 # Diagnose and certify.
+ASKED = 8  # prompts of a task at each length
 ROWS = 64  # query rows observed at each length
 CERTIFIED_LENGTH = 512  # tokens of text that spreads are measured on
 

@@ -140,6 +140,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     )
     number("--lengths", lengths_help, (), nargs="+")
     number("--rows", "query rows observed at each length", defaults.ROWS)
+    number("--prompts", "prompts of a task at each length", defaults.ASKED, dest="asked")
     _number(group(parser, RUN))("--seed", "seed of the prompts", defaults.SEED)
     _device(parser)
 

@@ -39,12 +39,12 @@ from sharpmax.hf.verbs.sizes import advice, sizes_held, usual_sizes
 from sharpmax.runs.progress import say_estimate, shown
 from sharpmax.runs.provenance import provenance
 from sharpmax.runs.run_folder import RunFolder, run_name, stored_config
+from sharpmax.statistics import difference_of_shares
 from sharpmax.tasks.prompts import Prompt, draw
 from sharpmax.tasks.text_files import read_texts
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 SIZES = (4, 8, 16, 32, 64, 128)
-PROMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class DiagnosisResult(Result):
         if "matters" in metrics:
             h, shortest = metrics["matters"], self.dispersion.lengths[0]
             if not some_head_is_sharp(self.dispersion):
-                lines.append(f"no head is sharp at {shortest} {unit} (all have H / log n above {SHARP}): nothing to lose")
+                lines.append(
+                    f"no head is sharp at {shortest} {unit} (all have H / log n above {SHARP}): nothing to lose"
+                )
             else:
                 lines.append(
                     f"look first at head {h['layer']}.{h['head']} (layer.head): sharp at {shortest} {unit}, and its "
@@ -154,6 +156,7 @@ def diagnose(
     out: str | Path = defaults.OUT,
     seed: int = defaults.SEED,
     rows: int = defaults.ROWS,
+    asked: int = defaults.ASKED,
     device: str | None = None,
     accept_license: bool = False,
     quiet: bool = False,
@@ -167,6 +170,7 @@ def diagnose(
         lengths: what to measure at; those that fit the model and the text unless given. To them come those of the run
             that the folder holds already: it is measured anew, at all of them.
         rows: query rows observed at each length.
+        asked: prompts of a task at each length.
         device: where to run; the processor unless given.
         quiet: say nothing while it works.
 
@@ -184,9 +188,11 @@ def diagnose(
         raise ValueError("expected texts or a task, got both")
     if seed < 0:
         raise ValueError(f"expected a seed of at least 0, got {seed}")
+    if asked < 1:
+        raise ValueError(f"expected asked of at least 1 prompt, got {asked}")
     if lengths and min(lengths) < 1:
         raise ValueError(f"expected lengths above 0, got {list(lengths)}")
-    prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed)
+    prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed, asked)
     text = read_texts(texts) if texts else source_code()
     with shown(quiet=quiet):
         loaded = loaded_model(model, accept_license, device)
@@ -195,7 +201,7 @@ def diagnose(
         if task is not None:
             must_read_text(loaded)
             if not lengths:
-                prompts = dict.fromkeys(usual_sizes(loaded, [task], SIZES, "--lengths"), [])
+                prompts = {size: [] for size in usual_sizes(loaded, [task], SIZES, "--lengths")}
         chosen = sorted({*(lengths or prompts or _lengths_of(loaded, text)), *before.get("lengths", ())})
         config = {
             "seed": seed,
@@ -205,6 +211,8 @@ def diagnose(
             "rows": rows,
             "texts": list(map(str, texts)),
         } | ({} if device is None else {"device": device})
+        if task is not None and asked != defaults.ASKED:
+            config["asked"] = asked
         place = (out, "diagnose", name, config)
         RunFolder.planned(*place, grows="lengths")
         attention_layers(loaded.model)  # refuses a family that cannot be reached, before a word is said
@@ -215,7 +223,7 @@ def diagnose(
             _estimate(loaded, chosen[-1])
             found, unit, source = diagnose_text(loaded, text, chosen, rows=rows), "tokens", text
         else:
-            prompts = _prompts(task, chosen, seed)
+            prompts = _prompts(task, chosen, seed, asked)
             _must_hold(loaded, task, prompts)
             _estimate(loaded, sum(len(prompt.text) for of in prompts.values() for prompt in of) // 4)
             unit, source = "items", prompts[chosen[0]][0].text
@@ -231,7 +239,10 @@ def diagnose(
         folder = RunFolder.open(*place, grows="lengths")
         metrics = {**verdict(found), "unit": unit, "cost": cost, "page": str(folder.path / "diagnosis.html")}
         metrics |= {"right": _right(answered), "generates": loaded.generates}
-        metrics |= {"asked": loaded.generates and bool(sizes_held(loaded, defaults.FIT_TASKS, [1])), "dispersion": found.to_json()}
+        metrics |= {
+            "asked": loaded.generates and bool(sizes_held(loaded, defaults.FIT_TASKS, [1])),
+            "dispersion": found.to_json(),
+        }
         metrics["quick_exam_seconds"] = round(quick_exam_seconds(loaded)) if metrics["asked"] else None
         folder.finish(metrics)
     return DiagnosisResult(metrics, folder.path, loaded.name, found, source)
@@ -264,8 +275,16 @@ def _symptom(right: dict[str, Any], unit: str) -> list[str]:
         *(round(of["share"] * of["questions"]) for of in (long, short)), long["questions"], short["questions"]
     )
     change = long["share"] - short["share"]
-    verdict = "worse with length" if high < 0 else "better with length" if low > 0 else "too few questions to tell"
-    return [f"from {first} to {last} {unit}: {100 * change:+.0f} points ({100 * low:+.0f} to {100 * high:+.0f}), {verdict}"]
+    verdict = (
+        "worse with length"
+        if high < 0
+        else "better with length"
+        if low > 0
+        else "too few questions to tell (--prompts)"
+    )
+    return [
+        f"from {first} to {last} {unit}: {100 * change:+.0f} points ({100 * low:+.0f} to {100 * high:+.0f}), {verdict}"
+    ]
 
 
 def _forecast_lines(said: dict[str, Any] | None, found: Dispersion, unit: str) -> list[str]:
@@ -373,15 +392,12 @@ def _beside_persistence(decay: dict[str, Any]) -> str:
 def _heads_table(heads: list[dict[str, Any]], key: str, caption: str, name: str) -> Any:
     from sharpmax.report.page import Table
 
-    header = ["layer", "head", name, "entropy, shortest", "entropy, longest"]
-    return Table(
-        header,
-        [
-            [h["layer"], h["head"], f"{h[key]:.3f}", f"{h['entropy_short']:.2f}", f"{h['entropy_long']:.2f}"]
-            for h in heads
-        ],
-        caption,
-    )
+    header = ["head", name, "H, shortest", "H, longest"]  # four short columns: a phone shows them all
+    rows = [
+        [f"{h['layer']}.{h['head']}", f"{h[key]:.3f}", f"{h['entropy_short']:.2f}", f"{h['entropy_long']:.2f}"]
+        for h in heads
+    ]
+    return Table(header, rows, caption)
 
 
 def _count(number: int, thing: str) -> str:
@@ -392,8 +408,8 @@ def _first(*orders: list[int], most: int = 8) -> list[tuple[int, ...]]:
     return list(zip(*(order[:most] for order in orders), strict=True))
 
 
-def _prompts(task: str, sizes: Sequence[int], seed: int) -> dict[int, list[Prompt]]:
-    return {n: [draw(task, n, seed=seed, index=i) for i in range(PROMPTS)] for n in sizes}
+def _prompts(task: str, sizes: Sequence[int], seed: int, asked: int) -> dict[int, list[Prompt]]:
+    return {n: [draw(task, n, seed=seed, index=i) for i in range(asked)] for n in sizes}
 
 
 def _lengths_of(loaded: LoadedModel, text: str) -> list[int]:

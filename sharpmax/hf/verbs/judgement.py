@@ -29,7 +29,6 @@ from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.hf.verbs.sizes import usual_sizes
 from sharpmax.statistics import Paired
 
-
 MORE = 4
 """How many times the text, or the questions, are judged on next where a verdict is undecided."""
 
