@@ -172,7 +172,7 @@ def difference_of_shares(right: int, of: int, right_before: int, of_before: int)
     """Return the 95 % interval of the difference of two independent shares: Newcombe's score interval (1998).
 
     >>> difference_of_shares(1, 8, 4, 8)
-    (-0.6742, 0.0754)
+    (-0.6777, 0.073)
     """
     p, q = right / of, right_before / of_before
     (low, high), (low_before, high_before) = (

@@ -9,6 +9,7 @@ from scipy.stats import binomtest, ttest_rel
 from sharpmax.statistics import (
     Paired,
     crossed_bootstrap,
+    difference_of_shares,
     holm,
     paired,
     paired_accuracy,
@@ -121,3 +122,11 @@ def test_seeds_that_disagree_widen_the_interval():
     noise = 0.1 * draws.standard_normal((2, 200))
     agree, disagree = (crossed_bootstrap(noise + np.array([[a], [b]])) for a, b in ((0.1, 0.1), (0.3, -0.1)))
     assert disagree[1] - disagree[0] > 3 * (agree[1] - agree[0])
+
+
+def test_the_interval_of_two_independent_shares_is_newcombes():
+    """His worked example: 56 of 70 against 48 of 80 is 0.0524 to 0.3339 (Statistics in Medicine 17, 1998, method 10)."""
+    assert difference_of_shares(56, 70, 48, 80) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+    low, high = difference_of_shares(1, 8, 4, 8)
+    assert low < 0 < high  # eight questions each tell nothing
+    assert difference_of_shares(8, 8, 0, 8)[0] > 0.5

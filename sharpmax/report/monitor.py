@@ -65,8 +65,7 @@ def verdict(recorded: Recorded) -> list[str]:
             before = (
                 f", {rise - moves[0].step} steps after the first head moved" if moves and moves[0].step < rise else ""
             )
-            path = loss_path(steps, loss)
-            said.append(f"The loss {path}.{f' The rise began at step {rise}{before}.' if before else ''}")
+            said.append(f"The loss rose at step {rise}{before}: {loss_path(steps, loss)}.")
         else:
             said.append(f"The loss has not risen; it is {loss[-1]:.4g}.")
     acted = clips(recorded)

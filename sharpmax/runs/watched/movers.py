@@ -121,10 +121,10 @@ def loss_path(steps: Sequence[int], loss: Sequence[float] | np.ndarray) -> str:
     low = int(np.nanargmin(values[: at + 1]))
     if not np.isfinite(values[at:]).all():
         broken = at + int(np.argmax(~np.isfinite(values[at:])))
-        return f"rose from {values[low]:.3g} (step {steps[low]}), and is not finite from step {steps[broken]} on"
+        return f"from {values[low]:.3g} (step {steps[low]}), and is not finite from step {steps[broken]} on"
     high = at + int(np.argmax(values[at:]))
-    end = "where it ended" if high == len(values) - 1 else f"and went to {values[-1]:.3g} (step {steps[-1]}) after"
-    return f"rose from {values[low]:.3g} (step {steps[low]}) to {values[high]:.3g} (step {steps[high]}), {end}"
+    end = "" if high == len(values) - 1 else f", and to {values[-1]:.3g} at the end"
+    return f"from {values[low]:.3g} (step {steps[low]}) to {values[high]:.3g} (step {steps[high]}){end}"
 
 
 def clips(recorded: Recorded) -> list[Mapping[str, Any]]:
