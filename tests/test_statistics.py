@@ -125,7 +125,7 @@ def test_seeds_that_disagree_widen_the_interval():
 
 
 def test_the_interval_of_two_independent_shares_is_newcombes():
-    """His worked example: 56 of 70 against 48 of 80 is 0.0524 to 0.3339 (Statistics in Medicine 17, 1998, method 10)."""
+    """His worked example (1998, method 10): 56 of 70 against 48 of 80."""
     assert difference_of_shares(56, 70, 48, 80) == pytest.approx((0.0524, 0.3339), abs=1e-4)
     low, high = difference_of_shares(1, 8, 4, 8)
     assert low < 0 < high  # eight questions each tell nothing

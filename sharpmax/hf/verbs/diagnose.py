@@ -67,7 +67,7 @@ class DiagnosisResult(Result):
             told = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
             each = next(iter(right.values()))["questions"]
             lines.append(f"right answers by {unit}: {told} ({each} questions each)")
-            lines += _symptom(right, unit)
+            lines += symptom(right, unit)
         if "matters" in metrics:
             h, shortest = metrics["matters"], self.dispersion.lengths[0]
             if not some_head_is_sharp(self.dispersion):
@@ -228,8 +228,10 @@ def diagnose(
             _estimate(loaded, sum(len(prompt.text) for of in prompts.values() for prompt in of) // 4)
             unit, source = "items", prompts[chosen[0]][0].text
             if loaded.generates:
-                asked: dict[int, list[Question]] = {n: [(p.text, p.answer) for p in of] for n, of in prompts.items()}
-                found, answered = diagnose_questions(loaded, asked)
+                questions: dict[int, list[Question]] = {
+                    n: [(p.text, p.answer) for p in of] for n, of in prompts.items()
+                }
+                found, answered = diagnose_questions(loaded, questions)
             else:
                 found = diagnose_prompts(loaded, {size: [p.text for p in of] for size, of in prompts.items()})
         cost = {
@@ -266,14 +268,15 @@ def verdict(found: Dispersion) -> dict[str, Any]:
     return verdict | {"rate": json_values(rate), "fastest_losing": losing[:10]}
 
 
-def _symptom(right: dict[str, Any], unit: str) -> list[str]:
+def symptom(right: dict[str, Any], unit: str) -> list[str]:
     """Return whether answers get worse from the shortest to the longest size, with the interval of the difference."""
+    if not right:
+        return []
     (first, short), (last, long) = next(iter(right.items())), list(right.items())[-1]
     if first == last:
         return []
-    low, high = difference_of_shares(
-        *(round(of["share"] * of["questions"]) for of in (long, short)), long["questions"], short["questions"]
-    )
+    counted = [(round(of["share"] * of["questions"]), of["questions"]) for of in (long, short)]
+    low, high = difference_of_shares(*counted[0], *counted[1])
     change = long["share"] - short["share"]
     verdict = (
         "worse with length"

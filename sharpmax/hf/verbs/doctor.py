@@ -16,7 +16,7 @@ from sharpmax.hf.diagnosis.heads import must_read_text
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.verbs.calibrate import GIVEN_UP, calibrate
 from sharpmax.hf.verbs.certify import CertificationResult, certify
-from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose
+from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, symptom
 from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, verdict_lines
 from sharpmax.hf.verbs.result import Result, loaded_model
@@ -62,8 +62,8 @@ class DoctorResult(Result):
         """Return the steps in their order, each with its table, and the card's figure."""
         from sharpmax.report.page import Figure, Page, Text
 
-        (_, symptom), (_, heads), (_, proved), *rest = self._steps()
-        blocks: list[Any] = [Text(symptom, "1. The symptom")]
+        (_, seen), (_, heads), (_, proved), *rest = self._steps()
+        blocks: list[Any] = [Text(seen, "1. The symptom")]
         blocks += [Text(heads, "2. The heads"), *_fastest(self.diagnosis), Text(f"All heads: {self.diagnosis['page']}")]
         blocks += [Text(proved, "3. What is seen and proved")]
         for number, (heading, said) in enumerate(rest, 4):
@@ -79,11 +79,16 @@ class DoctorResult(Result):
         """Return the heading and the words of each step."""
         right = self.diagnosis["right"] or {}
         said = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
-        symptom = (
-            f"Right answers by items: {said}." if right else "This model answers no questions: no symptom is measured."
+        worse = "".join(f" {_sentence(line)}" for line in symptom(right, "items"))
+        seen = (
+            f"Right answers by items: {said}.{worse}"
+            if right
+            else "This model answers no questions: no symptom is measured."
         )
-        heads = next((line for line in self.diagnosis.summary().splitlines() if line.startswith("look first")), "")
-        steps = [("The symptom", symptom), ("The heads", _sentence(heads))]
+        heads = next(
+            (line for line in self.diagnosis.summary().splitlines() if line.startswith(("look first", "no head"))), ""
+        )
+        steps = [("The symptom", seen), ("The heads", _sentence(heads))]
         steps.append(("What is seen and proved", _sentence(self.certification.summary().splitlines()[0])))
         if self.judged is None:
             return [*steps, ("A card, or not", "A card is judged by answers, and this model gives none.")]
