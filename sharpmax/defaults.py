@@ -41,6 +41,7 @@ FINE = 1 / 32  # the share of a strength that is too small a step, while choosin
 QUICK_FINE = 1 / 4  # the share of a strength that is too small a step, while choosing
 
 # Diagnose and certify.
+ASKED = 8  # prompts of a task at each length
 ROWS = 64  # query rows observed at each length
 CERTIFIED_LENGTH = 512  # tokens of text that spreads are measured on
 

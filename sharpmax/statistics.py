@@ -183,6 +183,22 @@ def paired_accuracy(plain: Sequence[bool], policy: Sequence[bool]) -> Paired:
     return Paired(a.size, float(a.mean()), float(b.mean()), _error(b - a), p)
 
 
+def difference_of_shares(right: int, of: int, right_before: int, of_before: int) -> tuple[float, float]:
+    """Return the 95 % interval of the difference of two independent shares: Newcombe's score interval (1998).
+
+    >>> difference_of_shares(1, 8, 4, 8)
+    (-0.6777, 0.073)
+    """
+    p, q = right / of, right_before / of_before
+    (low, high), (low_before, high_before) = (
+        stats.binomtest(k, n).proportion_ci(LEVEL, method="wilson") for k, n in ((right, of), (right_before, of_before))
+    )
+    return (
+        round(p - q - math.hypot(p - low, high_before - q), 4),
+        round(p - q + math.hypot(high - p, q - low_before), 4),
+    )
+
+
 def _pair(plain: Sequence[float], policy: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     a, b = np.asarray(plain, dtype=np.float64), np.asarray(policy, dtype=np.float64)
     if a.shape != b.shape or a.ndim != 1 or not a.size:

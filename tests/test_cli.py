@@ -56,6 +56,8 @@ def status_of(*arguments: str) -> int:
         (["diagnose", " "], ["name or the folder of a model, got ' '"]),
         (["diagnose", "smollm2", "--task", "lookup:"], ["a wording among code", "got ''"]),
         (["diagnose", "smollm2", "--task", "copy:"], ["expected a task among", "copy:"]),
+        (["evaluate", "./nothing", "--card", "smollm2"], ["there is no folder ./nothing"]),
+        (["calibrate", "smollm2", "--text", "nothing.txt"], ["nothing.txt: No such file or directory"]),
     ],
 )
 def test_a_user_error_is_one_line_and_exit_2(arguments, words, capsys):

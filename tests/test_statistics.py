@@ -9,6 +9,7 @@ from scipy.stats import binomtest, ttest_rel
 from sharpmax.statistics import (
     Paired,
     crossed_bootstrap,
+    difference_of_shares,
     holm,
     paired,
     paired_accuracy,
@@ -129,3 +130,11 @@ def test_lists_that_do_not_pair_and_numbers_that_are_no_p_values_are_refused():
     for wrong in (math.nan, -0.1, 1.5):
         with pytest.raises(ValueError, match=r"p-values from 0 to 1, got .* for 'a'"):
             holm({"a": wrong, "b": 0.01})
+
+
+def test_the_interval_of_two_independent_shares_is_newcombes():
+    """His worked example (1998, method 10): 56 of 70 against 48 of 80."""
+    assert difference_of_shares(56, 70, 48, 80) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+    low, high = difference_of_shares(1, 8, 4, 8)
+    assert low < 0 < high  # eight questions each tell nothing
+    assert difference_of_shares(8, 8, 0, 8)[0] > 0.5

@@ -4,6 +4,8 @@ That is text that is not UTF-8, numbers that would keep a machine busy without e
 """
 
 from collections.abc import Mapping, Sequence
+from errno import ENOENT
+from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
@@ -55,6 +57,7 @@ def require_known_names(verb: str, options: Mapping[str, Any]) -> None:
     """
     if isinstance(model := options.get("model"), str):
         refuse_misspelling(model)
+        _require_model_folder(model)
     if verb == "finetune":
         _require_choice("task", options["task"], (defaults.TASK,))
         _require_policy(options["policy"])
@@ -69,11 +72,23 @@ def require_known_names(verb: str, options: Mapping[str, Any]) -> None:
             must_be_task(task, fitting=True)
     if options.get("card") is not None:
         _require_card(options["card"])
+    for text in filter(None, (options.get("text"), *options.get("texts", ()))):
+        if not Path(text).exists():
+            raise FileNotFoundError(ENOENT, "No such file or directory", str(text))
 
 
 def _require_choice(what: str, given: str, known: Sequence[str]) -> None:
     if given not in known:
         raise ValueError(f"expected a {what} among {', '.join(known)}, got {given!r}{did_you_mean(given, known)}")
+
+
+def _require_model_folder(model: str) -> None:
+    """Raise ValueError for what is written as a path and is no folder of a model."""
+    folder = Path(model)
+    if model.startswith((".", "/", "~")) and not folder.exists():
+        raise ValueError(f"there is no folder {model}")
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ValueError(f"the folder {model} holds no config.json: save a model there, model.save_pretrained(folder)")
 
 
 def _require_policy(policy: str) -> None:

@@ -14,7 +14,10 @@ from sharpmax.commands.help import EXIT_USER_ERROR as EXIT_USER_ERROR
 from sharpmax.commands.help import RUN, Parser, describe, group
 from sharpmax.defaults import SCALINGS
 from sharpmax.experiments import EXPERIMENTS
+from sharpmax.tasks.prompts import CLOSE, WORDINGS
+from sharpmax.tasks.prompts import TASKS as PROMPTED
 
+TASKS = f"{', '.join(PROMPTED)}, or lookup:WORDING with {', '.join([*WORDINGS, CLOSE])}"
 CARD = "a file, a folder that holds one, or a name that `sharpmax cards` lists"
 
 
@@ -130,7 +133,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     what = reading.add_mutually_exclusive_group()
     text_help = "files to read (default: source code of Python itself)"
     what.add_argument("--text", dest="texts", type=Path, nargs="+", default=(), metavar="FILE", help=text_help)
-    what.add_argument("--task", help="prompts instead of text: maximum, lookup, needle or copy")
+    what.add_argument("--task", help=f"prompts instead of text: {TASKS}")
     number = _number(reading)
     lengths_help = (
         "tokens of text (default: 64, 128, … as far as model and text reach), or items of a prompt (default: 4, 8, … "
@@ -138,6 +141,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     )
     number("--lengths", lengths_help, (), nargs="+")
     number("--rows", "query rows observed at each length", defaults.ROWS)
+    number("--prompts", "prompts of a task at each length", defaults.ASKED, dest="asked")
     _number(group(parser, RUN))("--seed", "seed of the prompts", defaults.SEED)
     _device(parser)
 
@@ -178,7 +182,7 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
         default="learn",
         help="a card by match, learn or search; or a scale, merged",
     )
-    add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help="tasks to fit on")
+    add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help=f"tasks to fit on: {TASKS}; recall")
     number("--fit-sizes", "entries of a question to fit on", defaults.FIT_SIZES, nargs=2, metavar=("LOW", "HIGH"))
     number("--text-before", "characters of text before a question, at most; learn only", defaults.TEXT_BEFORE)
     number("--steps", "training steps; learn only", defaults.LEARN_STEPS)
@@ -200,18 +204,20 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
         parser,
         "Judge a card on prompts and text, paired with the plain model; exit 3 if it does not gain, 4 if more "
         "text must tell.",
-        "sharpmax evaluate smollm2 --card smollm2 --tasks lookup:parcel needle",
+        "sharpmax evaluate smollm2 --card smollm2 --quick --tasks lookup:parcel needle",
         "sharpmax evaluate ./my-model --card card.json --text my.txt --windows 1024 4096",
     )
     _model_options(parser)
     parser.add_argument("--card", type=Path, required=True, metavar="CARD", help=CARD)
+    quick = "a first verdict: 24 questions a size, and text in short windows only, unless given"
+    parser.add_argument("--quick", action="store_true", help=quick)
     _exam_options(parser)
 
 
 def _exam_options(parser: argparse.ArgumentParser) -> None:
     judging = group(parser, "how to judge")
     add, number = judging.add_argument, _number(judging)
-    add("--tasks", nargs="+", default=defaults.EXAM_TASKS, metavar="TASK", help="tasks to judge on")
+    add("--tasks", nargs="+", default=defaults.EXAM_TASKS, metavar="TASK", help=f"tasks to judge on: {TASKS}")
     number("--sizes", "entries of a question", defaults.EXAM_SIZES, nargs="+")
     number("--prompts", "prompts per task and size", defaults.PROMPTS)
     usual = " ".join(map(str, defaults.WINDOWS))
@@ -238,7 +244,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     )
     _model_options(parser)
     parser.add_argument("--card", type=Path, metavar="CARD", help=CARD)
-    parser.add_argument("--task", default="lookup", help="the symptom: lookup, needle, copy, maximum or residues")
+    parser.add_argument("--task", default="lookup", help=f"the symptom: {TASKS}")
     _number(group(parser, RUN))("--seed", "seed of every draw", defaults.SEED)
     _device(parser)
 

@@ -127,12 +127,24 @@ def _slope(log_n: np.ndarray, entropy: np.ndarray) -> np.ndarray:
     return np.asarray((entropy * x).sum(axis=-1) / (x * x).sum())
 
 
+SHARP = 0.5
+"""The share H / log n below which a head is called sharp."""
+
+
+def some_head_is_sharp(dispersion: Dispersion) -> bool:
+    """Tell whether any head is sharp at the shortest length: otherwise there is nothing to lose."""
+    return bool((dispersion.values["relative_entropy"][..., 0] < SHARP).any())
+
+
 def head_that_matters(dispersion: Dispersion, rate: np.ndarray) -> tuple[int, int]:
     """Return the layer and head that was sharp on the shortest input and loses that fastest.
 
-    By rate · (1 - H/log n): a head that averages from the start loses nothing.
+    By rate · (1 - H/log n) among the heads that were sharp, or among all where none was.
     """
-    lost = rate * (1 - dispersion.values["relative_entropy"][..., 0])
+    share = dispersion.values["relative_entropy"][..., 0]
+    lost = rate * (1 - share)
+    if (np.isfinite(lost) & (share < SHARP)).any():
+        lost = np.where(share < SHARP, lost, np.nan)
     layer, head = divmod(int(np.nanargmax(lost)), lost.shape[1])
     return layer, head
 

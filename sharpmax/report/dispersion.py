@@ -34,6 +34,7 @@ def write_dispersion_page(
     chosen: tuple[int, int] = (0, 0),
     right: Mapping[str, float] | None = None,
     verdict: Sequence[str] = (),
+    beyond: Sequence[str] = (),
     next_step: str = "",
     tables: Sequence[Table] = (),
     footer: str = "",
@@ -49,6 +50,7 @@ def write_dispersion_page(
         chosen: the layer and head that the page opens on.
         right: the share of right answers at each length, drawn beside the curve.
         verdict, next_step: what was found, a sentence each, and what to type next.
+        beyond: forecasts and how they fared, a sentence each; folded away.
     """
     missing = [name for name in (*NAMES, "lengths", "layers", "keys", "most_spread") if name not in dispersion]
     if missing:
@@ -60,6 +62,6 @@ def write_dispersion_page(
     data = {**dispersion, "quantities": quantities, "unit": unit, "rate": rate, "opened": opened, "right": right or {}}
     data["forecast"] = forecast
     values = {"title": title, "lead": lead, "source": source, "tables": tables, "footer": footer, "data": data}
-    page = render("dispersion.html.jinja", **values, verdict=verdict, next_step=next_step)
+    page = render("dispersion.html.jinja", **values, verdict=verdict, beyond=beyond, next_step=next_step)
     atomic.write_text(file, page)
     return file

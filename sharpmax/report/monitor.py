@@ -11,7 +11,17 @@ import numpy as np
 from sharpmax.files import atomic
 from sharpmax.report.page import Table
 from sharpmax.report.templates import render
-from sharpmax.runs.watched.movers import LARGE, clips, first_above, first_moves, loss_rise, losses, places, series
+from sharpmax.runs.watched.movers import (
+    LARGE,
+    clips,
+    first_above,
+    first_moves,
+    loss_path,
+    loss_rise,
+    losses,
+    places,
+    series,
+)
 from sharpmax.runs.watched.record import Recorded
 
 PAGE = "monitor.html"
@@ -55,7 +65,7 @@ def verdict(recorded: Recorded) -> list[str]:
             before = (
                 f", {rise - moves[0].step} steps after the first head moved" if moves and moves[0].step < rise else ""
             )
-            said.append(f"The loss rose from step {rise} on{before}.")
+            said.append(f"The loss rose at step {rise}{before}: {loss_path(steps, loss)}.")
         else:
             said.append(f"The loss has not risen; it is {loss[-1]:.4g}.")
     acted = clips(recorded)

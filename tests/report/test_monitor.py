@@ -118,7 +118,7 @@ def test_the_verdict_says_what_came_first(recorded):
         "The largest logit is 389.2: layer 1, head 1, at step 95.",
         "Moved first: layer 1, head 1: largest logit went from 3 to 10.1 by step 50.",
         "Above 100 first: layer 1, head 1, at step 80.",
-        "The loss rose from step 75 on, 25 steps after the first head moved.",
+        "The loss rose at step 75, 25 steps after the first head moved: from 1.2 (step 70) to 22 (step 95).",
         "A clip acted 3 times, on 1 head.",
     ]
 

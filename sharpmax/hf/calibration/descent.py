@@ -22,15 +22,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from sharpmax.hf.calibration.answers import Question
-from sharpmax.hf.calibration.descent_state import Course, Price, restore, store
+from sharpmax.hf.calibration.descent_state import Course, Keeper, Price, restore
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.runs.progress import stage
 
 Draw = Callable[[int], Sequence[Question]]
 """The questions of a step."""
-
-KEPT_EVERY = 5
-"""Steps from one state that is kept to the next."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def descend(
         cost: the cost (runs,) of ids (runs, windows, length).
         draws, recipes: one for each run; recipes may differ in what they learn, price and seed.
         texts: ids (1, n), taken in turn.
-        keep: a file to continue from if it is there, and to keep the state in every few steps.
+        keep: a file to continue from if it is there, and to keep the state in, also on Ctrl-C.
         rates: a learning rate for each tensor, where it is not the recipe's.
     """
     shared = recipes[0]
@@ -113,7 +110,8 @@ def descend(
     begin = 0
     if keep is not None and keep.exists():
         begin = restore(keep, trained, optimiser, every_price, courses)
-    with stage("fit", shared.steps) as advance:
+    keeper = Keeper(keep, trained, optimiser, every_price, courses)
+    with stage("fit", shared.steps) as advance, keeper:
         advance(begin)
         for step in range(begin, shared.steps):
             kind, window = turn = turns[step % len(turns)]
@@ -128,16 +126,16 @@ def descend(
                 torch.autograd.backward((value * paid).sum())
             for group, rate in zip(optimiser.param_groups, full, strict=True):
                 group["lr"] = rate * _share_of_rate(step, shared.steps)
-            optimiser.step()
-            seen = zip(courses, prices[turn], asked.tolist(), paid.tolist(), strict=True)
-            for course, price, loss, spent in seen:
-                course.answers.append(loss)
-                course.cost.append(spent)
-                course.price.append(price.value)
-                price.follow(spent)
-            if keep is not None and ((step + 1) % KEPT_EVERY == 0 or step + 1 == shared.steps):
-                store(keep, step + 1, trained, optimiser, every_price, courses)
-            advance(note=f"answers' loss {fmean(asked.tolist()):.3f}, cost of text {fmean(paid.tolist()):.4f}")
+            losses, costs = asked.tolist(), paid.tolist()
+            with keeper.changing():
+                optimiser.step()
+                for course, price, loss, spent in zip(courses, prices[turn], losses, costs, strict=True):
+                    course.answers.append(loss)
+                    course.cost.append(spent)
+                    course.price.append(price.value)
+                    price.follow(spent)
+            keeper.made(step + 1, last=step + 1 == shared.steps)
+            advance(note=f"answers' loss {fmean(losses):.3f}, cost of text {fmean(costs):.4f}")
     return courses
 
 

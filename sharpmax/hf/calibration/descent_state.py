@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +23,12 @@ FOLLOW = 0.05
 """How far a price moves in a round of all windows, in log, at most: faster than the heads can follow, it overshoots."""
 NEWEST = 0.3
 """The share of the newest cost in the mean that a price looks at."""
+
+
+SHARE_OF_TIME = 20
+"""How many times as long as keeping a state takes passes before the next one is kept: a twentieth of the time."""
+SECONDS_UNKEPT = 30.0
+"""Seconds after which a state is kept at the end of the step, however long keeping takes."""
 
 
 class Course(NamedTuple):
@@ -66,6 +74,53 @@ def store(
             tensors[f"{name}-{index}"] = value.detach().contiguous()
     numbers = {"step": step, "prices": [[p.value, p.excess] for p in prices], "courses": [list(c) for c in courses]}
     atomic.write_bytes(file, save(tensors, {"numbers": json.dumps(numbers)}))
+
+
+class Keeper:
+    """Keep the state of a descent in a file: at the end of a step, as often as that is cheap, and on Ctrl-C.
+
+        with Keeper(file, trained, adam, prices, courses) as keeper:
+            for step in range(begin, steps):
+                ...                        # asks and reads, and changes nothing that is kept
+                with keeper.changing():    # Adam's step, the prices, the courses
+                    ...
+                keeper.made(step + 1, last=...)
+
+    Without a file it keeps nothing. A step that was interrupted is made again, from the same draws.
+    """
+
+    def __init__(self, file: Path | None, *state: Any) -> None:
+        self._file, self._state = file, state
+        self._steps = self._stored = 0
+        self._whole, self._took, self._at = True, 0.0, time.monotonic()
+
+    def __enter__(self) -> "Keeper":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Of a step that was half made there is no state to keep; the file then holds an earlier one.
+        if kind is KeyboardInterrupt and self._whole and self._steps > self._stored:
+            self._store()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Mark the block that changes the state: it is whole again only if the block ends."""
+        self._whole = False
+        yield
+        self._whole = True
+
+    def made(self, steps: int, *, last: bool) -> None:
+        """Note that so many steps are made, and keep them if it is time to."""
+        self._steps = steps
+        if last or time.monotonic() - self._at >= min(SHARE_OF_TIME * self._took, SECONDS_UNKEPT):
+            self._store()
+
+    def _store(self) -> None:
+        if self._file is not None:
+            began = time.monotonic()
+            store(self._file, self._steps, *self._state)
+            self._at = time.monotonic()
+            self._took, self._stored = self._at - began, self._steps
 
 
 def restore(

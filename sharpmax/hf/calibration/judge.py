@@ -126,7 +126,8 @@ def must_fit(loaded: LoadedModel, exam: Exam, whose: str) -> None:
             longest = max(len(question.ids) for question in write(loaded.tokenizer, loaded.name, questions))
             if longest > loaded.context:
                 raise ValueError(
-                    f"a question of {task}, size {size}, has {longest} tokens; {loaded.name} holds {loaded.context}"
+                    f"a question of {task}, size {size}, has {longest} tokens; {loaded.name} holds {loaded.context}: "
+                    "lower --sizes"
                 )
     if exam.texts:
         must_hold(loaded, exam.texts.values(), exam.windows, whose)

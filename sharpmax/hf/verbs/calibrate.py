@@ -30,7 +30,19 @@ from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import LEARNED, SHARPENED, seconds_per_token
 from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
-from sharpmax.hf.verbs.judgement import JudgedResult, check_exam, exam_config, judge, loaded_generator
+from sharpmax.hf.verbs.judgement import (
+    JudgedResult,
+    check_exam,
+    exam_config,
+    judge,
+    keep_sizes_that_fit,
+    loaded_generator,
+    quick_exam,
+    quick_value,
+    text_found,
+)
+from sharpmax.hf.verbs.next_command import given
+from sharpmax.hf.verbs.sizes import question_tokens, usual_sizes
 from sharpmax.runs.progress import say, say_estimate, shown, stage
 from sharpmax.runs.run_folder import RunFolder, run_name
 
@@ -116,9 +128,14 @@ def calibrate(
     windows = exam.get("windows")
     if extend is not None and extend < 1:
         raise ValueError(f"expected extend of at least 1 times the trained context, got {extend:g}")
+    options = given(exam, seed)
+    unasked = {
+        "fit_sizes": tuple(fit_sizes) == defaults.FIT_SIZES,
+        "text_before": text_before == defaults.TEXT_BEFORE,
+    }
     if quick:
         steps, fit_sizes, text_before, learning_rate = (
-            _quick(*pair)
+            quick_value(*pair)
             for pair in (
                 ("steps", steps, defaults.LEARN_STEPS),
                 ("fit_sizes", fit_sizes, defaults.FIT_SIZES),
@@ -126,9 +143,7 @@ def calibrate(
                 ("learning_rate", learning_rate, defaults.LEARN_RATE),
             )
         )
-        usual = {"sizes": defaults.EXAM_SIZES, "prompts": defaults.PROMPTS, "text_tokens": defaults.TEXT_TOKENS}
-        exam |= {name: _quick(name, exam.get(name, of), of) for name, of in usual.items()}
-        exam["windows"] = _quick("windows", exam.get("windows"), None)
+        exam |= quick_exam(exam)
     if method not in defaults.METHODS:
         raise ValueError(f"expected a method among {', '.join(defaults.METHODS)}, got {method!r}")
     counts = {"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}
@@ -151,6 +166,12 @@ def calibrate(
             if quick and windows is None:  # the longer length is what it is about
                 exam["windows"] = (*exam["windows"], extension.context)
         exam["windows"] = windows_of(loaded, exam.get("windows"))
+        keep_sizes_that_fit(loaded, exam, quick=quick)
+        if unasked["fit_sizes"]:
+            held = usual_sizes(loaded, fit_tasks, fit_sizes, "--fit-sizes")
+            fit_sizes = (held[0], held[-1])
+        if unasked["text_before"]:
+            text_before = _room_before(loaded, fit_tasks, fit_sizes[-1], text_before)
         # Held to itself at every length it is judged at: nothing is known beyond them.
         recipe = replace(recipe, windows=tuple(exam["windows"]))
         config = {"seed": seed, "model": loaded.name, "method": method, "fit_tasks": list(fit_tasks)}
@@ -180,7 +201,10 @@ def calibrate(
                 fit, fit_tokens = _learning(loaded, draw, recipe, exam, method)
             candidates = EXPECTED if fit else 1 + len(BETAS) * layer_count(attention_layers(loaded.model))
             candidates = min(candidates, QUICK_CANDIDATES) if quick and fit else candidates
-            seconds = seconds_per_token(loaded) * _work(fit_tokens, selection, held_out, candidates)
+            pace = seconds_per_token(loaded)
+            seconds = pace * _work(fit_tokens, selection, held_out, candidates)
+        if told := text_found(loaded, exam, held_out):
+            say(told["said"])
         folder = RunFolder.open(*place)
         advice = "" if quick else "--quick gives a first verdict on two cores in about ten minutes"
         say_estimate(seconds, str(loaded.model.device), advice)
@@ -202,7 +226,8 @@ def calibrate(
         fitting = time.perf_counter() - began
         on.close()  # what is judged is beside the model as it is, too
         metrics: dict[str, Any] = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores}
-        metrics |= {"curves": curves, "quick": quick}
+        metrics |= {"curves": curves, "quick": quick, "own_text": told, "options": options}
+        metrics["seconds"] = round(pace * held_out.tokens * (1 + SHARPENED))
         judging: dict[str, Any] = {"once": lambda key, of: keep(f"judge-{key}", of), "extension": extension}
         metrics |= judge(as_it_is, choice.policy, held_out, most_rise, **judging)
         metrics["card"] = None
@@ -221,10 +246,14 @@ def calibrate(
     return CalibrationResult(metrics, folder.path, loaded.name)
 
 
-def _quick(name: str, given: Any, usual: Any) -> Any:
-    """Return what a quick run takes, unless something else than the usual was asked for."""
-    same = given is None or (tuple(given) == tuple(usual or ()) if isinstance(given, list | tuple) else given == usual)
-    return defaults.QUICK[name] if same else given
+def _room_before(loaded: LoadedModel, tasks: Sequence[str], size: int, most: int) -> int:
+    """Return how many characters may stand before a question of that size: a character is at most a token, mostly."""
+    asked = max(question_tokens(loaded, task, size) for task in tasks)
+    if asked + most // 3 <= loaded.context:  # three characters a token are few: what does not fit is refused later
+        return most
+    room = max(0, min(most, loaded.context - asked))
+    say(f"{loaded.name} holds {loaded.context} tokens: --text-before {room}, instead of {most}")
+    return room
 
 
 def _work(fit_tokens: float, selection: Exam, held_out: Exam, candidates: int) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.dispersion import Dispersion, fit_decay, forecast
-from sharpmax.dispersion.rates import fastest_losing, head_that_matters, sharpest, slope
+from sharpmax.dispersion.rates import SHARP, fastest_losing, head_that_matters, sharpest, slope, some_head_is_sharp
 from sharpmax.dispersion.record import json_values
 from sharpmax.hf.calibration.answers import Answered, Question
 from sharpmax.hf.diagnosis.heads import (
@@ -33,21 +33,19 @@ from sharpmax.hf.diagnosis.heads import (
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import SHARPENED, seconds_per_token
 from sharpmax.hf.sharpen.layers import attention_layers
+from sharpmax.hf.verbs.next_command import CALIBRATING, command, quick_exam_seconds
 from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.hf.verbs.sizes import advice, sizes_held, usual_sizes
 from sharpmax.runs.progress import say_estimate, shown
 from sharpmax.runs.provenance import provenance
 from sharpmax.runs.run_folder import RunFolder, run_name, stored_config
+from sharpmax.statistics import difference_of_shares
 from sharpmax.tasks.prompt import Prompt
 from sharpmax.tasks.prompts import draw
 from sharpmax.tasks.text_files import read_texts
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 SIZES = (4, 8, 16, 32, 64, 128)
-PROMPTS = 8
-
-
-UNIFORM = 0.9
-"""The share of log n, the entropy of uniform weights, from which a head is not called sharp."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,39 @@ class DiagnosisResult(Result):
     source: str
 
     def summary(self) -> str:
-        """Return the symptom, the heads, the forecast and the spreads in a few lines."""
-        metrics, lines = self.metrics, self._findings()
-        spread, cost = metrics["spread"], metrics["cost"]
-        if "decay" in metrics and metrics["decay"]["layer_agreement"] is not None:
-            decay = metrics["decay"]
+        """Return the symptom, the head to look at and what it cost; the page has the rest."""
+        cost = self.metrics["cost"]
+        return "\n".join([*self._findings(), f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB"])
+
+    def _findings(self) -> list[str]:
+        """Return what matters most, a sentence each: the symptom, and the heads."""
+        metrics, unit = self.metrics, self.metrics["unit"]
+        lines = []
+        if right := metrics.get("right"):
+            told = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
+            each = next(iter(right.values()))["questions"]
+            lines.append(f"right answers by {unit}: {told} ({each} questions each)")
+            lines += symptom(right, unit)
+        if "matters" in metrics:
+            h, shortest = metrics["matters"], self.dispersion.lengths[0]
+            if not some_head_is_sharp(self.dispersion):
+                lines.append(
+                    f"no head is sharp at {shortest} {unit} (all have H / log n above {SHARP}): nothing to lose"
+                )
+            else:
+                lines.append(
+                    f"look first at head {h['layer']}.{h['head']} (layer.head): sharp at {shortest} {unit}, and its "
+                    f"entropy rises most for it, {h['entropy_short']:.2f} -> {h['entropy_long']:.2f} nats "
+                    f"at {self.dispersion.lengths[-1]}"
+                )
+        return lines
+
+    def _beyond(self) -> list[str]:
+        """Return the forecasts, how they fared, and the spreads: what the page folds away."""
+        metrics = self.metrics
+        lines = _forecast_lines(metrics.get("forecast"), self.dispersion, metrics["unit"])
+        decay, spread = metrics.get("decay"), metrics["spread"]
+        if decay is not None and decay["layer_agreement"] is not None:
             lines.append(
                 f"layers most dispersed at {decay['held_out_length']} {metrics['unit']}: forecast "
                 f"{decay['layers_predicted'][:5]}, found {decay['layers_actual'][:5]} "
@@ -73,38 +99,18 @@ class DiagnosisResult(Result):
             f"spread of the logits over all heads: {spread['min']:.2f} to {spread['max']:.2f}, "
             f"mean {spread['mean']:.2f} ± {spread['sd']:.2f}"
         )
-        return "\n".join([*lines, f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB"])
-
-    def _findings(self) -> list[str]:
-        """Return what matters most, a sentence each: the symptom, and the heads."""
-        metrics, unit = self.metrics, self.metrics["unit"]
-        lines = []
-        if right := metrics.get("right"):
-            told = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
-            lines.append(f"right answers by {unit}: {told} ({PROMPTS} questions each)")
-        if "matters" in metrics:
-            h, shortest = metrics["matters"], f"{self.dispersion.lengths[0]} {unit}"
-            share = self.dispersion.values["relative_entropy"][h["layer"], h["head"], 0]
-            figures = f"dH/d log n {h['rate']:.2f}; entropy {h['entropy_short']:.2f} -> {h['entropy_long']:.2f}"
-            if share < UNIFORM:
-                said = f"look first at head {h['layer']}.{h['head']}: sharp at {shortest} and losing it fastest"
-            else:
-                said = (
-                    f"no head that is sharp at {shortest} loses it: nearest to that is head {h['layer']}.{h['head']}, "
-                    f"whose entropy is {share:.0%} of uniform weights' there"
-                )
-            lines.append(f"{said} ({figures})")
-            losing = ", ".join(f"{h['layer']}.{h['head']} ({h['rate']:.2f})" for h in metrics["fastest_losing"][:5])
-            lines.append(f"heads losing sharpness fastest (layer.head, dH/d log n): {losing}")
-        return [*lines, *_forecast_lines(metrics.get("forecast"), self.dispersion, unit)]
+        return lines
 
     def next_step(self) -> str:
-        """Return the command that tells whether a temperature helps."""
+        """Return the command that tells whether a temperature helps, and how long it takes."""
+        seconds = self.metrics.get("quick_exam_seconds")
         if self.model in SHIPPED:
-            return f"sharpmax evaluate {self.model} --card {self.model} (a card is shipped; what is it worth?)"
-        if not self.metrics["generates"]:
-            return f"sharpmax certify {self.model} (what can be proved of each head)"
-        return f"sharpmax calibrate {self.model} --quick (does a temperature help? minutes on two cores)"
+            options = {"card": self.model, "quick": True}
+            return command("evaluate", self.model, options, "what is the shipped card worth?", seconds)
+        if not self.metrics["generates"] or not self.metrics.get("asked", True):
+            return command("certify", self.model, {}, "what can be proved of each head")
+        longer = None if seconds is None else CALIBRATING * seconds
+        return command("calibrate", self.model, {"quick": True}, "does a temperature help?", longer)
 
     def display(self) -> Any:
         """Return entropy against length: each layer's mean, and the range of its heads."""
@@ -134,6 +140,7 @@ class DiagnosisResult(Result):
             chosen=(metrics["matters"]["layer"], metrics["matters"]["head"]) if "matters" in metrics else (0, 0),
             right={size: found["share"] for size, found in (metrics.get("right") or {}).items()},
             verdict=self._findings(),
+            beyond=self._beyond(),
             next_step=self.next_step(),
             tables=_tables(metrics),
             footer=f"{origin['command']} · {origin['device']} · {metrics['cost']['seconds']} s · "
@@ -150,6 +157,7 @@ def diagnose(
     out: str | Path = defaults.OUT,
     seed: int = defaults.SEED,
     rows: int = defaults.ROWS,
+    asked: int = defaults.ASKED,
     device: str | None = None,
     accept_license: bool = False,
     quiet: bool = False,
@@ -163,6 +171,7 @@ def diagnose(
         lengths: what to measure at; those that fit the model and the text unless given. To them come those of the run
             that the folder holds already: it is measured anew, at all of them.
         rows: query rows observed at each length.
+        asked: prompts of a task at each length.
         device: where to run; the processor unless given.
         quiet: say nothing while it works.
 
@@ -180,14 +189,20 @@ def diagnose(
         raise ValueError("expected texts or a task, got both")
     if seed < 0:
         raise ValueError(f"expected a seed of at least 0, got {seed}")
+    if asked < 1:
+        raise ValueError(f"expected asked of at least 1 prompt, got {asked}")
     if lengths and min(lengths) < 1:
         raise ValueError(f"expected lengths above 0, got {list(lengths)}")
-    prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed)
+    prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed, asked)
     text = read_texts(texts) if texts else source_code()
     with shown(quiet=quiet):
         loaded = loaded_model(model, accept_license, device)
         name = f"{run_name(loaded.name)}-{task or ('text' if texts else 'code')}".replace(":", "-")
         before = stored_config(Path(out) / "diagnose" / name) or {}
+        if task is not None:
+            must_read_text(loaded)
+            if not lengths:
+                prompts = {size: [] for size in usual_sizes(loaded, [task], SIZES, "--lengths")}
         chosen = sorted({*(lengths or prompts or _lengths_of(loaded, text)), *before.get("lengths", ())})
         config = {
             "seed": seed,
@@ -197,6 +212,8 @@ def diagnose(
             "rows": rows,
             "texts": list(map(str, texts)),
         } | ({} if device is None else {"device": device})
+        if task is not None and asked != defaults.ASKED:
+            config["asked"] = asked
         place = (out, "diagnose", name, config)
         RunFolder.planned(*place, grows="lengths")
         attention_layers(loaded.model)  # refuses a family that cannot be reached, before a word is said
@@ -207,13 +224,15 @@ def diagnose(
             _estimate(loaded, chosen[-1])
             found, unit, source = diagnose_text(loaded, text, chosen, rows=rows), "tokens", text
         else:
-            must_read_text(loaded)
-            prompts = _prompts(task, chosen, seed)
+            prompts = _prompts(task, chosen, seed, asked)
+            _must_hold(loaded, task, prompts)
             _estimate(loaded, sum(len(prompt.text) for of in prompts.values() for prompt in of) // 4)
             unit, source = "items", prompts[chosen[0]][0].text
             if loaded.generates:
-                asked: dict[int, list[Question]] = {n: [(p.text, p.answer) for p in of] for n, of in prompts.items()}
-                found, answered = diagnose_questions(loaded, asked)
+                questions: dict[int, list[Question]] = {
+                    n: [(p.text, p.answer) for p in of] for n, of in prompts.items()
+                }
+                found, answered = diagnose_questions(loaded, questions)
             else:
                 found = diagnose_prompts(loaded, {size: [p.text for p in of] for size, of in prompts.items()})
         cost = {
@@ -222,7 +241,12 @@ def diagnose(
         }
         folder = RunFolder.open(*place, grows="lengths")
         metrics = {**verdict(found), "unit": unit, "cost": cost, "page": str(folder.path / "diagnosis.html")}
-        metrics |= {"right": _right(answered), "generates": loaded.generates, "dispersion": found.to_json()}
+        metrics |= {"right": _right(answered), "generates": loaded.generates}
+        metrics |= {
+            "asked": loaded.generates and bool(sizes_held(loaded, defaults.FIT_TASKS, [1])),
+            "dispersion": found.to_json(),
+        }
+        metrics["quick_exam_seconds"] = round(quick_exam_seconds(loaded)) if metrics["asked"] else None
         folder.finish(metrics)
     return DiagnosisResult(metrics, folder.path, loaded.name, found, source)
 
@@ -243,6 +267,28 @@ def verdict(found: Dispersion) -> dict[str, Any]:
     first = head_that_matters(found, rate)
     verdict["matters"] = next(h for h in losing if (h["layer"], h["head"]) == first)
     return verdict | {"rate": json_values(rate), "fastest_losing": losing[:10]}
+
+
+def symptom(right: dict[str, Any], unit: str) -> list[str]:
+    """Return whether answers get worse from the shortest to the longest size, with the interval of the difference."""
+    if not right:
+        return []
+    (first, short), (last, long) = next(iter(right.items())), list(right.items())[-1]
+    if first == last:
+        return []
+    counted = [(round(of["share"] * of["questions"]), of["questions"]) for of in (long, short)]
+    low, high = difference_of_shares(*counted[0], *counted[1])
+    change = long["share"] - short["share"]
+    verdict = (
+        "worse with length"
+        if high < 0
+        else "better with length"
+        if low > 0
+        else "too few questions to tell (--prompts)"
+    )
+    return [
+        f"from {first} to {last} {unit}: {100 * change:+.0f} points ({100 * low:+.0f} to {100 * high:+.0f}), {verdict}"
+    ]
 
 
 def _forecast_lines(said: dict[str, Any] | None, found: Dispersion, unit: str) -> list[str]:
@@ -269,6 +315,17 @@ def _forecast_lines(said: dict[str, Any] | None, found: Dispersion, unit: str) -
         f"forecast at {said['lengths'][at]:,} {unit}: mean entropy {now:.2f} -> {then:.2f} nats, and {falling} of "
         f"{int(np.sum(weight >= 0.5))} heads that give one token half of their weight no longer do ({judged})"
     ]
+
+
+def _must_hold(loaded: LoadedModel, task: str, prompts: dict[int, list[Prompt]]) -> None:
+    """Refuse a prompt that is too long before any is read."""
+    for size, of in prompts.items():
+        tokens = max(loaded.tokens(prompt.text + prompt.answer * loaded.generates).shape[1] for prompt in of)
+        if tokens > loaded.context:
+            raise ValueError(
+                f"a question of {task} with {size} items has {tokens} tokens; {loaded.name} holds {loaded.context}"
+                f"{advice(loaded, [task], list(prompts), '--lengths')}"
+            )
 
 
 def _right(answered: dict[int, list[Answered]]) -> dict[str, Any] | None:
@@ -339,15 +396,12 @@ def _beside_persistence(decay: dict[str, Any]) -> str:
 def _heads_table(heads: list[dict[str, Any]], key: str, caption: str, name: str) -> Any:
     from sharpmax.report.page import Table
 
-    header = ["layer", "head", name, "entropy, shortest", "entropy, longest"]
-    return Table(
-        header,
-        [
-            [h["layer"], h["head"], f"{h[key]:.3f}", f"{h['entropy_short']:.2f}", f"{h['entropy_long']:.2f}"]
-            for h in heads
-        ],
-        caption,
-    )
+    header = ["head", name, "H, shortest", "H, longest"]  # four short columns: a phone shows them all
+    rows = [
+        [f"{h['layer']}.{h['head']}", f"{h[key]:.3f}", f"{h['entropy_short']:.2f}", f"{h['entropy_long']:.2f}"]
+        for h in heads
+    ]
+    return Table(header, rows, caption)
 
 
 def _count(number: int, thing: str) -> str:
@@ -358,8 +412,8 @@ def _first(*orders: list[int], most: int = 8) -> list[tuple[int, ...]]:
     return list(zip(*(order[:most] for order in orders), strict=True))
 
 
-def _prompts(task: str, sizes: Sequence[int], seed: int) -> dict[int, list[Prompt]]:
-    return {n: [draw(task, n, seed=seed, index=i) for i in range(PROMPTS)] for n in sizes}
+def _prompts(task: str, sizes: Sequence[int], seed: int, asked: int) -> dict[int, list[Prompt]]:
+    return {n: [draw(task, n, seed=seed, index=i) for i in range(asked)] for n in sizes}
 
 
 def _lengths_of(loaded: LoadedModel, text: str) -> list[int]:

@@ -12,13 +12,15 @@ from typing import Any
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.hf.calibration.judge import Verdict
+from sharpmax.hf.diagnosis.heads import must_read_text
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.verbs.calibrate import GIVEN_UP, calibrate
 from sharpmax.hf.verbs.certify import CertificationResult, certify
-from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose
+from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, symptom
 from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, verdict_lines
 from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.hf.verbs.sizes import usual_sizes
 from sharpmax.runs.progress import say, shown
 from sharpmax.runs.run_folder import RunFolder, run_name
 
@@ -60,8 +62,8 @@ class DoctorResult(Result):
         """Return the steps in their order, each with its table, and the card's figure."""
         from sharpmax.report.page import Figure, Page, Text
 
-        (_, symptom), (_, heads), (_, proved), *rest = self._steps()
-        blocks: list[Any] = [Text(symptom, "1. The symptom")]
+        (_, seen), (_, heads), (_, proved), *rest = self._steps()
+        blocks: list[Any] = [Text(seen, "1. The symptom")]
         blocks += [Text(heads, "2. The heads"), *_fastest(self.diagnosis), Text(f"All heads: {self.diagnosis['page']}")]
         blocks += [Text(proved, "3. What is seen and proved")]
         for number, (heading, said) in enumerate(rest, 4):
@@ -77,11 +79,16 @@ class DoctorResult(Result):
         """Return the heading and the words of each step."""
         right = self.diagnosis["right"] or {}
         said = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
-        symptom = (
-            f"Right answers by items: {said}." if right else "This model answers no questions: no symptom is measured."
+        worse = "".join(f" {_sentence(line)}" for line in symptom(right, "items"))
+        seen = (
+            f"Right answers by items: {said}.{worse}"
+            if right
+            else "This model answers no questions: no symptom is measured."
         )
-        heads = next((line for line in self.diagnosis.summary().splitlines() if line.startswith("look first")), "")
-        steps = [("The symptom", symptom), ("The heads", _sentence(heads))]
+        heads = next(
+            (line for line in self.diagnosis.summary().splitlines() if line.startswith(("look first", "no head"))), ""
+        )
+        steps = [("The symptom", seen), ("The heads", _sentence(heads))]
         steps.append(("What is seen and proved", _sentence(self.certification.summary().splitlines()[0])))
         if self.judged is None:
             return [*steps, ("A card, or not", "A card is judged by answers, and this model gives none.")]
@@ -126,8 +133,10 @@ def doctor(
     with shown(quiet=quiet):
         loaded = loaded_model(model, accept_license, device)
         common: dict[str, Any] = {"out": out, "quiet": quiet}
+        must_read_text(loaded)
+        sizes = usual_sizes(loaded, [task], SIZES, "questions of sizes")
         say("step 1 and 2 of 4: the symptom and the heads")
-        diagnosis = diagnose(loaded, task=task, lengths=SIZES, seed=seed, **common)
+        diagnosis = diagnose(loaded, task=task, lengths=sizes, seed=seed, **common)
         diagnosis.save_page()
         say("step 3 of 4: what is seen and proved")
         certification = certify(loaded, out=Path(out) / "doctor", quiet=quiet)  # beside one of the user's own
@@ -139,7 +148,8 @@ def doctor(
                 judged = calibrate(loaded, quick=True, seed=seed, **common)
             else:
                 say(f"step 4 of 4: judging the card {chosen}")
-                judged = evaluate(loaded, chosen, seed=seed, **common, **EXAM)
+                exam = EXAM | {"sizes": usual_sizes(loaded, defaults.EXAM_TASKS, EXAM["sizes"], "judged on sizes")}
+                judged = evaluate(loaded, chosen, seed=seed, **common, **exam)
         config = {"seed": seed, "model": loaded.name, "task": task, "card": None if card is None else str(card)}
         folder = RunFolder.open(out, "doctor", f"{run_name(loaded.name)}-{run_name(task)}-seed{seed}", config)
         metrics: dict[str, Any] = {"advice": _advice(diagnosis, judged), "right": diagnosis["right"]}

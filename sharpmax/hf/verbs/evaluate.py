@@ -15,8 +15,18 @@ from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import SHARPENED, seconds_per_token
 from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.sidecar import card_for
-from sharpmax.hf.verbs.judgement import JudgedResult, check_exam, exam_config, judge, loaded_generator
-from sharpmax.runs.progress import say_estimate, shown, stage
+from sharpmax.hf.verbs.judgement import (
+    JudgedResult,
+    check_exam,
+    exam_config,
+    judge,
+    keep_sizes_that_fit,
+    loaded_generator,
+    quick_exam,
+    text_found,
+)
+from sharpmax.hf.verbs.next_command import given
+from sharpmax.runs.progress import say, say_estimate, shown, stage
 from sharpmax.runs.run_folder import RunFolder, run_name
 
 
@@ -31,6 +41,7 @@ def evaluate(
     model: str | LoadedModel,
     card: str | Path,
     *,
+    quick: bool = False,
     out: str | Path = defaults.OUT,
     seed: int = defaults.SEED,
     accept_license: bool = False,
@@ -48,6 +59,7 @@ def evaluate(
     Args:
         model: a built-in name, a local folder, a hub name, or a loaded model.
         card: a file, a folder that holds one, or a name that `sharpmax cards` lists.
+        quick: the small exam of `calibrate(quick=True)`, for a first verdict; what is given beside it is kept.
         exam: what to judge on, as in `held_out_exam`: tasks, sizes, prompts, windows, text, text_tokens, most_rise.
 
     Returns:
@@ -60,6 +72,9 @@ def evaluate(
     >>> evaluate("smollm2", "smollm2", sizes=[32], prompts=24).verdict  # doctest: +SKIP
     'gains'
     """
+    options = given(exam, seed) | ({"quick": True} if quick else {})
+    if quick:
+        exam = exam | quick_exam(exam)
     check_exam({}, seed, exam)
     found = card_for(model if isinstance(model, str) else model.name, card)
     with shown(quiet=quiet), ExitStack() as on:
@@ -68,6 +83,7 @@ def evaluate(
             loaded = on.enter_context(extended(as_it_is, found.extension))
             exam["text_tokens"] = at_length(found.extension, 0, exam)[1]
         exam["windows"] = windows_of(loaded, exam.get("windows"))
+        keep_sizes_that_fit(loaded, exam, quick=quick)
         policy_digest = digest(policy_to_json(found.policy))
         config = {"seed": seed, "model": loaded.name, "card": policy_digest, **exam_config(exam)}
         config |= {} if found.extension is None else {"extension": found.extension.to_json()}
@@ -79,12 +95,16 @@ def evaluate(
             held_out = held_out_exam(loaded, seed=seed, **exam)
             must_fit(loaded, held_out, called("report", exam))
             must_take(loaded, found.policy)
+            told = text_found(loaded, exam, held_out)
             work = (held_out.tokens + (1 + TURNS) * TIMED) * (1 + SHARPENED)
             seconds = seconds_per_token(loaded) * work
-        say_estimate(seconds, str(loaded.model.device), "fewer --prompts, --sizes and --text-tokens take less")
+        if told:
+            say(told["said"])
+        say_estimate(seconds, str(loaded.model.device), "" if quick else "--quick takes less")
         folder = RunFolder.open(*place)
         on.close()  # what is judged is beside the model as it is, too
-        metrics = {"chosen": "card", "card": str(card)}
+        metrics = {"chosen": "card", "card": str(card), "seconds": round(seconds), "own_text": told}
+        metrics |= {"options": options}
         most_rise = exam.get("most_rise", defaults.MOST_RISE)
         judging: dict[str, Any] = {"once": lambda key, of: folder.once(key.replace(":", "-"), of)}
         metrics |= judge(as_it_is, found.policy, held_out, most_rise, **judging, extension=found.extension)

@@ -24,10 +24,16 @@ from sharpmax.hf.calibration.judge import (
     sit,
 )
 from sharpmax.hf.calibration.reading_time import ReadingTime, reading_time
+from sharpmax.hf.calibration.splits import text_of
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.extended import extended
+from sharpmax.hf.verbs.next_command import command
 from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.hf.verbs.sizes import usual_sizes
 from sharpmax.statistics import Paired
+
+MORE = 4
+"""How many times the text, or the questions, are judged on next where a verdict is undecided."""
 
 
 def loaded_generator(model: str | LoadedModel, accept_license: bool, device: str | None) -> LoadedModel:
@@ -53,6 +59,46 @@ def check_exam(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[st
         raise ValueError(f"expected most_rise, a share such as 0.005, of at least 0, got {most_rise}")
     if exam.get("text") is not None and not Path(exam["text"]).is_file():
         raise FileNotFoundError(f"there is no text file {exam['text']}")
+
+
+def quick_exam(exam: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a quick run judges on, but for what was asked for beside it."""
+    usual = {"sizes": defaults.EXAM_SIZES, "prompts": defaults.PROMPTS, "text_tokens": defaults.TEXT_TOKENS}
+    small = {name: quick_value(name, exam.get(name, of), of) for name, of in usual.items()}
+    return small | {"windows": quick_value("windows", exam.get("windows"), None)}
+
+
+def quick_value(name: str, given: Any, usual: Any) -> Any:
+    """Return what a quick run takes, unless something else than the usual was asked for."""
+    same = given is None or (tuple(given) == tuple(usual or ()) if isinstance(given, list | tuple) else given == usual)
+    return defaults.QUICK[name] if same else given
+
+
+def keep_sizes_that_fit(loaded: LoadedModel, exam: dict[str, Any], *, quick: bool = False) -> None:
+    """Leave out of an exam's usual sizes those that the model does not hold; those that were asked for stay."""
+    usual = defaults.QUICK["sizes"] if quick else defaults.EXAM_SIZES
+    sizes = exam.get("sizes", usual)
+    if tuple(sizes) == usual:
+        held = usual_sizes(loaded, exam.get("tasks", defaults.EXAM_TASKS), sizes, "--sizes")
+        if tuple(held) != tuple(sizes):
+            exam["sizes"] = held
+
+
+def text_found(loaded: LoadedModel, exam: Mapping[str, Any], held_out: Exam) -> dict[str, Any] | None:
+    """Return what a user's own text gave to judge on: tokens, and how many were asked for; None without a text."""
+    if exam.get("text") is None or not held_out.texts:
+        return None
+    whole = text_of("report", exam["text"])
+    asked, found = exam.get("text_tokens", defaults.TEXT_TOKENS), held_out.texts[TEXT].shape[1]
+    windows = ", ".join(f"{found // window} of {window:,}" for window in held_out.windows)
+    said = (
+        f"{exam['text']}: a third of it is judged on, the rest is to fit and choose on; that gives {found:,} tokens "
+        f"(windows: {windows}); {asked:,} were asked for"
+    )
+    told: dict[str, Any] = {"asked": asked, "found": found, "said": said, "all_read": found < asked}
+    if len(whole):
+        told["characters_per_token"] = round(len(whole) / max(1, loaded.tokens(whole).shape[1]), 2)
+    return told
 
 
 def exam_config(exam: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,11 +206,29 @@ def verdict_lines(metrics: Mapping[str, Any]) -> list[str]:
         places = ", ".join(spelled(name_of(*key)) for key in judged.undecided(most_rise))
         return [
             f"undecided: answers gain; whether perplexity rises within {allowed} cannot be told of {places}",
-            f"more text would tell (--text-tokens); {kept}",
+            f"{_more_text(metrics)}; {kept}",
         ]
     without = "no card was written" if card is None else f"better without {card}"
     alone = ["answers are no better; their loss alone falls"] if judged.loss_alone else []
     return [*alone, f"it does not gain with perplexity within {allowed}; {without}"]
+
+
+def _more_text(metrics: Mapping[str, Any]) -> str:
+    """Say what would decide: more tokens of the text, or a longer text where all of it is read."""
+    own = metrics.get("own_text")
+    if not own or not own["all_read"]:
+        return "more text would tell (--text-tokens)"
+    kilobytes = _missing_characters(metrics) / 1000
+    return (
+        f"a longer text would tell: this one gave {own['found']:,} tokens to judge on, a third of what it has; give "
+        f"about {kilobytes:,.0f} kB more"
+    )
+
+
+def _missing_characters(metrics: Mapping[str, Any]) -> float:
+    """Return how much longer a text should be for four times the windows: half the interval. A third is judged on."""
+    own = metrics["own_text"]
+    return 3 * (MORE - 1) * float(own["found"]) * float(own.get("characters_per_token", 4.0))
 
 
 def reading_of(metrics: Mapping[str, Any]) -> str:
@@ -230,12 +294,32 @@ class JudgedResult(Result):
         if self.metrics.get("merged"):
             return f'sharpmax.hf.load("{self.metrics["merged"]}"), or any library that reads a folder of transformers'
         if self.card is None:
-            return f"sharpmax diagnose {self.model} (no temperature helps here; see which heads disperse)"
+            remark = "no temperature helps here; see which heads disperse"
+            return command("diagnose", self.model, {}, remark)
         if self.verdict == Verdict.GAINS:
             return f'with sharpmax.hf.sharpen(model, "{self.card}"): ...'
         if self.verdict == Verdict.NO_GAIN:
-            return f"leave {self.model} as it is, or fit a card to it: sharpmax calibrate {self.model} --quick"
-        return f"sharpmax evaluate {self.model} --card {self.card} --prompts 80 --text-tokens 131072 (to decide it)"
+            remark = f"fits a card to {self.model}; or leave the model as it is"
+            return command("calibrate", self.model, {"quick": True}, remark)
+        return self._decide()
+
+    def _decide(self) -> str:
+        """Return the command that judges the same on more, with the options that were given."""
+        metrics = self.metrics
+        options = {"card": self.card, **metrics.get("options", {})}
+        quick, own = options.pop("quick", False) or metrics.get("quick"), metrics.get("own_text")
+        usual = defaults.QUICK if quick else {"prompts": defaults.PROMPTS, "text_tokens": defaults.TEXT_TOKENS}
+        remark, more = "to decide it", 1.0
+        if Judgement.from_json(metrics["judgement"]).too_few:
+            options["prompts"] = max(2 * LEAST_QUESTIONS, MORE * options.get("prompts", usual["prompts"]))
+        elif own and own["all_read"]:
+            remark = f"with about {_missing_characters(metrics) / 1000:,.0f} kB more in {options['text']}"
+        else:
+            tokens = options.get("text_tokens", usual["text_tokens"])
+            options["text_tokens"] = max(MORE * tokens, defaults.TEXT_TOKENS)
+            more = options["text_tokens"] / tokens
+        seconds = metrics.get("seconds")
+        return command("evaluate", self.model, options, remark, None if seconds is None else max(MORE, more) * seconds)
 
     def _title(self) -> str:
         return "A policy for"

@@ -108,6 +108,25 @@ def loss_rise(steps: Sequence[int], loss: Sequence[float] | np.ndarray) -> int |
     return None if at is None else steps[at]
 
 
+def loss_path(steps: Sequence[int], loss: Sequence[float] | np.ndarray) -> str:
+    """Return how the loss went where it rose: from its lowest before, to its highest, and where it ended.
+
+    Nothing where it has not risen.
+    """
+    rise = loss_rise(steps, loss)
+    if rise is None:
+        return ""
+    values = np.asarray(loss, float)
+    at = list(steps).index(rise)
+    low = int(np.nanargmin(values[: at + 1]))
+    if not np.isfinite(values[at:]).all():
+        broken = at + int(np.argmax(~np.isfinite(values[at:])))
+        return f"from {values[low]:.3g} (step {steps[low]}), and is not finite from step {steps[broken]} on"
+    high = at + int(np.argmax(values[at:]))
+    end = "" if high == len(values) - 1 else f", and to {values[-1]:.3g} at the end"
+    return f"from {values[low]:.3g} (step {steps[low]}) to {values[high]:.3g} (step {steps[high]}){end}"
+
+
 def clips(recorded: Recorded) -> list[Mapping[str, Any]]:
     """Return what a clip did to each head: how often, from which step to which, and its smallest factor."""
     steps = np.array([step["step"] for step in recorded.steps])

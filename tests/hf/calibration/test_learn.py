@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from sharpmax.hf.calibration import descent_state
 from sharpmax.hf.calibration.answers import answer_losses
 from sharpmax.hf.calibration.descent import Recipe
 from sharpmax.hf.calibration.learn import learn, learn_side_by_side
@@ -66,26 +67,70 @@ def test_it_learns_under_autocast_with_logits_in_float32(loaded):
     assert half.answers[-1] < half.answers[0]
 
 
-def test_a_killed_fit_continues_to_the_same_end(loaded, tmp_path):
+class _KilledError(Exception):
+    """As by kill -9: nothing is written on the way out."""
+
+
+@pytest.mark.parametrize(
+    ("end", "keeping_takes", "begins_at"),
+    [
+        pytest.param(KeyboardInterrupt, 0.0, 8, id="Ctrl-C"),
+        pytest.param(KeyboardInterrupt, 1000.0, 8, id="Ctrl-C where keeping takes long"),
+        pytest.param(_KilledError, 0.0, 8, id="killed where keeping is cheap"),
+        pytest.param(_KilledError, 1000.0, 7, id="killed where keeping takes long: every 30 s"),
+    ],
+)
+def test_a_fit_that_ended_early_continues_to_the_same_end(end, keeping_takes, begins_at, loaded, tmp_path, monkeypatch):
+    """Steps of 15 seconds by the clock; a state is kept at each, or where keeping takes long at every second one."""
     recipe = Recipe(steps=12, learning_rate=0.05, allowed=0.01, windows=(16, 32), text_tokens=32, n0=8.0)
     texts = [loaded.tokens(TEXT)]
     whole = learn(loaded, lambda step: QUESTIONS, texts, recipe)
+    now = [0.0]
+    monkeypatch.setattr(descent_state.time, "monotonic", lambda: now[0])
+    write = descent_state.store
+
+    def slowly(*state):
+        write(*state)
+        now[0] += keeping_takes
+
+    monkeypatch.setattr(descent_state, "store", slowly)
 
     def killed(step):
+        now[0] += 15
         if step == 8:
-            raise KeyboardInterrupt
+            raise end
         return QUESTIONS
 
     keep = tmp_path / "fit.safetensors"
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(end):
         learn(loaded, killed, texts, recipe, keep=keep)
     asked = []
     again = learn(loaded, lambda step: asked.append(step) or QUESTIONS, texts, recipe, keep=keep)
-    assert asked == list(range(5, 12))
+    assert asked == list(range(begins_at, 12))
     assert again.course == whole.course
     assert again.policy == whole.policy
     with pytest.raises(ValueError, match="another fit"):
         learn(loaded, killed, texts, Recipe(steps=12, windows=(16,)), keep=keep)
+
+
+def test_ctrl_c_amid_the_change_of_a_step_keeps_no_half_of_it(loaded, tmp_path, monkeypatch):
+    recipe = Recipe(steps=6, learning_rate=0.05, allowed=0.01, windows=(16,), text_tokens=32, n0=8.0)
+    texts, keep, calls = [loaded.tokens(TEXT)], tmp_path / "fit.safetensors", []
+    whole = learn(loaded, lambda step: QUESTIONS, texts, recipe)
+    step = torch.optim.Adam.step
+
+    def half(self, *given):
+        step(self, *given)
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.optim.Adam, "step", half)
+    with pytest.raises(KeyboardInterrupt):
+        learn(loaded, lambda step: QUESTIONS, texts, recipe, keep=keep)
+    again = learn(loaded, lambda step: QUESTIONS, texts, recipe, keep=keep)
+    assert again.course == whole.course
+    assert again.policy == whole.policy
 
 
 def test_a_price_follows_what_is_allowed(loaded):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sharpmax.runs.watched.movers import clips, first_moves, loss_rise, losses
+from sharpmax.runs.watched.movers import clips, first_moves, loss_path, loss_rise, losses
 from sharpmax.runs.watched.record import Recorded
 
 
@@ -58,3 +58,16 @@ def test_a_loss_that_is_not_finite_is_infinite():
 def test_clips_are_counted_per_head():
     acted = clips(record([[1.0, 1.0]] * 4, scaled=[[1, 1], [1, 0.5], [1, 0.9], [1, 1]]))
     assert acted == [{"layer": 0, "head": 1, "times": 2, "first": 10, "last": 20, "smallest": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        ([5.7, 5.78, 5.83, 5.75, 5.70], "from 5.7 (step 0) to 5.83 (step 20), and to 5.7 at the end"),
+        ([5.0, 4.0, 4.5, 4.9], "from 4 (step 10) to 4.9 (step 30)"),
+        ([5.0, 4.0, 4.5, np.inf, np.inf], "from 4 (step 10), and is not finite from step 30 on"),
+        ([5.0, 4.0, 3.9, 3.8], ""),
+    ],
+)
+def test_a_rise_that_passed_is_told_as_one(loss, told):
+    assert loss_path([10 * i for i in range(len(loss))], loss) == told
