@@ -69,18 +69,15 @@ def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], *, 
 
 def is_number(value: Any) -> bool:
     """Tell whether it is a finite real number; True and False are none."""
-    return (
-        isinstance(value, int | float | np.number)
-        and not isinstance(value, bool)
-        and bool(
-            abs(value) <= sys.float_info.max  # not `isfinite`, which an int beyond float's range overflows
-        )
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    number: Any = value
+    return bool(abs(number) <= sys.float_info.max)  # not `isfinite`, which an int beyond float's range overflows
 
 
 def is_count(value: Any, *, least: int = 0) -> bool:
     """Tell whether it is a whole number of `least` or more; True and False are none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def short(value: Any) -> str:

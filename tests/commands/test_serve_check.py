@@ -24,7 +24,7 @@ RECORD = {"tasks": {"lookup": {"4": {"accuracy": {"plain": 0.1, "policy": 0.9}}}
 
 @contextmanager
 def server(answer, status=200, stream=None, models=b'{"data": [{"id": "the-model"}]}'):
-    """Serve a `stream` of bytes, or what `answer(prompt)` says, piece by piece, as an OpenAI-compatible server streams it."""
+    """Serve a `stream` of bytes, or what `answer(prompt)` says, piece by piece, as OpenAI's interface streams it."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -126,7 +126,7 @@ class Policy(ABC):
 
     def save(self, path: str | PathLike[str], **details: Any) -> None:
         """Write a policy card (JSON) that `load_policy` reads back; `details` are the other fields of `Card`."""
-        if not dataclasses.is_dataclass(self):
+        if not hasattr(self, "__dataclass_fields__"):
             raise TypeError(
                 f"{type(self).__name__} is no dataclass, whose fields a card holds: decorate it, to save it"
             )

@@ -8,8 +8,7 @@ import sharpmax
 from sharpmax.hf import Attention, attention_layers, sharpen
 from sharpmax.hf.finetune.packing import lay_out, packing
 from sharpmax.runs.watched import read_record
-from sharpmax.torch import Guard, QKClip, watch
-from sharpmax.torch.watching import AttentionWarning, LogitGrowthWarning
+from sharpmax.torch import AttentionWarning, Guard, LogitGrowthWarning, QKClip, watch
 from tests.hf.families import FAMILIES, build, inputs, tokens
 from tests.marks import slow
 
