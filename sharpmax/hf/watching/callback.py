@@ -49,10 +49,10 @@ class AttentionWatch(TrainerCallback):
         self, trainer: Any, *, every: int = 10, record: str | Path | None = None, threshold: float | None = None,
         guard: Guard | None = None, per_head: bool = False,
     ) -> None:  # fmt: skip
-        if not callable(getattr(trainer, "log", None)):
-            raise TypeError(f"expected the Trainer whose log gets the figures, got {type(trainer).__name__}")
         if not is_count(every, least=1):
             raise ValueError(f"expected to watch every 1 step or more, got {every!r}")
+        if not callable(getattr(trainer, "log", None)):
+            raise TypeError(f"expected the Trainer whose log gets the figures, got {type(trainer).__name__}")
         self.trainer, self.every, self.record = trainer, every, record
         self.threshold, self.guard, self.per_head = threshold, guard, per_head
         self._watch: Watch | None = None

@@ -212,10 +212,11 @@ def test_something_else_for_a_policy_is_refused(wrong):
         sharpen(build("llama"), wrong)
 
 
-def test_a_model_that_never_asks_is_not_passed_over_in_silence():
+def test_a_model_that_never_asks_is_not_passed_over_in_silence(monkeypatch):
     model = build("llama")
+    attention = type(model.model.layers[0].self_attn)
     with sharpen(model, SHARP):
-        model.config._attn_implementation_internal = "eager"
+        monkeypatch.setattr(attention, "forward", lambda self, hidden_states, **_: (hidden_states, None))
         with pytest.raises(RuntimeError, match="without asking for attention once"):
             output(model, input_ids=tokens())
     with pytest.raises(NotImplementedError, match="no attention that can be reached"):

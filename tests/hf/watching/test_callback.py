@@ -89,3 +89,5 @@ def test_after_a_step_that_died_the_model_is_given_back(tmp_path):
 def test_a_step_that_never_comes_is_refused():
     with pytest.raises(ValueError, match="every 1 step"):
         AttentionWatch(None, every=0)
+    with pytest.raises(TypeError, match="the Trainer whose log gets the figures, got NoneType"):
+        AttentionWatch(None)
