@@ -231,3 +231,15 @@ def test_a_warning_is_one_line_and_said_once(monkeypatch, capsys):
     monkeypatch.setitem(cli.VERBS, "models", warn)
     assert cli.main(["models"]) == 0
     assert capsys.readouterr().err == "sharpmax: warning: a card of another model\n"
+
+
+def test_a_command_leaves_nothing_to_collect_when_it_ends(monkeypatch, capsys):
+    """The interpreter's last collection would take seconds after the last line, of what torch and transformers make."""
+    from sharpmax import __main__ as command
+
+    frozen = []
+    monkeypatch.setattr(command.gc, "freeze", lambda: frozen.append(True))
+    monkeypatch.setattr("sys.argv", ["sharpmax", "cards"])
+    assert command.main() == 0
+    assert frozen == [True]
+    assert "smollm2" in capsys.readouterr().out
