@@ -42,6 +42,11 @@ def test_what_the_page_says(metrics):
                     assert rivals["plain"]["loss"]["interval"][1] > 0
     assert over["4096"]["log-n"]["plain"]["accuracy"]["interval"][0] > 0
     assert over["1024"]["paper"]["plain"]["loss"]["interval"][0] > 0
+    for n in ("2048", "4096"):
+        assert metrics["summary"]["cells"][n]["flights-carrier"]["log-n"]["against"]["plain"]["loss"]["interval"][1] < 0
+        for arm in ("subset", "parts", "equal", "logistic", "boosting"):
+            low, high = over[n][arm]["plain"]["loss"]["interval"]
+            assert low < 0 < high
     fit = metrics["fit"]
     assert fit["slope"] == pytest.approx(1 / math.log(1024))
     assert fit["share"] == 0.5
