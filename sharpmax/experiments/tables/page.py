@@ -67,13 +67,16 @@ def verdict(metrics: Mapping[str, Any], plan: Plan) -> str:
 def against_table(metrics: Mapping[str, Any], rival: str, what: str) -> Table:
     """Return every arm's mean difference to a rival over tables, by number of rows."""
     over = metrics["summary"]["over_tables"]
+    tables = [max((a[rival]["tables"] for a in arms.values() if rival in a), default=0) for arms in over.values()]
     rows = []
     for arm in ARMS:
-        cells = [_difference(arms.get(arm, {}).get(rival), what) for arms in over.values()]
+        cells = [
+            _difference(arms.get(arm, {}).get(rival), what, most)
+            for arms, most in zip(over.values(), tables, strict=True)
+        ]
         if any(cells):
             rows.append([ARMS[arm], *cells])
     unit = "nats, lower is better" if what == "loss" else "points, higher is better"
-    tables = [max((a[rival]["tables"] for a in arms.values() if rival in a), default=0) for arms in over.values()]
     header = ["", *(f"{int(n):,} rows, {count} tables" for n, count in zip(over, tables, strict=True))]
     return Table(
         header,
@@ -82,13 +85,15 @@ def against_table(metrics: Mapping[str, Any], rival: str, what: str) -> Table:
     )
 
 
-def _difference(found: Mapping[str, Any] | None, what: str) -> str:
+def _difference(found: Mapping[str, Any] | None, what: str, most: int) -> str:
+    """Say the number of tables where it is not what the header says."""
     if found is None:
         return ""
     scale, places = (100, 1) if what == "accuracy" else (1, 3)
     ends = found[what]["interval"]
     apart = "" if ends is None else f" ({scale * ends[0]:+.{places}f} to {scale * ends[1]:+.{places}f})"
-    return f"{scale * found[what]['mean']:+.{places}f}{apart}"
+    fewer = "" if found["tables"] == most else f", tables: {found['tables']}"
+    return f"{scale * found[what]['mean']:+.{places}f}{apart}{fewer}"
 
 
 def cell_table(metrics: Mapping[str, Any], name: str) -> Table:

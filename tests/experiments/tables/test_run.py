@@ -29,19 +29,39 @@ def small(monkeypatch):
 ARMS = ("plain", "card", "target", "subset")
 
 
-def test_parts_make_the_same_whole(small, tmp_path, capsys):
-    first = tables.run(tmp_path / "parts", quick=True, arms=ARMS, tables=["trees"])
-    assert "32-waves-card" in first["missing"]
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No figures, which take most of the time of a small run."""
+    monkeypatch.setattr(tables, "tell", lambda *_: None)
+
+
+def without_seconds(metrics):
+    """The only figures in which two runs differ are the times."""
+    for by_table in metrics["summary"]["cells"].values():
+        for arms in by_table.values():
+            for cell in arms.values():
+                cell.pop("seconds")
+    return metrics
+
+
+def test_parts_make_the_same_whole(small, undrawn, tmp_path, capsys):
+    arms = ("plain", "log-n", "subset")
+    first = tables.run(tmp_path / "parts", quick=True, arms=arms, tables=["trees"])
+    assert "32-waves-log-n" in first["missing"]
     assert "answers are not computed yet" in capsys.readouterr().out
-    gathered = tables.run(tmp_path / "parts", quick=True, gather=True)
-    assert gathered == first
+    assert tables.run(tmp_path / "parts", quick=True, gather=True) == first
+    second = tables.run(tmp_path / "parts", quick=True, arms=arms, tables=["waves"])
+    whole = tables.run(tmp_path / "whole", quick=True, arms=arms)
+    assert without_seconds(second) == without_seconds(whole)
+
+
+@pytest.mark.slow
+def test_parts_with_the_fit_make_the_same_whole_and_a_page(small, tmp_path):
+    first = tables.run(tmp_path / "parts", quick=True, arms=ARMS, tables=["trees"])
+    assert tables.run(tmp_path / "parts", quick=True, gather=True) == first
     second = tables.run(tmp_path / "parts", quick=True, arms=ARMS, tables=["waves"])
     whole = tables.run(tmp_path / "whole", quick=True, arms=ARMS)
-    for metrics in (second, whole):
-        for arms in (arms for by_table in metrics["summary"]["cells"].values() for arms in by_table.values()):
-            for cell in arms.values():
-                cell.pop("seconds")  # the only figures that differ
-    assert second == whole
+    assert without_seconds(second) == without_seconds(whole)
     page = json.loads((tmp_path / "whole" / "tables" / "quick-seed0" / "page.json").read_text())
     assert page["title"] == "Tables longer than the model was trained on"
 

@@ -50,3 +50,15 @@ def test_the_verdict_follows_the_interval(better, side):
     said = f"The loss of a fitted slope per head is {side} that of plain softmax at 128 rows."
     assert verdict(metrics, QUICK).startswith(said)
     assert against_table(metrics, "plain", "loss").header[1] == "128 rows, 3 tables"
+
+
+def test_a_cell_of_fewer_tables_than_its_column_says_so():
+    given = answers(0.1)
+    for table in ("waves", "clusters"):
+        card = given[f"128-{table}-card"]
+        given[f"128-{table}-subset"] = {**card, "loss": card["loss"][::-1]}
+    shown = against_table({"summary": summarise(QUICK, given, None)}, "plain", "loss")
+    assert shown.header[1] == "128 rows, 3 tables"
+    card, fewer = (row[1] for row in shown.rows)
+    assert "tables" not in card
+    assert fewer.endswith(", tables: 2")
