@@ -59,7 +59,7 @@ def test_examples_are_spread_over_those_that_can_be_generated():
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--only", "agreement", "--model", "."], "does not hold a whole model"),
+        (["--only", "agreement", "--model", "."], "holds no config.json: save a model there"),
         (["--only", "agreement", "--questions", "0"], "at least 1 question"),
         (["--only", "speed"], "budget, agreement"),
         (["--questions", "3"], "--only agreement"),

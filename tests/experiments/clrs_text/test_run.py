@@ -148,7 +148,7 @@ def test_the_budget_of_no_model_is_one_line_before_any_text_is_made(tmp_path, mo
     command = ["reproduce", "clrs-text", "--only", "budget", "--model", str(model), "--out", str(tmp_path / "runs")]
     assert main(command) == 2
     said = capsys.readouterr()
-    assert said.err.startswith(f"sharpmax: error: the folder '{model}' does not hold a whole model: ")
+    assert said.err.startswith(f"sharpmax: error: the folder {model} holds no config.json: ")
     assert said.err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 

@@ -216,7 +216,7 @@ def assert_refused(arguments, words, capsys):
     ("arguments", "words"),
     [
         (["diagnose", "rxnmapper", "--task", "sorting"], "expected a task among"),
-        (["diagnose", "rxnmapper", "--task", "recall"], "copy, maximum, residues, or lookup:WORDING, got 'recall'"),
+        (["diagnose", "rxnmapper", "--task", "recall"], "cwe, fwe, or lookup:WORDING, got 'recall'"),
         (["diagnose", "rxnmapper", "--task", "maximum", "--seed", "-1"], "expected a seed of at least 0, got -1"),
         (["diagnose", "rxnmapper", "--task", "maximum", "--lengths", "-4"], "expected lengths above 0, got [-4]"),
         (
