@@ -24,6 +24,10 @@ def small(monkeypatch):
     monkeypatch.setattr(tabpfn, "load", lambda: small_model(features=8))
     monkeypatch.setattr(tables, "QUICK", SMALL)
     monkeypatch.delitem(baselines.BASELINES, "boosting", raising=False)  # its threads wait for busy cores
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several threads cost more than these products do, where cores are busy
+    yield
+    torch.set_num_threads(threads)
 
 
 ARMS = ("plain", "card", "target", "subset")
