@@ -1,8 +1,8 @@
 """Decide what serves a request: the implementation, its code path, and why each faster one refuses.
 
 All of it stands here: an implementation executes the plan it is given, an operator only registers. Rules read shapes,
-dtypes, devices and the policy; of values, only whether one is NaN or inf ('stock'). What else the values decide, the
-device decides by itself (`plan.ON_DEVICE`).
+dtypes, devices and the policy's own numbers; of values, only whether one is NaN or inf ('stock'). What else the values
+decide, the device decides by itself (`plan.ON_DEVICE`).
 
     plan_of(request, name)     the plan of a call, made once
     resolved(plan, request)    the same, down to the kernels that an operator chooses when it runs
@@ -267,7 +267,7 @@ def _hybrid_refusal(request: Request) -> str | None:
         if name == "mask" and is_masked_plainly:
             continue
         if getattr(request, name) is not None:
-            return f"PyTorch's fast kernels know no {name}; 'triton' does"
+            return f"PyTorch's fastest kernels and ours for Hopper take no {name}; 'triton' does"
     if request.query.dtype not in HALF:
         return "PyTorch's fast kernels take half precision; 'triton' computes in float32"
     if request.left is not None or request.right not in (None, 0):

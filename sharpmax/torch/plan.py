@@ -18,7 +18,7 @@ WITHOUT_GRADIENT = "without a gradient"
 KERNELS = {
     DENSE: "every logit at once, differentiated by autograd",
     ONE_PASS: "statistics, policy and output of each chunk of rows, one product with the keys",
-    THREE_STEPS: "statistics, the policy in PyTorch, the output: each with its own gradient",
+    THREE_STEPS: "statistics, the policy in PyTorch, then the output",
     STOCK: "PyTorch's fastest attention alone, because beta is one number for all rows",
     SHARPENED_QUERY: "our kernels write beta·q, from statistics if the policy reads any; then PyTorch's attention",
     SHARPENED_QUERY_PER_HEAD: "as 'sharpened query', for one key head at a time, to save memory",
@@ -28,7 +28,9 @@ KERNELS = {
     TWO_PASSES: "our Hopper kernels: statistics and beta, then attention with beta",
     SPECULATIVE: "our Hopper kernels: a sample of the tiles, then the passes that it calls for",
     LEADERS: "our Hopper kernels: a sample of the tiles, then the passes that it calls for",
-    WITHOUT_GRADIENT: "our kernels without a gradient; the operator chooses among them when the traced graph runs",
+    WITHOUT_GRADIENT: (
+        "our kernels without a gradient; which of them is known where real tensors are: by GPU and address"
+    ),
 }
 """What each code path runs."""
 

@@ -1,8 +1,10 @@
 """Which implementation serves a call, and what one that is named and cannot says."""
 
 import os
+import re
 import subprocess
 import sys
+import textwrap
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from sharpmax.torch import IMPLEMENTATIONS, attention, dispatch, which_implement
 from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.plan import KERNELS, LEADERS, ON_DEVICE
 from sharpmax.torch.request import validated
+from tests.places import ROOT
 from tests.torch.test_api import qkv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, there as Python
@@ -110,6 +113,20 @@ def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
     assert chosen(torch.bfloat16, policy=EntropyTarget(1.0), requires_grad=True) == "hybrid"
 
 
+@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+def test_the_page_shows_how_to_ask_for_the_plan_of_a_gpu_that_is_not_there(monkeypatch, capsys):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    page = (ROOT / "docs" / "kernels" / "index.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^    import sharpmax\.torch\n(?:(?:    .*)?\n)+", page, re.MULTILINE)
+    exec(compile(textwrap.dedent(block), "docs/kernels/index.md", "exec"), {})
+    without, learning, masked = capsys.readouterr().out.split("\n\n")
+    assert re.match("hybrid, without a gradient: .* which of them is known where real tensors are", without)
+    assert learning.startswith("hybrid, sharpened query: ")
+    assert masked.startswith("triton, ")
+    assert "not hybrid: " in masked
+    assert "take no mask" in masked
+
+
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
 FEWER_QUERIES = {"shape": (2, 4, 8, 16), "is_causal": True}
 SOLVED = EntropyTarget(1.0)
@@ -136,9 +153,9 @@ REFUSED = [
           ("a scale that is not positive", {"scale": -1.0}),
           ("would bring masked keys back", {"scale": 1e-20}),
       )),
-    ("hybrid", "know no mask", {"dtype": HALF, "mask": torch.ones(24, dtype=torch.bool)}),
-    ("hybrid", "know no softcap", {"dtype": HALF, "softcap": 5.0}),
-    ("hybrid", "know no sinks", {"dtype": HALF, "sinks": torch.zeros(4)}),
+    ("hybrid", "ours for Hopper take no mask", {"dtype": HALF, "mask": torch.ones(24, dtype=torch.bool)}),
+    ("hybrid", "take no softcap", {"dtype": HALF, "softcap": 5.0}),
+    ("hybrid", "take no sinks", {"dtype": HALF, "sinks": torch.zeros(4)}),
     ("hybrid", "take half precision", {}),
     ("hybrid", "know no window", {"dtype": HALF, "window": 3}),
     ("hybrid", "aligns a causal mask with the first key", {"dtype": HALF, **FEWER_QUERIES}),

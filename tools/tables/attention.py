@@ -64,8 +64,13 @@ def _by_width(rows: list[dict[str, Any]], key: str = "ratio", places: int = 2) -
 
 
 def forward_range() -> str:
-    """Return the range of ratios of a forward call whose every row is sharpened, on an H200."""
-    return _range(_h200("metrics", case="forward, rows sharpened"))
+    """Return ratios of a forward call with every row sharpened on an H200, device and wall, and the code's commit."""
+    rows = _h200("metrics", case="forward, rows sharpened")
+    wall = [row["wall_ratio"] for row in rows]
+    worst = max(rows, key=lambda row: row["wall_ratio"])["length"] // 1024
+    commit = commit_of(read("attention", "h200", "metrics.json"))
+    device = f"{between(_ratios(rows))} of its time on the device"
+    return f"{device}, {between(wall)} with the host's (most at {worst}k tokens); code of {commit}"
 
 
 @table
@@ -74,9 +79,12 @@ def attention_cost() -> str:
     jax = ("attention-jax", "h200", "metrics.json")
     cpu = ("attention", "cpu", "metrics.json")
     forward, backward = "forward, rows sharpened", "forward + backward"
-    older = commit_of(read(*jax))
+    older, then = commit_of(read(*jax)), commit_of(read("attention", "h200", "metrics.json"))
     rows = [
-        ["H200, PyTorch, bfloat16, 2k\N{EN DASH}16k tokens ([record](results/attention/h200/metrics.json))"]
+        [
+            "H200, PyTorch, bfloat16, 2k\N{EN DASH}16k tokens, older code "
+            f"([record](results/attention/h200/metrics.json) of {then})"
+        ]
         + [_range(_h200("metrics", case=case)) for case in (forward, backward, "decode")],
         [f"H200, JAX, over cuDNN, older code ([record](results/attention-jax/h200/metrics.json) of {older})"]
         + [_range(_rows(*jax, case=case, implementation="pallas_cudnn")) for case in (forward, backward)]
@@ -111,7 +119,7 @@ def attention_cases() -> str:
             _range(_h200("long", case="forward, rows sharpened")),
         ],
         [
-            "a padded batch, over PyTorch's fastest kernel with the same mask",
+            "a padded batch, over PyTorch's fastest kernel that takes the mask",
             _range(_h200("masks", case="forward, padding mask", implementation="triton")),
         ],
         ["peak memory beyond the inputs, 131,072 tokens", f"{peak:.3f}"],
@@ -130,9 +138,12 @@ def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @table
 def kernels_cost() -> str:
-    """Return every case of ours by length and width, with what was asked and whether it is met."""
+    """Return the time of plain attention, then each case of ours by length and width: asked, met, ratios."""
     cases = [row["case"] for row in _h200("metrics") if row["implementation"] == "hybrid" and "ratio" in row]
     rows = []
+    for case, said in (("plain", "plain, forward, ms"), ("plain, forward + backward", "plain, forward + backward, ms")):
+        timed = [_best(_h200("metrics", case=case, length=length)) for length in LENGTHS]
+        rows.append([said, "", "", *(_by_width(best, "milliseconds") for best in timed)])
     for case in dict.fromkeys(cases):
         asked, goal = ASKED.get(case, (None, None))
         cells = [_by_width(_h200("metrics", case=case, length=length)) for length in LENGTHS]

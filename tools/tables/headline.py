@@ -27,7 +27,7 @@ def headline() -> str:
         ],
         [
             "Attention with every row sharpened on an H200, over plain attention",
-            f"{forward_range()} of its time, forward; in brackets with the host's time",
+            f"forward: {forward_range()}",
             "`sharpmax bench attention --only ours`",
         ],
         [
