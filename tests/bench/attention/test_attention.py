@@ -103,7 +103,9 @@ def _absent(setting):
 @pytest.mark.slow
 def test_a_wrong_result_of_ours_is_not_timed_and_fails_the_command(monkeypatch, tmp_path, capsys):
     attention = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr("sharpmax.torch.attention", lambda q, k, v, **_: attention(q, k, v, is_causal=True))
+    monkeypatch.setattr(
+        "sharpmax.bench.attention.contestants.attention", lambda q, k, v, **_: attention(q, k, v, is_causal=True)
+    )
     options = ["--only", "ours", "--lengths", "64", "--widths", "256", "--repeats", "1", "--threads", "1", "--json"]
     assert main(["bench", "attention", *options, str(tmp_path / "a.json")]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
