@@ -21,25 +21,30 @@ Prepared = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 """(query, key, value, mask) -> output; all have a last axis that is contiguous."""
 
 
-def key_of(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> tuple[Any, ...] | None:
+def key_of(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *options: Any) -> tuple[Any, ...] | None:
     """Return what a prepared call is remembered by, or None where a call cannot be prepared.
 
     One query is served alike however many keys there are. The policy is not part of it.
     """
-    if torch.is_grad_enabled() or query.device.type != "cuda" or torch.is_autocast_enabled("cuda"):
+    if torch.is_grad_enabled() or not query.is_cuda or torch.is_autocast_enabled("cuda"):
         return None
     if torch.compiler.is_compiling() or is_traced(query, key, value) or in_forward_mode():
         return None
-    shape, length = query.shape, key.shape[2]
-    strides = (query.stride(3), key.stride(3), value.stride(3))
-    if strides != (1, 1, 1) or not length or (mask is not None and (mask.ndim != 4 or mask.dtype != torch.bool)):
+    (batch, heads, queries, width), (_, key_heads, keys, key_width) = query.shape, key.shape
+    of_value = value.shape
+    if key_width != width or of_value[2] != keys or not keys or not query.dtype == key.dtype == value.dtype:
         return None
-    masked = None if mask is None else mask.shape[:3]
-    of = (shape, key.shape[:2], length if shape[2] > 1 else 0, value.shape[:2], value.shape[3], masked)
-    if mask is not None and mask.shape[3] not in (1, length):
+    if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
         return None
-    same = key.dtype == query.dtype == value.dtype and value.shape[2] == length and key.shape[3] == shape[3]
-    return (*of, query.dtype, query.device, *options.values()) if same else None
+    masked = None
+    if mask is not None:
+        if mask.ndim != 4 or mask.dtype != torch.bool or mask.shape[3] not in (1, keys):
+            return None
+        masked = mask.shape[:3]
+    return (
+        batch, heads, queries, width, key.shape[0], key_heads, keys if queries > 1 else 0, of_value[:2], of_value[3],
+        masked, query.dtype, query.device, *options,
+    )  # fmt: skip
 
 
 def prepare(
@@ -51,7 +56,8 @@ def prepare(
     if plan.path != WITHOUT_GRADIENT or plan.policy is None or plan.policy.detached or request.sinks is not None:
         return None
     kind, numbers, _ = plan.policy
-    operators: Any = MODULES[plan.implementation].operators
+    module: Any = MODULES[plan.implementation]
+    operators = module.operators
     scale, left, right, softcap = request.scale, request.left, request.right, request.softcap
 
     def sharpened(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -59,9 +65,20 @@ def prepare(
             output: Tensor = operators.sharpened_attention.alone(q, k, v, scale, right, kind, numbers)
             return output
 
+    def decoded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        with device_of((q,)):
+            seen = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
+            output: Tensor = module.launch_decode(
+                q, k, v, scale=scale, kind=kind, numbers=numbers, store=False, mask=seen, softcap=softcap
+            )[0]
+            return output
+
     def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         with device_of((q,)):
             output: Tensor = operators.fused.alone(q, k, v, mask, None, scale, left, right, softcap, kind, numbers)
             return output
 
-    return sharpened if plan.implementation == "hybrid" else fused
+    if plan.implementation == "hybrid":
+        return sharpened
+    is_one_query = request.rows[2] == 1 and left is None and (right is None or right >= 0)
+    return decoded if is_one_query else fused

@@ -50,14 +50,25 @@ def function_of(operator: Any) -> Callable[..., Any]:
     return function
 
 
+def current_stream(device: int) -> int:
+    """Return the handle of the stream that a GPU's kernels are launched on now."""
+    handle: int = torch._C._cuda_getCurrentRawStream(device)
+    return handle
+
+
 def is_traced(*arguments: Any) -> bool:
     """Tell whether a mode, a transform, a tracer or a tensor of another kind must see the operator itself."""
+    for x in arguments:
+        if type(x) not in _UNTRACED and isinstance(x, Tensor):
+            return True
     return bool(
         torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_tracing_state() is not None
-        or any(isinstance(x, Tensor) and type(x) not in (Tensor, torch.nn.Parameter) for x in arguments)
     )
+
+
+_UNTRACED = frozenset({Tensor, torch.nn.Parameter, type(None), int, float, bool, str})
 
 
 def in_forward_mode() -> bool:

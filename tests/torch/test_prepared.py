@@ -43,19 +43,19 @@ def test_what_one_operator_does_not_do_is_not_prepared(monkeypatch):
 def test_a_call_that_depends_on_more_has_no_key():
     q, k, v = (x.cpu() for x in qkv(1))
     with torch.no_grad():
-        assert key_of(q, k, v, None, **OPTIONS) is None  # a CPU's plan depends on values
+        assert key_of(q, k, v, None, *OPTIONS.values()) is None  # a CPU's plan depends on values
 
 
 @pytest.mark.gpu
 def test_keys_on_the_gpu():
     q, k, v = qkv(1)
-    assert key_of(q, k, v, None, **OPTIONS) is None  # gradients may be due
+    assert key_of(q, k, v, None, *OPTIONS.values()) is None  # gradients may be due
     with torch.no_grad():
-        first = key_of(q, k, v, None, **OPTIONS)
-        assert first == key_of(q, k[:, :, :9], v[:, :, :9], None, **OPTIONS)  # one query, whatever the keys
+        first = key_of(q, k, v, None, *OPTIONS.values())
+        assert first == key_of(q, k[:, :, :9], v[:, :, :9], None, *OPTIONS.values())  # one query, whatever the keys
         mask = torch.ones(2, 1, 1, 40, dtype=torch.bool, device=DEVICE)
-        assert first != key_of(q, k, v, mask, **OPTIONS)
-        assert key_of(q, k, v, mask.float(), **OPTIONS) is None
-        assert key_of(q, k, v, mask[..., :7], **OPTIONS) is None  # refused by the whole call
+        assert first != key_of(q, k, v, mask, *OPTIONS.values())
+        assert key_of(q, k, v, mask.float(), *OPTIONS.values()) is None
+        assert key_of(q, k, v, mask[..., :7], *OPTIONS.values()) is None  # refused by the whole call
         with torch.autocast("cuda"):
-            assert key_of(q, k, v, None, **OPTIONS) is None
+            assert key_of(q, k, v, None, *OPTIONS.values()) is None

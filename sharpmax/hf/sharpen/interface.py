@@ -23,7 +23,7 @@ from sharpmax.core.policies import Constant
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.grouped import attend_grouped
 from sharpmax.hf.sharpen.paged import batch_of, must_read_pages, same_document
-from sharpmax.hf.sharpen.site import Run, Site, attend_at, recomputing
+from sharpmax.hf.sharpen.site import Run, Site, attend_at, attend_one, recomputing
 from sharpmax.torch.documents import Documents
 
 with extra("hf"):
@@ -95,19 +95,19 @@ def interface_attention(
             query, key = site.late.turned(module, query, key, kwargs.get("position_ids"))
     plainly = None
     is_grouped = site.late is not None and site.late.is_grouped
-    if (
-        site.is_plain
-        and not is_grouped
-        and query.dtype == key.dtype == value.dtype
-        and all(change is None for change in changes)
-    ):
-        chances = {"dropout": dropout if module.training else 0.0, "scaling": scaling, "is_causal": is_causal}
-        plainly = partial(_plain_attention, module, query, key, value, attention_mask, chances)
-        gauge = site.run.gauge
-        if counted or gauge is None or not gauge.counts:
-            if not torch.compiler.is_compiling():
-                site.run.note_call(again=recomputing())
-            return plainly(), None
+    if all(change is None for change in changes) and not is_grouped:
+        if site.is_plain and query.dtype == key.dtype == value.dtype:
+            chances = {"dropout": dropout if module.training else 0.0, "scaling": scaling, "is_causal": is_causal}
+            plainly = partial(_plain_attention, module, query, key, value, attention_mask, chances)
+            gauge = site.run.gauge
+            if counted or gauge is None or not gauge.counts:
+                if not torch.compiler.is_compiling():
+                    site.run.note_call(again=recomputing())
+                return plainly(), None
+        elif query.shape[2] == 1 and not module.training:
+            one = attend_one(site, query, key, value, attention_mask, scaling)
+            if one is not None:
+                return one.transpose(1, 2), None  # of one query that is contiguous
     batch = ends = None
     if cache is not None:
         must_read_pages()

@@ -109,6 +109,8 @@ class Site:
         self.is_plain = self.is_alone and all(constant_beta(policy) == 1 for policy in self.policies)
         """Whether the module then attends as if it were not sharpened."""
         self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared]] = {}
+        self.one_policy = self.policies[0] if self.is_alone and self.late is None and len(self.policies) == 1 else None
+        """The policy of every call, where nothing but the call decides how it attends."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the prepared calls: a copy, or a model that is saved, prepares its own."""
@@ -184,6 +186,30 @@ def attend_at(
     return output
 
 
+def attend_one(
+    site: Site, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
+) -> Tensor | None:
+    """Attend with one query each, (B, H, 1, D), as in a call before; None where there was none like it.
+
+    What `attend_at` would do, without asking again what that call has settled: the host's time is most of decoding.
+    """
+    policy, run = site.one_policy, site.run
+    if policy is None or torch.compiler.is_compiling() or run.gauge is not None:
+        return None
+    if policy.silent_above is not None and not site.watched:
+        return None
+    if mask is not None and "position" in policy.needs:
+        return None
+    of = key_of(query, key, value, mask, site.first_layer, False, scale, None)
+    if of is None:
+        return None
+    numbers, call = site.prepared.get(of, UNPREPARED)
+    if call is None or numbers is not numbers_of_now(policy):
+        return None
+    run.note_call(again=False)
+    return call(query, key, value, mask)
+
+
 def _count_rows(gauge: Gauge, layer: int, query: Tensor, key: Tensor, kind: "Kind", options: dict[str, Any]) -> None:
     documents, batch, ends = kind
     if batch is not None:
@@ -201,10 +227,10 @@ def _prepared(
         return None
     mask = options.get("mask")
     how = {"is_causal": options["is_causal"], "scale": options.get("scale"), "softcap": options.get("softcap")}
-    of = key_of(query, key, value, mask, layer=layer, **how)
+    of = key_of(query, key, value, mask, layer, *how.values())
     if of is None:
         return None
-    numbers, call = site.prepared.get(of, (None, None))
+    numbers, call = site.prepared.get(of, UNPREPARED)
     if call is None or numbers is not numbers_of_now(policy):
         call = prepare(query, key, value, mask, policy=policy, **how)
         if call is not None:
@@ -214,6 +240,7 @@ def _prepared(
     return call
 
 
+UNPREPARED: tuple[None, None] = (None, None)
 MOST_PREPARED = 64
 """Kinds of call that a site remembers: lengths of prompts, for the most part."""
 

@@ -12,6 +12,7 @@ from sharpmax.torch.plan import Plan
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
 from sharpmax.torch.triton import operators
+from sharpmax.torch.triton.decode import launch_decode as launch_decode
 from sharpmax.torch.triton.rows import mask_and_sinks, row_statistics, solved
 
 NO_STATISTICS = RowStats()

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from sharpmax import PAPER
+from sharpmax import PAPER, EntropyTarget, LogLinear
 from sharpmax.hf import sharpen
+from sharpmax.hf.sharpen import interface
 from sharpmax.torch import IMPLEMENTATIONS
 from tests.hf.families import build, tokens
 from tests.marks import slow
@@ -46,3 +47,29 @@ def test_kernels_and_dense_attention_generate_the_same_tokens(family):
             answers.append(model.generate(**given, max_new_tokens=3, do_sample=False))
     assert torch.equal(*answers)
     assert answers[0].shape == (2, 17)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("policy", [PAPER, LogLinear(torch.full((4, 1), 0.2), 0.1, 0.1), EntropyTarget(1.0)], ids=str)
+@pytest.mark.parametrize("with_padding", [False, True])
+def test_a_call_like_one_before_attends_as_the_first(policy, with_padding, monkeypatch):
+    model, given = build("llama").to(DEVICE, torch.bfloat16), padded()
+    if not with_padding:
+        given = {"input_ids": given["input_ids"]}
+    how = {"max_new_tokens": 12, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    quick = interface.attend_one
+    taken = []
+
+    def counted(*arguments):
+        output = quick(*arguments)
+        taken.append(output is not None)
+        return output
+
+    with sharpen(model, policy) as sharpened:
+        monkeypatch.setattr(interface, "attend_one", lambda *_: None)
+        first = model.generate(**given, **how)
+        monkeypatch.setattr(interface, "attend_one", counted)
+        again = model.generate(**given, **how)
+        assert sharpened.calls == 2 * 12 * 2
+    assert sum(taken) == 2 * 11
+    assert all(torch.equal(a, b) for a, b in zip(first.logits, again.logits, strict=True))

@@ -9,7 +9,9 @@ from sharpmax.torch import IMPLEMENTATIONS, attention
 if "triton" not in IMPLEMENTATIONS:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from sharpmax.torch.triton.launching import begins_aligned
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from sharpmax.torch.triton.launching import begins_aligned, dtype_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -18,6 +20,25 @@ def test_alignment_is_of_all_tensors():
     whole = torch.zeros(64)
     assert begins_aligned(whole, whole[4:])
     assert not begins_aligned(whole, whole[1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_tiles_for_the_copy_engine_have_their_tensors_dtype(dtype):
+    tensor = torch.zeros(32, 16, dtype=dtype)
+    assert dtype_of(TensorDescriptor(tensor, [32, 16], [16, 1], [16, 16])) == dtype_of(tensor) == dtype
+    assert dtype_of(None) is None
+
+
+@pytest.mark.gpu(capability=(9, 0))
+@pytest.mark.parametrize("width", [64, 128])
+def test_both_half_precisions_in_one_process(width):
+    """Each with a variant of its own: where tiles alone tell the dtype, one once ran with the other's bits."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 24, 2500, width, generator=generator).cuda() for _ in range(3))
+    wanted = attention(*(x[:, :2].double() for x in (2 * q, k, v)), is_causal=True, implementation="chunked")
+    for dtype in (torch.float16, torch.bfloat16, torch.float16):
+        got = attention(*(x.to(dtype) for x in (2 * q, k, v)), is_causal=True)
+        assert (got[:, :2].double() - wanted).norm() < 3e-2 * wanted.norm(), dtype
 
 
 @pytest.mark.parametrize("queries", [1, pytest.param(20, marks=pytest.mark.slow)])
