@@ -3,7 +3,7 @@
 Every case has plain attention on its own tensors beside it: how much work a kernel has may depend on them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from sharpmax.bench.attention.contestants import Contestant, Setting, named, ours, ours_detached, plain
 from sharpmax.bench.attention.inputs import CASES, draw
 from sharpmax.bench.attention.masks import padded, settings
-from sharpmax.bench.attention.turns import Entry, in_turns
+from sharpmax.bench.attention.turns import Entry, Rows, in_turns
 from sharpmax.torch import row_stats
 
 TOKENS, FEATURES = 16384, 2048  # per batch on a GPU, and heads times width
@@ -79,26 +79,24 @@ def trained(shape: Shape) -> list[Entry]:
     return [Entry(case, c, tensors, gradient) for case, c in entrants]
 
 
-def time_ours(shape: Shape, repeats: int) -> list[dict[str, Any]]:
+def time_ours(shape: Shape, repeats: int) -> Iterator[Rows]:
     """Time the forward cases and the training cases of one shape."""
-    return in_turns(forward(shape), shape.setting, repeats) + in_turns(trained(shape), shape.setting, repeats)
+    yield in_turns(forward(shape), shape.setting, repeats)
+    yield in_turns(trained(shape), shape.setting, repeats)
 
 
-def time_float32(shape: Shape, repeats: int) -> list[dict[str, Any]]:
+def time_float32(shape: Shape, repeats: int) -> Iterator[Rows]:
     """Time each implementation that serves float32 on a GPU, first the one that dispatch takes: is it the fastest?"""
     tensors, (learning, gradient) = shape.inputs("sharpened"), shape.learning()
     contestants = [*ours("cuda"), *named("triton", "stock", "chunked")]
-    results = []
     for case, given, of in (("forward", tensors, None), ("forward + backward", learning, gradient)):
         entries = [Entry(f"plain, {case}, float32", plain("cuda")[-1], given, of)]
         entries += [Entry(f"{case}, float32", c, given, of) for c in contestants]
-        results += in_turns(entries, shape.setting, repeats)
-    return results
+        yield in_turns(entries, shape.setting, repeats)
 
 
-def time_masks(shape: Shape, repeats: int) -> list[dict[str, Any]]:
+def time_masks(shape: Shape, repeats: int) -> Iterator[Rows]:
     """Time what models ask for beyond a causal mask, beside plain attention that is asked the same where it can be."""
-    results = []
     contestants = [*ours("cuda"), *named("chunked")]
     for name, setting, tensors in settings(shape.inputs("sharpened"), shape.device):
         learning = [x.detach().clone().requires_grad_() for x in tensors]
@@ -106,25 +104,22 @@ def time_masks(shape: Shape, repeats: int) -> list[dict[str, Any]]:
         for case, given, of in (("", tensors, None), ("forward + backward, ", learning, gradient)):
             entries = [Entry(f"plain, {case}{name}", c, given, of) for c in plain(shape.device)]
             entries += [Entry(f"{case or 'forward, '}{name}", c, given, of) for c in contestants]
-            results += in_turns(entries, setting, repeats)
-    return results
+            yield in_turns(entries, setting, repeats)
 
 
-def time_others(shape: Shape, others: Sequence[Contestant], repeats: int) -> list[dict[str, Any]]:
+def time_others(shape: Shape, others: Sequence[Contestant], repeats: int) -> Iterator[Rows]:
     """Time what other packages offer, in turns with plain attention, whose rows are those of `time_ours`."""
     torch._dynamo.reset()  # a shape of the last round is no shape of this one
-    results = []
     for case, (tensors, gradient) in (
         ("forward", (shape.inputs("sharpened"), None)),
         ("forward + backward", shape.learning()),
     ):
         entries = [Entry("plain", c, tensors, gradient) for c in plain(shape.device)]
         entries += [Entry(f"other, {case}", c, tensors, gradient) for c in others]
-        results += [row for row in in_turns(entries, shape.setting, repeats) if row["case"] != "plain"]
-    return results
+        yield [row for row in in_turns(entries, shape.setting, repeats) if row["case"] != "plain"]
 
 
-def time_decode(others: Sequence[Contestant], repeats: int, seed: int, *, masked: bool = False) -> list[dict[str, Any]]:
+def time_decode(others: Sequence[Contestant], repeats: int, seed: int, *, masked: bool = False) -> Rows:
     """Time one query against 32,768 keys: 32 sequences, 32 query and 8 key heads, some padding where `masked`."""
     length, width = 32768, 128
     q = draw("sharpened", length=length, width=width, tokens=length, features=width, dtype=torch.bfloat16,

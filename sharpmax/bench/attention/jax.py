@@ -19,7 +19,9 @@ from typing import Any
 from sharpmax import PAPER
 from sharpmax.bench.attention.inputs import SPREAD
 from sharpmax.bench.attention.jax_judging import FORWARD, STATISTICS, TRAINED, Exact
+from sharpmax.bench.attention.table import say_each
 from sharpmax.bench.attention.timing import RATIOS, attempt
+from sharpmax.bench.so_far import keep
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
 
@@ -47,25 +49,31 @@ def measure(
     tokens, features = (TOKENS, FEATURES) if on_gpu else (1, CPU_FEATURES)  # a CPU measures one sequence
     refused: dict[str, str] = {}
     results: list[dict[str, Any]] = []
-    if "ours" in (only or PARTS):
-        for length in lengths or (LENGTHS if on_gpu else CPU_LENGTHS):
-            for width in widths:
-                shape = (max(1, tokens // length), length, max(1, features // width), width)
-                inputs = _drawn(shape, seed)
-                results += _in_turns(shape, _compiled(shape, _contestants(inputs, refused)), inputs, repeats)
-    if "memory" in (only or PARTS):
-        for length in LENGTHS_OF_MEMORY if on_gpu else CPU_LENGTHS_OF_MEMORY:
-            results += _memory((1, length, max(1, features // widths[0]), widths[0]))
-    versions = {"jax": jax.__version__, "python": platform.python_version()}
-    return {
+    figures = {
         "framework": "jax",
         "device": jax.devices()[0].device_kind,
-        "versions": versions,
+        "versions": {"jax": jax.__version__, "python": platform.python_version()},
         "repeats": repeats,
         "seed": seed,
         "refused": refused,
         "results": results,
     }
+
+    def add(rows: list[dict[str, Any]]) -> None:
+        results.extend(rows)
+        say_each(rows)
+        keep(figures)
+
+    if "ours" in (only or PARTS):
+        for length in lengths or (LENGTHS if on_gpu else CPU_LENGTHS):
+            for width in widths:
+                shape = (max(1, tokens // length), length, max(1, features // width), width)
+                inputs = _drawn(shape, seed)
+                add(_in_turns(shape, _compiled(shape, _contestants(inputs, refused)), inputs, repeats))
+    if "memory" in (only or PARTS):
+        for length in LENGTHS_OF_MEMORY if on_gpu else CPU_LENGTHS_OF_MEMORY:
+            add(_memory((1, length, max(1, features // widths[0]), widths[0])))
+    return figures
 
 
 def _drawn(shape: Shape, seed: int) -> tuple[Any, ...]:

@@ -18,6 +18,8 @@ from sharpmax.bench.attention.profile import profiled
 from sharpmax.bench.attention.timing import RATIOS, attempt, timed
 from sharpmax.torch import which_implementation
 
+Rows = list[dict[str, Any]]
+
 
 @dataclass(frozen=True, eq=False)
 class Entry:
@@ -62,9 +64,9 @@ class Entry:
         return {"case": self.case, **sizes, "implementation": self.contestant.name}
 
 
-def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> list[dict[str, Any]]:
+def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> Rows:
     """Check each entry, time those that passed in turns, and return a row for each."""
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     calls: dict[str, Callable[[], Any]] = {}
     with torch.set_grad_enabled(any(e.gradient is not None for e in entries)):
         for i, entry in enumerate(entries):
@@ -89,7 +91,7 @@ def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> list[d
     return rows
 
 
-def profile_each(entries: Sequence[Entry], setting: Setting) -> list[dict[str, Any]]:
+def profile_each(entries: Sequence[Entry], setting: Setting) -> Rows:
     """Return where the time of each case goes; of plain attention by the first kernel alone."""
     rows = []
     for i, entry in enumerate(entries):

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from sharpmax.bench.model.cases import CASES, Case
 from sharpmax.bench.model.counting import asked_of_device, graphs_compiled
+from sharpmax.bench.so_far import keep
 from sharpmax.core.cards import load_card
 from sharpmax.core.policies import PAPER, Constant, EntropyTarget, LogLinear, PerLayer, Policy
 from sharpmax.extras import extra
@@ -73,7 +74,10 @@ def measure(
     for name, least, values in (("lengths", 2, lengths), ("new_tokens", 2, [new_tokens]), ("repeats", 1, [repeats])):
         if min(values) < least:
             raise ValueError(f"expected {name} of at least {least}, got {min(values)}")
-    results = []
+    results: list[dict[str, Any]] = []
+    options = {"new_tokens": new_tokens, "repeats": repeats, "policies": list(policies), "card": card}
+    on = torch.cuda.get_device_name() if kind == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    figures = {"device": on, "versions": {"torch": torch.__version__}, **options, "results": results}
     for name in models:
         model = _model(name, max(lengths) + new_tokens, device)
         contestants = _contestants(model, policies, card)
@@ -82,11 +86,10 @@ def measure(
                 found = _time(model, CASES[case_name], contestants, length, new_tokens, repeats)
                 results.append({"model": name, "case": case_name, "length": length, **found})
                 _say(results[-1])
+                keep(figures)
         del model, contestants
         _forget()
-    options = {"new_tokens": new_tokens, "repeats": repeats, "policies": list(policies), "card": card}
-    name = torch.cuda.get_device_name() if kind == "cuda" else f"cpu, {torch.get_num_threads()} threads"
-    return {"device": name, "versions": {"torch": torch.__version__}, **options, "results": results}
+    return figures
 
 
 def _say(result: dict[str, Any]) -> None:
