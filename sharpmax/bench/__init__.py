@@ -46,8 +46,9 @@ BENCHMARKS = (
             "--repeats": number("timed calls of each, interleaved (default: 15)"),
             "--only": several(
                 "PART",
-                "of ours, memory, profile, math, flex, by-hand, compiled, entmax, adasplash, and on a GPU "
-                "float16, float32, masks, decode (default: all)",
+                "of ours, policies, statistics, memory, profile, math, flex, by-hand, compiled, entmax, "
+                "adasplash, and on a GPU heads, short, float16, float32, masks, decode; of jax: ours, policies, "
+                "memory (default: all)",
             ),
             "--threads": number("threads, where there is no GPU (default: 2)"),
             "--draw": {"type": Path, "metavar": "FILE", "help": "measure nothing: draw again what --json wrote"},
@@ -85,16 +86,18 @@ BENCHMARKS = (
                 "folder (default: the first three on a GPU, tiny on a CPU)",
             ),
             "--policies": several(
-                "NAME", "beside plain attention: constant, paper, card, entropy-target (default: all)"
+                "NAME",
+                "beside plain attention: constant, paper, card, entropy-target (default: all; three where compiled)",
             ),
             "--only": several(
                 "CASE",
-                "'prefill', 'padded prefill', 'generate', 'padded generate', 'static generate', 'training "
-                "step' (default: all)",
+                "'generate', 'prefill', 'padded prefill', 'padded generate', 'static generate', 'training "
+                "step' (default: all, in this order)",
             ),
-            "--lengths": several("N", "tokens of a prompt (default: 2048 8192 32768 on a GPU, 128 512 on a CPU)", int),
+            "--lengths": several("N", "tokens of a prompt (default: by case and device; compiled, one length)", int),
             "--new-tokens": number("tokens to generate (default: 32)"),
-            "--repeats": number("timed calls of each, in turns (default: 5)"),
+            "--repeats": number("timed calls of each, in turns; at least 3 of one that is slow (default: 5)"),
+            "--seconds": number("start no further case after so long (default: no limit)", float, "S"),
             "--card": word("a card to time (default: random numbers per head)", "FILE"),
             **DEVICE,
         },

@@ -14,23 +14,41 @@ import torch
 from sharpmax.bench.attention.cases import (
     FEATURES,
     Shape,
+    by_policy,
     forward,
     time_decode,
     time_float32,
+    time_heads,
     time_masks,
     time_others,
     time_ours,
+    time_short,
+    with_statistics,
 )
 from sharpmax.bench.attention.contestants import OTHERS
 from sharpmax.bench.attention.memory import CPU_LENGTHS, cpu_memory, gpu_memory
 from sharpmax.bench.attention.table import say_each
-from sharpmax.bench.attention.turns import Rows, profile_each
+from sharpmax.bench.attention.turns import Rows, in_turns, profile_each
 from sharpmax.bench.so_far import keep
 
-PARTS = ("ours", "float16", "float32", "masks", *OTHERS, "decode", "memory", "profile")
-ON_A_GPU = frozenset({"float16", "float32", "masks", "decode"})
+PARTS = (
+    "ours",
+    "policies",
+    "statistics",
+    "heads",
+    "short",
+    "float16",
+    "float32",
+    "masks",
+    *OTHERS,
+    "decode",
+    "memory",
+    "profile",
+)
+ON_A_GPU = frozenset({"heads", "short", "float16", "float32", "masks", "decode"})
 """Parts that measure nothing on a CPU."""
-ONE_LENGTH = 4096  # tokens, of the parts float16, float32 and masks
+ONE_LENGTH = 4096  # tokens, of the parts heads, float16, float32 and masks
+WIDTHS_OF_HEADS = (256, 192, 96, 80)
 
 
 def measure(
@@ -74,10 +92,18 @@ def _results(
             shape = Shape(device, length, width, seed)
             if "ours" in parts:
                 yield from time_ours(shape, repeats)
+            for part, entries in (("policies", by_policy), ("statistics", with_statistics)):
+                if part in parts:
+                    yield in_turns(entries(shape), shape.setting, repeats)
             if "profile" in parts:
                 yield profile_each(forward(shape), shape.setting)
             if others and width == widths[0]:
                 yield from time_others(shape, others, repeats)
+    if "heads" in parts:
+        for width in WIDTHS_OF_HEADS:
+            yield from time_heads(Shape(device, ONE_LENGTH, width, seed), repeats)
+    if "short" in parts:
+        yield from time_short(device, repeats, seed)
     if "float16" in parts:
         for width in widths:
             for rows in time_ours(Shape(device, ONE_LENGTH, width, seed, "float16"), repeats):

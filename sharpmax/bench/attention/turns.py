@@ -49,14 +49,23 @@ class Entry:
             ArithmeticError: the result is wrong.
         """
         found: dict[str, Any] = {}
-        kind = self.contestant.kind
-        if not self.contestant.name:
+        contestant, kind = self.contestant, self.contestant.kind
+        if not contestant.name:
             # Statistics alone are asked for as `row_stats` asks for them.
-            how = {**setting.changes, "is_causal": setting.is_causal, "return_stats": kind == "entropy"}
+            how = {**setting.changes, "is_causal": setting.is_causal}
+            how["return_stats"] = kind == "entropy" or contestant.returns_stats
+            if contestant.policy is not None:
+                how["policy"] = contestant.policy
             found["implementation"] = which_implementation(*self.tensors, **how).implementation
-        judged = result if self.gradient is None else result[0]
-        options = {"is_causal": setting.is_causal, "gradient": self.gradient, **setting.changes_of(kind)}
-        return found | {"error": error_of(kind, judged, self.tensors, **options)}
+        options = {"is_causal": setting.is_causal, **setting.changes_of(kind)}
+        own = contestant.policy if kind == "policy" else None
+        judged = {kind: result if self.gradient is None else result[0]}
+        if contestant.returns_stats and self.gradient is None:
+            judged = {kind: result[0], "entropy": result[1].entropy.unsqueeze(-1)}
+        errors = [
+            error_of(kind, x, self.tensors, gradient=self.gradient, policy=own, **options) for kind, x in judged.items()
+        ]
+        return found | {"error": max(errors)}
 
     def row(self, setting: Setting) -> dict[str, Any]:
         """Return what names the entry in the table."""
