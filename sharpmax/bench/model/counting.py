@@ -29,7 +29,7 @@ def asked_of_device(call: Callable[[], Any]) -> Asked | None:
     # As the device's tracer gives them: to make PyTorch's own events of them takes far longer than the call.
     kernels = launches = 0
     for event in profile.profiler.kineto_results.events():
-        if event.device_type() == torch.autograd.DeviceType.CUDA:
+        if event.device_type().name == "CUDA":
             kernels += not event.name().startswith(COPIES)
         else:
             launches += event.name().startswith(LAUNCHES)
