@@ -25,7 +25,9 @@ CONTINUING = frozenset({"reproduce", "compare", "calibrate", "evaluate", "doctor
 """The commands that keep their steps; the others start afresh."""
 
 
-LONG = frozenset({"reproduce", "compare", "diagnose", "certify", "calibrate", "evaluate", "doctor", "finetune"})
+LONG = frozenset(
+    {"reproduce", "compare", "diagnose", "certify", "calibrate", "evaluate", "doctor", "finetune", "bench"}
+)
 """The commands that show how far they are."""
 
 
@@ -55,8 +57,9 @@ def _run(arguments: Sequence[str]) -> int:
         with warnings.catch_warnings(), shown(quiet=options.get("quiet", verb not in LONG)):
             warnings.showwarning = _each_warning_once()
             return VERBS[verb](**options) or 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         after = "the same command continues where this one stopped" if verb in CONTINUING else "nothing was kept"
+        after = str(stopped) or after
         return _say(f"interrupted; {after}", EXIT_INTERRUPTED)
     except Exception as error:
         if debug or not (isinstance(error, USER_ERRORS) or lacking(error)):
@@ -101,7 +104,7 @@ def _compare(quiet: bool = False, **options: Any) -> int:
     return EXIT_WRONG if compare_and_print(**options) else 0
 
 
-def _bench(benchmark: str, **options: Any) -> int:
+def _bench(benchmark: str, quiet: bool = False, **options: Any) -> int:
     try:
         bench(benchmark, **options)
     except ArithmeticError as wrong:

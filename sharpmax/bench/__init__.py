@@ -1,8 +1,9 @@
 """Measuring what sharpmax costs: each benchmark checks the result first, then times it against the alternative.
 
 A benchmark is a module with `measure(**options)`, which returns the figures, and `show(figures)`, which gives them as a
-table for the terminal; it may have `draw_figure(figures, folder, name)`, and `wrong(figures)`, what of ours failed. It
-is listed here as data, and imported only when it runs.
+table for the terminal; it may have `draw_figure(figures, folder, name)`, and `wrong(figures)`, what of ours failed. One
+of many results says each, and keeps it (`so_far.keep`), as soon as it is there. A benchmark is listed here as data, and
+imported only when it runs.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from sharpmax.bench.so_far import kept
 from sharpmax.extras import MissingExtraError
 from sharpmax.files import atomic
 from sharpmax.files.untrusted import read_json
@@ -44,8 +46,9 @@ BENCHMARKS = (
             "--repeats": number("timed calls of each, interleaved (default: 15)"),
             "--only": several(
                 "PART",
-                "of ours, memory, profile, math, flex, by-hand, compiled, entmax, adasplash, and on a GPU "
-                "float16, float32, masks, decode (default: all)",
+                "of ours, policies, statistics, memory, profile, math, flex, by-hand, compiled, entmax, "
+                "adasplash, and on a GPU heads, short, float16, float32, masks, decode; of jax: ours, policies, "
+                "memory (default: all)",
             ),
             "--threads": number("threads, where there is no GPU (default: 2)"),
             "--draw": {"type": Path, "metavar": "FILE", "help": "measure nothing: draw again what --json wrote"},
@@ -83,16 +86,18 @@ BENCHMARKS = (
                 "folder (default: the first three on a GPU, tiny on a CPU)",
             ),
             "--policies": several(
-                "NAME", "beside plain attention: constant, paper, card, entropy-target (default: all)"
+                "NAME",
+                "beside plain attention: constant, paper, card, entropy-target (default: all; three where compiled)",
             ),
             "--only": several(
                 "CASE",
-                "'prefill', 'padded prefill', 'generate', 'padded generate', 'static generate', 'training "
-                "step' (default: all)",
+                "'generate', 'prefill', 'padded prefill', 'padded generate', 'static generate', 'training "
+                "step' (default: all, in this order)",
             ),
-            "--lengths": several("N", "tokens of a prompt (default: 2048 8192 32768 on a GPU, 128 512 on a CPU)", int),
+            "--lengths": several("N", "tokens of a prompt (default: by case and device; compiled, one length)", int),
             "--new-tokens": number("tokens to generate (default: 32)"),
-            "--repeats": number("timed calls of each, in turns (default: 5)"),
+            "--repeats": number("timed calls of each, in turns; at least 3 of one that is slow (default: 5)"),
+            "--seconds": number("start no further case after so long (default: no limit)", float, "S"),
             "--card": word("a card to time (default: random numbers per head)", "FILE"),
             **DEVICE,
         },
@@ -147,8 +152,9 @@ def bench(
 ) -> dict[str, Any]:
     """Run one benchmark, print its table, and return its figures.
 
-    `json` names a file that gets them too, with the benchmark's figure beside it as SVG and PNG. `draw` names such a
-    file, to show and draw again without measuring.
+    `json` names a file that gets them too, with the benchmark's figure beside it as SVG and PNG. It is written after
+    every result; until the last, it holds `"whole": false`. `draw` names such a file, to show and draw again without
+    measuring.
 
     Raises:
         ValueError: for an unknown benchmark, an option out of range, or a file that is not of this benchmark.
@@ -166,6 +172,8 @@ def bench(
         figures = _read(Path(draw))
         try:
             console.print(module.show(figures))
+            if figures.get("whole") is False:
+                console.print("not whole: this run was stopped before its last result")
             drawn = module.draw_figure(figures, Path(draw).parent, Path(draw).stem)
         except (MissingExtraError, OSError):
             raise
@@ -175,7 +183,7 @@ def bench(
         return figures
     if json is not None:
         atomic.require_writable(Path(json))
-    figures = _with_provenance(module.measure(**options))
+    figures = _measured(module, options, None if json is None else Path(json))
     console.print(module.show(figures))
     if json is not None:
         atomic.write_json(Path(json), figures)
@@ -189,6 +197,28 @@ def bench(
     if hasattr(module, "wrong") and (failures := module.wrong(figures)):
         raise ArithmeticError("; ".join(failures))
     return figures
+
+
+def _measured(module: Any, options: dict[str, Any], json: Path | None) -> dict[str, Any]:
+    """Return what `measure` does, with where it comes from; the file gets the results so far, as they come.
+
+    Raises:
+        KeyboardInterrupt: with the file's name, if it holds some of them.
+    """
+    if json is None:
+        return _with_provenance(module.measure(**options))
+    holds = ""
+
+    def write(figures: dict[str, Any]) -> None:
+        nonlocal holds
+        atomic.write_json(json, _with_provenance(figures) | {"whole": False})
+        holds = f"the results so far are in {json}"
+
+    try:
+        with kept(write):
+            return _with_provenance(module.measure(**options))
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(holds) from stopped
 
 
 def _with_provenance(figures: dict[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,9 @@ def _bench(parser: argparse.ArgumentParser) -> None:
             command,
             f"{command} --json {benchmark.name}.json    # keep the figures, and draw them",
         )
-        group(one, RUN).add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as well")
+        said = "write the figures to FILE too, after every result"
+        group(one, RUN).add_argument("--json", type=Path, metavar="FILE", help=said)
+        _quiet(one)
         _debug(one)
         _own_options(one, benchmark.options)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sharpmax import PAPER, detach
+from sharpmax import PAPER, Policy, detach
 from sharpmax.extras import extra
 from sharpmax.torch import attention
 
@@ -40,11 +40,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Contestant:
-    """One row of the table: `kind` is what it computes, a key of `judging.COMPUTED`."""
+    """One row of the table: `kind` is what it computes, a key of `judging.COMPUTED`, or a `policy` of its own.
+
+    One that `returns_stats` returns the output and its row statistics.
+    """
 
     name: str
     kind: str
     build: Callable[[Setting], Callable[..., Any]]
+    policy: Policy | None = None
+    returns_stats: bool = False
 
 
 def plain(device: str) -> list[Contestant]:
@@ -68,6 +73,21 @@ def ours_detached(device: str) -> list[Contestant]:
     return [_sharpmax(detach(PAPER), "detached", name) for name in _implementations(device)]
 
 
+def ours_by(device: str, policy: Policy) -> list[Contestant]:
+    """Return sharpened attention with another policy."""
+    return [_sharpmax(policy, "policy", name) for name in _able(device)]
+
+
+def ours_with_stats(device: str) -> list[Contestant]:
+    """Return the same as `ours`, which returns the row statistics too."""
+    return [_sharpmax(PAPER, "sharpened", name, returns_stats=True) for name in _able(device)]
+
+
+def _able(device: str) -> list[str | None]:
+    """Return which have every statistic: PyTorch's own kernels do not."""
+    return [name for name in _implementations(device) if name != "stock"]
+
+
 def _implementations(device: str) -> tuple[str | None, ...]:
     return (None,) if device == "cuda" else ("stock", "chunked")
 
@@ -78,31 +98,32 @@ def _stock(backend: str) -> Contestant:
         from torch.nn.attention.bias import causal_lower_right
         from torch.nn.functional import scaled_dot_product_attention
 
-        options: dict[str, Any] = {"is_causal": setting.is_causal, "enable_gqa": setting.is_decoding}
+        options: dict[str, Any] = {"is_causal": setting.is_causal}
         options["attn_mask"] = setting.changes_of("plain").get("mask")
         if setting.is_causal and setting.queries != setting.keys:
             options = {"attn_mask": causal_lower_right(setting.queries, setting.keys)}
 
         def call(q: Any, k: Any, v: Any) -> Any:
             with sdpa_kernel(getattr(SDPBackend, backend)):
-                return scaled_dot_product_attention(q, k, v, **options)
+                return scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **options)
 
         return call
 
     return Contestant(backend.lower(), "plain", build)
 
 
-def _sharpmax(policy: Any, kind: str, implementation: str | None) -> Contestant:
+def _sharpmax(policy: Policy, kind: str, implementation: str | None, *, returns_stats: bool = False) -> Contestant:
     def build(setting: Setting) -> Callable[..., Any]:
         options = {
             "policy": policy,
             "is_causal": setting.is_causal,
             "implementation": implementation,
+            "return_stats": returns_stats,
             **setting.changes,
         }
         return lambda *tensors: attention(*tensors, **options)
 
-    return Contestant(implementation or "", kind, build)
+    return Contestant(implementation or "", kind, build, policy, returns_stats)
 
 
 def _flex(setting: Setting) -> Callable[..., Any]:

@@ -18,13 +18,16 @@ from typing import Any
 
 from sharpmax import PAPER
 from sharpmax.bench.attention.inputs import SPREAD
-from sharpmax.bench.attention.jax_judging import FORWARD, STATISTICS, TRAINED, Exact
+from sharpmax.bench.attention.jax_judging import FORWARD, PLAIN_BESIDE, POLICIES, STATISTICS, TRAINED, Exact
+from sharpmax.bench.attention.table import say_each
 from sharpmax.bench.attention.timing import RATIOS, attempt
+from sharpmax.bench.so_far import keep
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
 
-PARTS = ("ours", "memory")
+PARTS = ("ours", "policies", "memory")
 TOKENS, FEATURES = 16384, 2048
+LENGTHS_OF_POLICIES = (4096, 8192, 16384)
 LENGTHS, LENGTHS_OF_MEMORY = (2048, 4096, 8192, 16384), (16384, 32768, 65536, 131072)
 CPU_FEATURES, CPU_LENGTHS, CPU_LENGTHS_OF_MEMORY = 128, (1024,), (1024, 4096)
 ROUND, CALLS = 0.02, 20  # seconds and most calls of a timed round, waited for once: so the host's time is hidden
@@ -40,32 +43,41 @@ def measure(
 ) -> dict[str, Any]:
     """Check, then time, the named parts, as `sharpmax.bench.attention.measure` describes."""
     if unknown := sorted(set(only) - set(PARTS)):
-        raise ValueError(f"of jax, only may name {' and '.join(PARTS)}, got {', '.join(unknown)}")
+        raise ValueError(f"of jax, only may name {', '.join(PARTS)}, got {', '.join(unknown)}")
     with extra("jax"):
         import jax
     on_gpu = jax.default_backend() == "gpu"
     tokens, features = (TOKENS, FEATURES) if on_gpu else (1, CPU_FEATURES)  # a CPU measures one sequence
     refused: dict[str, str] = {}
     results: list[dict[str, Any]] = []
-    if "ours" in (only or PARTS):
-        for length in lengths or (LENGTHS if on_gpu else CPU_LENGTHS):
-            for width in widths:
-                shape = (max(1, tokens // length), length, max(1, features // width), width)
-                inputs = _drawn(shape, seed)
-                results += _in_turns(shape, _compiled(shape, _contestants(inputs, refused)), inputs, repeats)
-    if "memory" in (only or PARTS):
-        for length in LENGTHS_OF_MEMORY if on_gpu else CPU_LENGTHS_OF_MEMORY:
-            results += _memory((1, length, max(1, features // widths[0]), widths[0]))
-    versions = {"jax": jax.__version__, "python": platform.python_version()}
-    return {
+    figures = {
         "framework": "jax",
         "device": jax.devices()[0].device_kind,
-        "versions": versions,
+        "versions": {"jax": jax.__version__, "python": platform.python_version()},
         "repeats": repeats,
         "seed": seed,
         "refused": refused,
         "results": results,
     }
+
+    def add(rows: list[dict[str, Any]]) -> None:
+        results.extend(rows)
+        say_each(rows)
+        keep(figures)
+
+    for part, contestants, usual in (
+        ("ours", _contestants, LENGTHS),
+        ("policies", _by_policy, LENGTHS_OF_POLICIES),
+    ):
+        for length in lengths or (usual if on_gpu else CPU_LENGTHS):
+            for width in widths if part in (only or PARTS) else ():
+                shape = (max(1, tokens // length), length, max(1, features // width), width)
+                inputs = _drawn(shape, seed)
+                add(_in_turns(shape, _compiled(shape, contestants(inputs, refused)), inputs, repeats))
+    if "memory" in (only or PARTS):
+        for length in LENGTHS_OF_MEMORY if on_gpu else CPU_LENGTHS_OF_MEMORY:
+            add(_memory((1, length, max(1, features // widths[0]), widths[0])))
+    return figures
 
 
 def _drawn(shape: Shape, seed: int) -> tuple[Any, ...]:
@@ -135,7 +147,8 @@ def _in_turns(
         found = {"milliseconds": seconds[key] / times, "wall_milliseconds": seconds[f"{key}|wall"]}
         rows[case, name] |= {which: 1e3 * time for which, time in found.items()}
     for (case, _), row in rows.items():
-        plain = rows[FORWARD if case == STATISTICS else case, "plain"]
+        beside = FORWARD if case == STATISTICS else PLAIN_BESIDE if case in POLICIES else case
+        plain = rows[beside, "plain"]
         row |= {ratio: row[time] / plain[time] for ratio, time in RATIOS.items() if time in row and time in plain}
     return list(rows.values())
 
@@ -174,6 +187,25 @@ def _with_gradients(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _plain(q: Any, k: Any, v: Any) -> Any:
+    import jax
+
+    implementation = "cudnn" if jax.default_backend() == "gpu" else "xla"
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=implementation)
+
+
+def _by_policy(inputs: tuple[Any, ...], refused: dict[str, str]) -> Calls:
+    """Return other policies than `PAPER`, each by the implementation that dispatch takes, and plain attention."""
+    from sharpmax.jax import attention, which_implementation
+
+    timed: Calls = {(PLAIN_BESIDE, "plain"): _plain}
+    for case, policy_of in POLICIES.items():
+        policy = policy_of(inputs[0].shape[2])
+        name = which_implementation(*inputs[:3], policy=policy, is_causal=True).implementation
+        timed[case, name] = partial(attention, policy=policy, is_causal=True)
+    return timed
+
+
 def _contestants(inputs: tuple[Any, ...], refused: dict[str, str]) -> Calls:
     """Return what is timed, by case and implementation, and note why the others are not."""
     import jax
@@ -181,11 +213,7 @@ def _contestants(inputs: tuple[Any, ...], refused: dict[str, str]) -> Calls:
     from sharpmax.jax import IMPLEMENTATIONS, attention, row_stats, which_implementation
 
     on_gpu = jax.default_backend() == "gpu"
-
-    def plain(q: Any, k: Any, v: Any) -> Any:
-        return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn" if on_gpu else "xla")
-
-    timed: Calls = {(FORWARD, "plain"): plain, (TRAINED, "plain"): _with_gradients(plain)}
+    timed: Calls = {(FORWARD, "plain"): _plain, (TRAINED, "plain"): _with_gradients(_plain)}
     for name in IMPLEMENTATIONS:
         if name == "xla" and inputs[0].shape[1] > DENSE:
             refused[name] = f"beyond {DENSE} tokens the dense implementation is not worth its memory"

@@ -1,8 +1,11 @@
 """Show the figures of an attention benchmark as a table, and name what of ours failed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
+
+from sharpmax.runs.progress import say
 
 COLUMNS = {
     "milliseconds": ("ms", ".3f"),
@@ -35,6 +38,14 @@ def show(figures: dict[str, Any]) -> Any:
         else:
             table.add_row(*first, *(f"{r[name]:{form}}" if name in r else "" for name, (_, form) in shown.items()))
     return table
+
+
+def say_each(rows: Sequence[dict[str, Any]]) -> None:
+    """Say rows as soon as they are there, each in a line: the whole may take long, or be stopped."""
+    for r in rows:
+        found = [f"{r[name]:{form}} {heading}" for name, (heading, form) in COLUMNS.items() if name in r]
+        said = r.get("failed") or ", ".join(found) or "profiled"
+        say(f"{r['case']}, {r['length']:,} tokens, width {r['width']}, {r['implementation']}: {said}")
 
 
 def wrong(figures: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ threads). A contestant that is not installed, fails, or errs is not timed, and i
 """
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -14,21 +14,41 @@ import torch
 from sharpmax.bench.attention.cases import (
     FEATURES,
     Shape,
+    by_policy,
     forward,
     time_decode,
     time_float32,
+    time_heads,
     time_masks,
     time_others,
     time_ours,
+    time_short,
+    with_statistics,
 )
 from sharpmax.bench.attention.contestants import OTHERS
 from sharpmax.bench.attention.memory import CPU_LENGTHS, cpu_memory, gpu_memory
-from sharpmax.bench.attention.turns import profile_each
+from sharpmax.bench.attention.table import say_each
+from sharpmax.bench.attention.turns import Rows, in_turns, profile_each
+from sharpmax.bench.so_far import keep
 
-PARTS = ("ours", "float16", "float32", "masks", *OTHERS, "decode", "memory", "profile")
-ON_A_GPU = frozenset({"float16", "float32", "masks", "decode"})
+PARTS = (
+    "ours",
+    "policies",
+    "statistics",
+    "heads",
+    "short",
+    "float16",
+    "float32",
+    "masks",
+    *OTHERS,
+    "decode",
+    "memory",
+    "profile",
+)
+ON_A_GPU = frozenset({"heads", "short", "float16", "float32", "masks", "decode"})
 """Parts that measure nothing on a CPU."""
-ONE_LENGTH = 4096  # tokens, of the parts float16, float32 and masks
+ONE_LENGTH = 4096  # tokens, of the parts heads, float16, float32 and masks
+WIDTHS_OF_HEADS = (256, 192, 96, 80)
 
 
 def measure(
@@ -41,49 +61,61 @@ def measure(
     if device == "cpu" and (missing := sorted(set(only) & ON_A_GPU)):
         raise ValueError(f"{', '.join(missing)}: measured on a GPU alone, and this machine has none")
     parts = frozenset(only or PARTS) - (frozenset() if device == "cuda" else ON_A_GPU)
-    threads_before = torch.get_num_threads()
-    try:
-        if device == "cpu":
-            torch.set_num_threads(threads)
-        results = _results(device, lengths, widths, repeats, parts, seed)
-    finally:
-        torch.set_num_threads(threads_before)
     by = "one thread by processor time" if threads == 1 else f"{threads} threads"
     name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} cpu, {by}"
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     if device == "cuda":
         versions["triton"] = version("triton")
+    results: list[dict[str, Any]] = []
     options = {"repeats": repeats, "seed": seed, "only": list(only)}
-    return {"device": name, "versions": versions, **options, "results": results}
+    figures = {"device": name, "versions": versions, **options, "results": results}
+    threads_before = torch.get_num_threads()
+    try:
+        if device == "cpu":
+            torch.set_num_threads(threads)
+        for rows in _results(device, lengths, widths, repeats, parts, seed):
+            results += rows
+            say_each(rows)
+            keep(figures)
+    finally:
+        torch.set_num_threads(threads_before)
+    return figures
 
 
 def _results(
     device: str, lengths: Sequence[int], widths: Sequence[int], repeats: int, parts: frozenset[str], seed: int
-) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = []
+) -> Iterator[Rows]:
+    """Yield the rows of one group of contestants after the other, as soon as they have taken their turns."""
     others = [OTHERS[name] for name in OTHERS if name in parts]
     for length in lengths or ((2048, 4096, 8192, 16384) if device == "cuda" else (4096,)):
         for width in widths:
             shape = Shape(device, length, width, seed)
             if "ours" in parts:
-                results += time_ours(shape, repeats)
+                yield from time_ours(shape, repeats)
+            for part, entries in (("policies", by_policy), ("statistics", with_statistics)):
+                if part in parts:
+                    yield in_turns(entries(shape), shape.setting, repeats)
             if "profile" in parts:
-                results += profile_each(forward(shape), shape.setting)
+                yield profile_each(forward(shape), shape.setting)
             if others and width == widths[0]:
-                results += time_others(shape, others, repeats)
+                yield from time_others(shape, others, repeats)
+    if "heads" in parts:
+        for width in WIDTHS_OF_HEADS:
+            yield from time_heads(Shape(device, ONE_LENGTH, width, seed), repeats)
+    if "short" in parts:
+        yield from time_short(device, repeats, seed)
     if "float16" in parts:
         for width in widths:
-            rows = time_ours(Shape(device, ONE_LENGTH, width, seed, "float16"), repeats)
-            results += [row | {"case": f"{row['case']}, float16"} for row in rows]
+            for rows in time_ours(Shape(device, ONE_LENGTH, width, seed, "float16"), repeats):
+                yield [row | {"case": f"{row['case']}, float16"} for row in rows]
     if "masks" in parts:
         for width in widths:
-            results += time_masks(Shape(device, ONE_LENGTH, width, seed), repeats)
-        results += time_decode([], repeats, seed, masked=True)
+            yield from time_masks(Shape(device, ONE_LENGTH, width, seed), repeats)
+        yield time_decode([], repeats, seed, masked=True)
     if "float32" in parts:
         for width in widths:
-            results += time_float32(Shape(device, ONE_LENGTH, width, seed, "float32"), repeats)
+            yield from time_float32(Shape(device, ONE_LENGTH, width, seed, "float32"), repeats)
     if "decode" in parts:
-        results += time_decode(others, repeats, seed)
+        yield time_decode(others, repeats, seed)
     if "memory" in parts:
-        results += gpu_memory(FEATURES) if device == "cuda" else [cpu_memory(n) for n in CPU_LENGTHS]
-    return results
+        yield from [gpu_memory(FEATURES)] if device == "cuda" else ([cpu_memory(n)] for n in CPU_LENGTHS)

@@ -18,6 +18,8 @@ from sharpmax.bench.attention.profile import profiled
 from sharpmax.bench.attention.timing import RATIOS, attempt, timed
 from sharpmax.torch import which_implementation
 
+Rows = list[dict[str, Any]]
+
 
 @dataclass(frozen=True, eq=False)
 class Entry:
@@ -47,14 +49,23 @@ class Entry:
             ArithmeticError: the result is wrong.
         """
         found: dict[str, Any] = {}
-        kind = self.contestant.kind
-        if not self.contestant.name:
+        contestant, kind = self.contestant, self.contestant.kind
+        if not contestant.name:
             # Statistics alone are asked for as `row_stats` asks for them.
-            how = {**setting.changes, "is_causal": setting.is_causal, "return_stats": kind == "entropy"}
+            how = {**setting.changes, "is_causal": setting.is_causal}
+            how["return_stats"] = kind == "entropy" or contestant.returns_stats
+            if contestant.policy is not None:
+                how["policy"] = contestant.policy
             found["implementation"] = which_implementation(*self.tensors, **how).implementation
-        judged = result if self.gradient is None else result[0]
-        options = {"is_causal": setting.is_causal, "gradient": self.gradient, **setting.changes_of(kind)}
-        return found | {"error": error_of(kind, judged, self.tensors, **options)}
+        options = {"is_causal": setting.is_causal, **setting.changes_of(kind)}
+        own = contestant.policy if kind == "policy" else None
+        judged = {kind: result if self.gradient is None else result[0]}
+        if contestant.returns_stats and self.gradient is None:
+            judged = {kind: result[0], "entropy": result[1].entropy.unsqueeze(-1)}
+        errors = [
+            error_of(kind, x, self.tensors, gradient=self.gradient, policy=own, **options) for kind, x in judged.items()
+        ]
+        return found | {"error": max(errors)}
 
     def row(self, setting: Setting) -> dict[str, Any]:
         """Return what names the entry in the table."""
@@ -62,9 +73,9 @@ class Entry:
         return {"case": self.case, **sizes, "implementation": self.contestant.name}
 
 
-def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> list[dict[str, Any]]:
+def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> Rows:
     """Check each entry, time those that passed in turns, and return a row for each."""
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     calls: dict[str, Callable[[], Any]] = {}
     with torch.set_grad_enabled(any(e.gradient is not None for e in entries)):
         for i, entry in enumerate(entries):
@@ -89,7 +100,7 @@ def in_turns(entries: Sequence[Entry], setting: Setting, repeats: int) -> list[d
     return rows
 
 
-def profile_each(entries: Sequence[Entry], setting: Setting) -> list[dict[str, Any]]:
+def profile_each(entries: Sequence[Entry], setting: Setting) -> Rows:
     """Return where the time of each case goes; of plain attention by the first kernel alone."""
     rows = []
     for i, entry in enumerate(entries):

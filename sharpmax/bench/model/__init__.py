@@ -18,8 +18,10 @@ from rich.table import Table
 
 from sharpmax.bench.model.cases import CASES, Case
 from sharpmax.bench.model.counting import asked_of_device, graphs_compiled
+from sharpmax.bench.random_policies import log_linear_per_head
+from sharpmax.bench.so_far import keep
 from sharpmax.core.cards import load_card
-from sharpmax.core.policies import PAPER, Constant, EntropyTarget, LogLinear, PerLayer, Policy
+from sharpmax.core.policies import PAPER, Constant, EntropyTarget, PerLayer, Policy
 from sharpmax.extras import extra
 from sharpmax.hf.models.load import load, must_run_on
 from sharpmax.hf.models.shapes import SHAPES, random_model
@@ -33,12 +35,15 @@ with extra("hf"):
 
 PLAIN = "plain"
 POLICIES = ("constant", "paper", "card", "entropy-target")
-LENGTHS = {"cuda": (2048, 8192, 32768), "cpu": (128, 512)}
-"""Tokens of a prompt, by device."""
+COMPILED_POLICIES = POLICIES[:3]
+"""Where compiling takes most of the time; others if they are named."""
+CPU_LENGTHS, CPU_COMPILED_LENGTHS = (128, 512), (128,)
+"""Tokens of a prompt; those of a GPU are the case's own."""
 LONGEST = {"padded prefill": 4096, "padded generate": 1024, "training step": 2048, "generate": 16384}
 """Tokens of a prompt at most, by case: eight sequences take eight times the memory."""
 NEW_TOKENS = 32
-COUNTED = 4  # new tokens of the shorter of the two calls whose difference gives the launches per step
+COUNTED = 3  # new tokens of the longer of two calls, the other with one, whose difference is what a step asks
+SECONDS_EACH, FEWEST = 1.5, 3  # a contestant takes turns for about so long, and at least so many
 
 Contestants = Mapping[str, Callable[[Any], AbstractContextManager[Any]]]
 """What switches each contestant on in a model."""
@@ -47,17 +52,19 @@ Contestants = Mapping[str, Callable[[Any], AbstractContextManager[Any]]]
 def measure(
     *,
     models: Sequence[str] = (),
-    policies: Sequence[str] = POLICIES,
+    policies: Sequence[str] = (),
     only: Sequence[str] = (),
     lengths: Sequence[int] = (),
     new_tokens: int = NEW_TOKENS,
     repeats: int = 5,
     card: str | None = None,
+    seconds: float | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
     """Time every model, case and length; returns the figures, a result for each.
 
-    The options are those of `sharpmax bench model --help`. A length that is longer than a case allows is left out.
+    The options are those of `sharpmax bench model --help`. A length that is longer than a case allows is cut to what
+    it allows. After `seconds` no further case starts; `left_out` names those.
 
     Raises:
         ValueError: a name or number that is not among those there are.
@@ -66,27 +73,51 @@ def measure(
     must_run_on(device)
     kind = device.partition(":")[0]
     models = models or (tuple(name for name in SHAPES if name != "tiny") if kind == "cuda" else ("tiny",))
-    lengths = lengths or LENGTHS.get(kind, LENGTHS["cpu"])
     for name, asked, known in (("policies", policies, POLICIES), ("only", only, CASES)):
         if unknown := sorted(set(asked) - set(known)):
             raise ValueError(f"{name} may name {', '.join(known)}, got {', '.join(unknown)}")
     for name, least, values in (("lengths", 2, lengths), ("new_tokens", 2, [new_tokens]), ("repeats", 1, [repeats])):
-        if min(values) < least:
+        if min(values, default=least) < least:
             raise ValueError(f"expected {name} of at least {least}, got {min(values)}")
-    results = []
+    began = perf_counter()
+    results: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    options = {"new_tokens": new_tokens, "repeats": repeats, "policies": [*(policies or POLICIES)], "card": card}
+    on = torch.cuda.get_device_name() if kind == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    figures = {"device": on, "versions": {"torch": torch.__version__}, **options, "results": results}
+    figures["left_out"] = left_out
+    asked = [
+        (case_name, length)
+        for case_name in [name for name in CASES if name in (only or CASES)]
+        for length in _lengths(case_name, lengths, kind)
+    ]
     for name in models:
-        model = _model(name, max(lengths) + new_tokens, device)
-        contestants = _contestants(model, policies, card)
-        for case_name in only or CASES:
-            for length in sorted({min(length, LONGEST.get(case_name, length)) for length in lengths}):
-                found = _time(model, CASES[case_name], contestants, length, new_tokens, repeats)
-                results.append({"model": name, "case": case_name, "length": length, **found})
-                _say(results[-1])
+        model = _model(name, max(length for _, length in asked) + new_tokens, device)
+        contestants = _contestants(model, policies or POLICIES, card)
+        for case_name, length in asked:
+            what = f"{name}, {case_name}, {length:,} tokens"
+            if seconds is not None and perf_counter() - began > seconds:
+                left_out.append(what)
+                say(f"{what}: left out, the {seconds:g} s are over")
+                continue
+            case = CASES[case_name]
+            wanted = [PLAIN, *(policies or (COMPILED_POLICIES if case.compiled else POLICIES))]
+            some = {one: switch for one, switch in contestants.items() if one in wanted}
+            found = _time(model, case, some, length, new_tokens, repeats)
+            results.append({"model": name, "case": case_name, "length": length, **found})
+            _say(results[-1])
+            keep(figures)
         del model, contestants
         _forget()
-    options = {"new_tokens": new_tokens, "repeats": repeats, "policies": list(policies), "card": card}
-    name = torch.cuda.get_device_name() if kind == "cuda" else f"cpu, {torch.get_num_threads()} threads"
-    return {"device": name, "versions": {"torch": torch.__version__}, **options, "results": results}
+    return figures
+
+
+def _lengths(case_name: str, lengths: Sequence[int], kind: str) -> list[int]:
+    """Return the tokens of a prompt of a case, at most as many as it allows."""
+    case = CASES[case_name]
+    on_a_cpu = CPU_COMPILED_LENGTHS if case.compiled else CPU_LENGTHS
+    lengths = lengths or (case.lengths if kind == "cuda" else on_a_cpu)
+    return sorted({min(length, LONGEST.get(case_name, length)) for length in lengths})
 
 
 def _say(result: dict[str, Any]) -> None:
@@ -110,6 +141,8 @@ def show(figures: dict[str, Any]) -> Any:
         launches = " ".join("-" if count is None else f"{count:g}" for count in counts)
         compiled = " ".join(str(of[name]["compiled_after_warm_up"]) for name in named if name in of)
         table.add_row(result["model"], result["case"], f"{result['length']:,}", *cells, launches, compiled)
+    if figures.get("left_out"):
+        table.caption = f"left out, the time was over: {'; '.join(figures['left_out'])}"
     return table
 
 
@@ -153,8 +186,7 @@ def random_card(model: Any, *, seed: int = 0) -> PerLayer:
     """Return what `calibrate` fits, three numbers per head in every layer, drawn instead of fitted."""
     rng = np.random.default_rng(seed)
     heads = model.config.get_text_config().num_attention_heads
-    numbers = rng.normal(0.0, 0.1, (layer_count(attention_layers(model)), 3, heads, 1))
-    return PerLayer(tuple(LogLinear(a, b, c) for a, b, c in numbers))
+    return PerLayer(tuple(log_linear_per_head(heads, rng) for _ in range(layer_count(attention_layers(model)))))
 
 
 def _time(
@@ -166,21 +198,28 @@ def _time(
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     compiled, asked, peak = dict.fromkeys(contestants, 0), {}, {}
     # Compiled code is kept per contestant only if no other one runs between.
-    turns = 1 if case.compiled else repeats
-    for turn in range(turns):
+    turns, calls = (1, repeats) if case.compiled else (repeats, 1)
+    turn = 0
+    while turn < turns:
         for name, switch in contestants.items():
             if case.compiled:
                 _forget()
             with switch(model):
                 if turn == 0:
-                    for _ in range(2):
-                        call()
+                    # The call whose memory is measured is the second warm-up. What is not compiled needs a short first.
+                    first = case.work(model, length, 2) if case.generates and not case.compiled else call
+                    warming = _wall_seconds(first)
                     peak[name] = _peak_gigabytes(call)
-                    asked[name] = _asked_per_step(model, case, length)
+                    asked[name] = _asked_per_step(model, case, length, new_tokens)
+                    say(f"  {name}: first call {warming:.1f} s")
                 before = graphs_compiled()
-                for _ in range(repeats // turns):
+                for _ in range(calls):
                     seconds[name].append(_wall_seconds(call))
                 compiled[name] += graphs_compiled() - before
+        if turn == 0 and not case.compiled:
+            slowest = max(times[0] for times in seconds.values())
+            turns = min(repeats, max(FEWEST, int(SECONDS_EACH / slowest)))
+        turn += 1
     model.zero_grad(set_to_none=True)
     model.eval()
     plain = median(seconds[PLAIN])
@@ -200,19 +239,18 @@ def _time(
     return {"contestants": found}
 
 
-def _asked_per_step(model: Any, case: Case, length: int) -> dict[str, float] | None:
+def _asked_per_step(model: Any, case: Case, length: int, new_tokens: int) -> dict[str, float] | None:
     """Return kernels and launches of a call; of generation, of one more token, by the difference of two calls."""
-    if not case.generates:
-        found = asked_of_device(case.work(model, length, 1))
-        return None if found is None else {"kernels_per_step": found.kernels, "launches_per_step": found.launches}
-    short, long = (asked_of_device(case.work(model, length, new)) for new in (COUNTED, 2 * COUNTED))
-    if short is None or long is None:
+    # A static cache of another size would compile again.
+    longer = 1 if not case.generates else new_tokens if case.compiled else COUNTED
+    found = asked_of_device(case.work(model, length, longer))
+    if found is None:
         return None
-    per_token = long - short
-    return {
-        "kernels_per_step": per_token.kernels / COUNTED,
-        "launches_per_step": per_token.launches / COUNTED,
-    }
+    if case.generates:
+        shorter = asked_of_device(case.work(model, length, 1))
+        found = found if shorter is None else found - shorter
+    steps = max(1, longer - 1)
+    return {"kernels_per_step": found.kernels / steps, "launches_per_step": found.launches / steps}
 
 
 def _wall_seconds(call: Callable[[], Any]) -> float:

@@ -28,6 +28,8 @@ class Case:
     generates: bool = False
     compiled: bool = False
     trains: bool = False
+    lengths: tuple[int, ...] = (2048,)
+    """Tokens of a prompt that are measured on a GPU."""
 
 
 def _prefill(model: Any, length: int, new: int) -> Callable[[], Any]:
@@ -70,11 +72,19 @@ def _training_step(model: Any, length: int, new: int) -> Callable[[], Any]:
 
 
 CASES = {
-    "prefill": Case("read one prompt", _prefill, lambda length, new: length),
-    "padded prefill": Case(f"read a padded batch of {BATCH}", _padded_prefill, lambda length, new: BATCH * length),
-    "generate": Case("read one prompt and continue it", _generate, lambda length, new: new, generates=True),
+    "generate": Case(
+        "read one prompt and continue it", _generate, lambda length, new: new, generates=True, lengths=(2048, 16384)
+    ),
+    "prefill": Case("read one prompt", _prefill, lambda length, new: length, lengths=(2048, 8192, 32768)),
+    "padded prefill": Case(
+        f"read a padded batch of {BATCH}", _padded_prefill, lambda length, new: BATCH * length, lengths=(4096,)
+    ),
     "padded generate": Case(
-        f"the same, a padded batch of {BATCH}", _padded_generate, lambda length, new: BATCH * new, generates=True
+        f"read a padded batch of {BATCH} and continue it",
+        _padded_generate,
+        lambda length, new: BATCH * new,
+        generates=True,
+        lengths=(1024,),
     ),
     "static generate": Case(
         "with a static cache, compiled by transformers",
@@ -87,6 +97,7 @@ CASES = {
         f"forward and backward of {BATCH} sequences", _training_step, lambda length, new: BATCH * length, trains=True
     ),
 }
+"""In the order in which they are measured: compiling and training, which take longest, come last."""
 
 
 def _ids(model: Any, batch: int, length: int) -> Tensor:

@@ -5,13 +5,15 @@ import math
 import re
 
 import entmax
+import numpy as np
 import pytest
 import torch
 
+from sharpmax import LogLinear
 from sharpmax.bench import BENCHMARKS, bench
 from sharpmax.bench import attention as benchmark
 from sharpmax.bench.attention import contestants
-from sharpmax.bench.attention.cases import FEATURES
+from sharpmax.bench.attention.cases import FEATURES, Shape, time_heads, time_short, with_statistics
 from sharpmax.bench.attention.figure import display
 from sharpmax.bench.attention.inputs import KINDS, draw
 from sharpmax.bench.attention.judging import COMPUTED, entmax15, error_of
@@ -21,6 +23,7 @@ from sharpmax.bench.attention.profile import short
 from sharpmax.bench.attention.timing import timed
 from sharpmax.bench.attention.torch import ON_A_GPU, PARTS
 from sharpmax.bench.attention.turns import Entry, in_turns
+from sharpmax.bench.random_policies import log_linear_per_head
 from sharpmax.cli import main
 from sharpmax.torch import attention
 from tests.places import ROOT
@@ -108,7 +111,7 @@ def test_a_wrong_result_of_ours_is_not_timed_and_fails_the_command(monkeypatch, 
     )
     options = ["--only", "ours", "--lengths", "64", "--widths", "256", "--repeats", "1", "--threads", "1", "--json"]
     assert main(["bench", "attention", *options, str(tmp_path / "a.json")]) == 1
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    line = capsys.readouterr().err.strip().splitlines()[-1]  # after each row's own
     assert line.startswith("sharpmax: wrong: forward, rows sharpened, 64 tokens")
     rows = json.loads((tmp_path / "a.json").read_text())["results"]
     assert all("not timed" in r["failed"] for r in rows if r["case"] == "forward, rows sharpened")
@@ -255,7 +258,7 @@ def test_memory_of_chunked_is_linear():
         ({"lengths": [64, 0]}, "lengths of at least 1, got 0"),
         ({"only": ["ours", "xformers"]}, "only may name ours.*got xformers"),
         ({"framework": "mlx"}, "torch or jax"),
-        ({"framework": "jax", "only": ["flex"]}, "may name ours and memory"),
+        ({"framework": "jax", "only": ["flex"]}, "may name ours, policies, memory"),
     ],
 )
 def test_options_out_of_range_are_refused(options, match):
@@ -329,3 +332,63 @@ def test_the_judge_accepts_the_function_itself_and_nothing_else(kind):
         else:
             with pytest.raises(ArithmeticError, match="not timed"):
                 error_of(kind, output, tensors, is_causal=True)
+
+
+@on_cpu
+def test_other_policies_and_statistics_are_judged_by_themselves_and_beside_plain(tmp_path):
+    figures = benchmark.measure(**SMALL, only=["policies", "statistics"])
+    rows = {(r["case"], r["implementation"]): r for r in figures["results"]}
+    for name in ("LogLinear per head", "EntropyTarget(1.0)", "without return_stats", "with return_stats"):
+        for by in ("stock", "chunked") if name == "without return_stats" else ("chunked",):
+            found = rows[f"forward, {name}", by]
+            assert found["error"] < 1e-4
+            about = "other policies" if "return_stats" not in name else "forward, statistics"
+            plain = rows[f"plain, {about}", "flash_attention"]
+            assert found["ratio"] == found["milliseconds"] / plain["milliseconds"]
+    benchmark.show(figures)
+    assert "sharpmax chunked: LogLinear per head" in display(figures).panels["forward"]
+    assert benchmark.draw_figure(figures, tmp_path, "policies").exists()
+
+
+@on_cpu
+def test_every_head_is_judged_by_its_own_numbers():
+    shape = Shape("cpu", 64, 16, 0, heads=(6, 2))
+    policy = log_linear_per_head(6)
+    tensors = shape.inputs("sharpened")
+    assert [x.shape[1] for x in tensors] == [6, 2, 2]
+    options = {"is_causal": True, "policy": policy}
+    assert error_of("policy", attention(*tensors, policy=policy, is_causal=True), tensors, **options) < 1e-5
+    for other in (log_linear_per_head(6, np.random.default_rng(1)), LogLinear(*(x[::-1] for x in numbers(policy)))):
+        with pytest.raises(ArithmeticError, match="not timed"):
+            error_of("policy", attention(*tensors, policy=other, is_causal=True), tensors, **options)
+
+
+def numbers(policy):
+    return policy.a, policy.b, policy.c
+
+
+@on_cpu
+def test_wrong_statistics_beside_a_right_output_are_not_timed():
+    shape = Shape("cpu", 32, 16, 0)
+    (entry,) = (e for e in with_statistics(shape) if e.contestant.returns_stats)
+    output, stats = entry.call(shape.setting)()
+    assert entry.check(shape.setting, (output, stats))["error"] < 1e-5
+    with pytest.raises(ArithmeticError, match="not timed"):
+        entry.check(shape.setting, (output, stats._replace(entropy=stats.entropy * 1.1)))
+
+
+@on_cpu
+def test_short_sequences_and_wide_heads_have_their_rows():
+    """What the GPU times, in small: each of the cases is judged, and has plain attention on its own tensors."""
+    rows = [r for group in time_short("cpu", 1, 0, lengths=(32, 64)) for r in group]
+    rows += [r for group in time_heads(Shape("cpu", 32, 96, 0), 1) for r in group]
+    ours = [r for r in rows if not r["case"].startswith("plain") and r["implementation"] == "chunked"]
+    assert [r["case"] for r in ours] == [
+        *(f"forward, 12/12 heads, {which} return_stats" for which in ("without", "with")),
+        "forward + backward, 12/12 heads",
+        *(f"forward, 9/3 heads, {which} return_stats" for which in ("without", "with")),
+        "forward + backward, 9/3 heads",
+        "forward, rows sharpened",
+        "forward + backward",
+    ]
+    assert all(r["ratio"] > 0 and r["error"] < 1e-4 for r in ours)

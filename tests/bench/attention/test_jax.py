@@ -45,6 +45,27 @@ def test_a_wrong_result_is_not_timed(case):
         exact.error(case, "xla", jax.tree.map(lambda x: x * 1.2, right))
 
 
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="the CPU's table")
+def test_other_policies_have_their_rows_beside_plain():
+    figures = attention.measure(framework="jax", only=["policies"], lengths=[32], widths=[16], repeats=1)
+    ratios = {r["case"]: r.get("ratio") for r in figures["results"]}
+    assert list(ratios) == [benchmark.PLAIN_BESIDE, "forward, LogLinear per head", "forward, EntropyTarget(1.0)"]
+    assert ratios[benchmark.PLAIN_BESIDE] == 1.0
+    assert all(ratios.values()), figures["results"]
+    attention.show(figures)
+
+
+@pytest.mark.parametrize("case", benchmark.POLICIES)
+def test_a_result_of_another_policy_is_judged_by_its_own_numbers(case):
+    inputs = benchmark._drawn((1, 70, 3, 16), 0)
+    ((_, call),) = [item for item in benchmark._by_policy(inputs, {}).items() if item[0][0] == case]
+    exact, right = Exact(inputs), jax.jit(call)(*inputs[:3])
+    assert exact.error(case, "chunked", right) < 0.05
+    for wrong in (right * 1.2, right[:, :, ::-1], benchmark._plain(*inputs[:3])):
+        with pytest.raises(ArithmeticError, match="not timed"):
+            exact.error(case, "chunked", wrong)
+
+
 @pytest.mark.slow
 def test_what_fails_says_so_in_its_row_and_the_others_are_timed():
     shape = (1, 32, 1, 16)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sharpmax.bench import bench
-from sharpmax.bench.model import PLAIN, draw_figure, measure, random_card, show
+from sharpmax.bench.model import FEWEST, PLAIN, _lengths, draw_figure, measure, random_card, show
 from sharpmax.bench.model.cases import BATCH, CASES
 from sharpmax.bench.model.counting import graphs_compiled
 from sharpmax.hf import sharpen
@@ -66,13 +66,30 @@ def test_a_new_graph_is_counted():
     ("wrong", "message"),
     [
         ({"policies": ("zz",)}, "policies may name constant, paper, card, entropy-target, got zz"),
-        ({"only": ("decode",)}, "only may name prefill"),
+        ({"only": ("decode",)}, "only may name generate, prefill"),
         ({"lengths": (1,)}, "expected lengths of at least 2, got 1"),
     ],
 )
 def test_what_is_not_there_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         measure(**{**SMALL, **wrong})
+
+
+def test_after_the_seconds_no_further_case_starts_and_the_output_says_which():
+    figures = measure(**SMALL, policies=("constant",), only=("prefill", "generate"), seconds=0)
+    assert figures["results"] == []
+    assert figures["left_out"] == ["tiny, generate, 16 tokens", "tiny, prefill, 16 tokens"]
+    assert "tiny, generate, 16 tokens" in show(figures).caption
+
+
+def test_a_slow_call_takes_fewer_turns_and_a_compiled_case_one_length(monkeypatch):
+    monkeypatch.setattr("sharpmax.bench.model.SECONDS_EACH", 0.0)
+    calls = []
+    monkeypatch.setattr("sharpmax.bench.model._wall_seconds", lambda call: calls.append(1) or 1.0)
+    measure(models=("tiny",), lengths=(16,), repeats=9, policies=("constant",), only=("prefill",))
+    assert len(calls) == 2 * (1 + FEWEST)
+    assert _lengths("static generate", (), "cuda") == [2048]
+    assert _lengths("generate", (), "cuda") == [2048, 16384]
 
 
 def test_the_command_knows_it():
