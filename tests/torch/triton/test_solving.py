@@ -34,10 +34,11 @@ def entropies(q, k, beta, *, mask=None, causal=False, sinks=None):
     return torch.special.entr((logits * beta.double()[..., None]).softmax(3)).sum(3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("queries", [1, 40])
 @pytest.mark.parametrize("case", ["plain", "causal", "mask", "sinks"])
-def test_the_entropy_is_the_target(queries, case):
-    q, k, v = qkv(queries)
+def test_the_entropy_is_the_target(queries, case, dtype):
+    q, k, v = qkv(queries, dtype=dtype)
     how = {"mask": torch.rand(1, 2, queries, 40, device=DEVICE) > 0.3} if case == "mask" else {}
     how |= {"sinks": torch.tensor([0.5, 2.0], device=DEVICE)} if case == "sinks" else {}
     causal = case == "causal" and queries > 1
