@@ -16,8 +16,10 @@ def run_ranks(script, count, folder):
     processes = [
         subprocess.Popen(
             [sys.executable, "-X", "faulthandler", script, str(rank), folder],
-            env=environment, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(count)
     ]
     said = [process.communicate(timeout=300)[1] for process in processes]
