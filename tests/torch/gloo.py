@@ -15,12 +15,16 @@ def run_ranks(script, count, folder):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, script, str(rank), folder], env=environment, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-X", "faulthandler", script, str(rank), folder],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(count)
     ]
     said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * count, said
+    codes = [process.returncode for process in processes]
+    assert codes == [0] * count, f"the processes ended with {codes} and said {said}"
     return folder
 
 

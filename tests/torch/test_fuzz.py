@@ -66,13 +66,15 @@ def drawn(seed):
 def check(seed):
     """Compare one call with the reference; return whether the implementation served it."""
     implementation, tensors, options = drawn(seed)
+    device = "cuda" if implementation in INTERPRETED and torch.cuda.is_available() else "cpu"  # where kernels run
+    given = {name: None if x is None else x.to(device) for name, x in tensors.items()}
     try:
-        got, stats = attention(**tensors, **options, implementation=implementation, return_stats=True)
+        got, stats = attention(**given, **options, implementation=implementation, return_stats=True)
     except NotImplementedError:
         if implementation != "stock":
             return False
         try:  # which returns no statistics
-            got, stats = attention(**tensors, **options, implementation=implementation), None
+            got, stats = attention(**given, **options, implementation=implementation), None
         except NotImplementedError:
             return False
     wide = {name: x if x is None or x.dtype == torch.bool else x.double() for name, x in tensors.items()}
@@ -86,13 +88,13 @@ def check(seed):
     # may be large, and 'triton' rounds beta·e before it shifts it: by 7e-6 in seed 266, where beta is 65 and e is 4.8.
     solved = "EntropyTarget" in repr(options["policy"])
     terms = largest * min(float(truth.inverse_temperature.max()), 100.0) if solved else 0.0
-    assert_within_budget(f"seed {seed}: output", got, torch.from_numpy(exact), low, terms=terms)
+    assert_within_budget(f"seed {seed}: output", got.cpu(), torch.from_numpy(exact), low, terms=terms)
     if stats is not None:
         for name in ("entropy", "count"):
             wanted = torch.from_numpy(getattr(truth, name))
             budget = {"terms": largest} if name == "entropy" else {}
             assert_within_budget(
-                f"seed {seed}: {name}", getattr(stats, name), wanted, getattr(low_stats, name), **budget
+                f"seed {seed}: {name}", getattr(stats, name).cpu(), wanted, getattr(low_stats, name), **budget
             )
     return True
 

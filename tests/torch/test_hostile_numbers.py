@@ -22,23 +22,28 @@ SERVE = [(name, kind) for name in ("eager", "chunked", "stock", "triton") for ki
 SERVE.remove(("stock", "target"))  # it has no variance
 
 
-def become(kind, value):
+def place(implementation):
+    """Return the device: the kernels run on a GPU where there is one, else as Python."""
+    return "cuda" if implementation == "triton" and torch.cuda.is_available() else "cpu"
+
+
+def become(kind, value, device="cpu"):
     """Return a policy whose tensor, one number per head, was right and is now `value` in head 0."""
-    t = torch.ones(2, 1)
+    t = torch.ones(2, 1, device=device)
     policy = POLICIES[kind](t)
     t[0] = value
     return policy
 
 
 def attended(policy, implementation=None, learns=False):
-    q, k, v = torch.randn(3, 1, 2, 14, 16, generator=torch.Generator().manual_seed(0))
+    q, k, v = torch.randn(3, 1, 2, 14, 16, generator=torch.Generator().manual_seed(0)).to(place(implementation))
     return attention(q.requires_grad_(learns), k, v, policy=policy, implementation=implementation)
 
 
 @pytest.mark.filterwarnings("ignore:.*does nothing above")
 @pytest.mark.parametrize(("implementation", "kind"), SERVE)
 def test_a_nan_poisons_its_heads_rows_and_no_others(implementation, kind):
-    output = attended(become(kind, math.nan), implementation)
+    output = attended(become(kind, math.nan, place(implementation)), implementation)
     assert output[:, 0].isnan().all()
     assert output[:, 1].isfinite().all()
 
@@ -57,7 +62,7 @@ def test_a_negative_beta_raises_where_it_can_be_seen(implementation):
 
 @pytest.mark.parametrize("kind", ["constant", "table"])
 def test_a_negative_beta_poisons_its_rows_in_a_kernel(kind):
-    output = attended(become(kind, -1.0), "triton")
+    output = attended(become(kind, -1.0, place("triton")), "triton")
     assert output[:, 0].isnan().all()
     assert output[:, 1].isfinite().all()
 

@@ -106,7 +106,8 @@ class EntropyTarget(Policy):
         low = xp.zeros_like(excess)
         start = _newton(low, excess, stop_gradient(stats.variance), low, xp.full_like(excess, top))
         # Where torch.compile traces, `stats_at` may bring an operator that solves.
-        by = getattr(stats_at, "solve", None) or partial(solve, stats_at)
+        by = getattr(stats_at, "solve", None)
+        by = partial(solve, stats_at) if by is None else by  # not `or`: it cannot trace the truth of a method
         u = by(stop_gradient(low + target), xp.where(excess > 0, start, low), top)
         return clamp(xp.exp(u), 1.0, self.maximum)
 

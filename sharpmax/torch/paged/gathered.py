@@ -34,6 +34,8 @@ def attend_gathered(request: PagedRequest) -> tuple[Tensor, RowStats]:
             query = request.query[places][:, :, None]
             mask = _visible(counts, request.window, request.query.device)
         key, value = _gathered(request.pages, sequences, counts)
+        if mask is not None:  # a place that is nobody's may hold NaN, and a kernel multiplies it by 0
+            value = value.masked_fill(~mask.transpose(2, 3), 0)
         result = attention(
             query, key, value, policy=request.policy, mask=mask, scale=request.scale, softcap=request.softcap,
             sinks=request.sinks, is_causal=mask is None, window=request.window if mask is None else None,

@@ -65,7 +65,7 @@ def counting_kernel(
         b_count += tl.sum(tl.where(finite, tl.log(tl.maximum(seen, 1).to(tl.float32)), 0.0))
         b_poisoned += tl.sum(poisoned.to(tl.float32))
         b_highest = tl.maximum(b_highest, tl.max(tl.where(finite, top, float("-inf"))))
-        root = tl.sqrt(tl.maximum(tl.where(finite, entropy, 0.0), 0.0))
+        root = tl.sqrt_rn(tl.maximum(tl.where(finite, entropy, 0.0), 0.0))
         index = tl.minimum((root * per_root).to(tl.int32), bins - 1)
         # Rows that do not count stand in the first bin, and are taken out of it again.
         rest = block - tl.sum(finite.to(tl.int32))

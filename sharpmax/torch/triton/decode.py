@@ -32,7 +32,7 @@ from sharpmax.torch.triton.launching import begins_aligned, launch
 from sharpmax.torch.triton.logits import load_sink, raw_scores, scales, with_sink
 from sharpmax.torch.triton.policy import beta_and_slope, per_head
 from sharpmax.torch.triton.solving import launch_solve_kept
-from sharpmax.torch.triton.statistics import statistics_step
+from sharpmax.torch.triton.statistics import below_maximum, statistics_step
 from sharpmax.torch.triton.tiles import (
     TileShape,
     blocks,
@@ -86,7 +86,7 @@ def scores_kernel(
             m_x = tl.load(p_mask, mask=m_j & (o_r < GROUPS)[:, None], other=0) != 0
             b_n += tl.sum(m_x.to(tl.float32), 1)
         b_m, b_z, b_s, _ = statistics_step(tl.where(m_x, b_x, -1e18), b_m, b_z, b_s, b_s, False)
-        b_x = tl.maximum(b_x - b_m[:, None], -6e4)  # float16 ends at 65,504
+        b_x = tl.maximum(below_maximum(b_x, b_m), -6e4)  # float16 ends at 65,504
         if mask is not None:
             b_x = tl.where(m_x, b_x, float("-inf"))
         b_x = b_x.to(scores.dtype.element_ty)

@@ -20,6 +20,7 @@ from sharpmax.torch.triton.logits import load_sink, noted_bounds, of_head, raw_s
 from sharpmax.torch.triton.policy import beta_and_slope, per_head
 from sharpmax.torch.triton.statistics import (
     NOT_SPECIALISED,
+    below_maximum,
     count_by_position,
     count_shown,
     masked_scores,
@@ -52,8 +53,7 @@ def weigh_block(
     """
     o_j = start + tl.arange(0, BN)
     b_k = load_rows(k_tiles, k, sk_l, i_b, i_hk, start, LK, D, BD, BN, MASKED, TILED)
-    b_x = raw_scores(b_q, b_k, bend) * scale_log2 - b_m[:, None]
-    b_x = tl.where(b_x > 0, 0.0, b_x) * b_beta[:, None]
+    b_x = below_maximum(raw_scores(b_q, b_k, bend) * scale_log2, b_m) * b_beta[:, None]
     if MASKED:
         b_x = masked_scores(b_x, o_i, o_j, LQ, LK, left, right, seen, HAS_LEFT, HAS_RIGHT)
     b_p = tl.exp2(b_x)

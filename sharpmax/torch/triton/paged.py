@@ -28,7 +28,7 @@ from sharpmax.core.stats import RowStats
 from sharpmax.torch.policy_kinds import kernel_policy
 from sharpmax.torch.triton.logits import load_sink, raw_scores, scales, with_sink
 from sharpmax.torch.triton.policy import beta_and_slope, per_head
-from sharpmax.torch.triton.statistics import statistics_step
+from sharpmax.torch.triton.statistics import below_maximum, statistics_step
 from sharpmax.torch.triton.tiles import blocks, poisoned_maximum, tile_shape
 
 ROWS = 16  # the least a tensor core multiplies; the query heads of a group are padded to it
@@ -143,7 +143,7 @@ def scores_kernel(
         b_x = hidden_by_place(b_x, o_i, o_j, end, window, HAS_WINDOW)
         b_m, b_z, b_s, _ = statistics_step(b_x, b_m, b_z, b_s, b_s, False)
         if KEEP:
-            b_kept = tl.maximum(b_x - b_m[:, None], -6e4).to(scores.dtype.element_ty)  # float16 ends at 65,504
+            b_kept = tl.maximum(below_maximum(b_x, b_m), -6e4).to(scores.dtype.element_ty)  # float16 ends at 65,504
             tl.store(scores + row[:, None] * width + o_j[None, :], b_kept, mask=m_r[:, None] & (o_j < end)[None, :])
             tl.store(highest + row * (width // BN) + place // BN, b_m, mask=m_r)
     o_part = row * parts + i_p
@@ -246,8 +246,7 @@ def weigh_kernel(
             b_x += b_rise[:, None]
         else:
             b_x = raw_scores(b_q, load_paged(k, table, o_j, o_d, end, sk_p, sk_s, SIZE, D), bend) * scale_log2
-            b_x = b_x - b_m[:, None]
-            b_x = tl.where(b_x > 0, 0.0, b_x)  # rounding must not lift a score above the maximum: beta may be large
+            b_x = below_maximum(b_x, b_m)
         b_x = hidden_by_place(b_x, o_i, o_j, end, window, HAS_WINDOW)
         b_p = tl.exp2(b_beta[:, None] * b_x)
         b_w += tl.sum(b_p, 1)

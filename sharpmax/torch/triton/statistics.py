@@ -64,6 +64,16 @@ def statistics_step(b_x, b_m, b_z, b_s, b_t, VARIANCE: tl.constexpr):
 
 
 @triton.jit
+def below_maximum(b_x, b_m):
+    """Return x - m, at most 0, of scaled scores: what a large beta may multiply. A NaN stays.
+
+    The minimum stands between the product with the scale and the difference. As one multiply-add the difference would
+    be from the unrounded product, and beta would magnify the rounding of m.
+    """
+    return tl.minimum(b_x, b_m[:, None], propagate_nan=tl.PropagateNan.ALL) - b_m[:, None]
+
+
+@triton.jit
 def scaled_statistics_step(b_x, b_scale, b_m, b_z, b_s, b_t, VARIANCE: tl.constexpr):
     """Merge a block of products, none masked: as above, but the scale rides in the one multiply-add of x·scale - m."""
     b_m_new = tl.maximum(b_m, tl.max(b_x, 1) * b_scale)  # scale > 0, so the maximum may be taken before it

@@ -14,9 +14,8 @@ from sharpmax.hf.sharpen.paged import OLDEST
 from tests.hf.families import VOCABULARY, build
 from tests.marks import slow
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST, reason="refused: `test_paged.py` tests that"
-)
+if tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST:  # its configuration takes no page_size
+    pytest.skip("refused: `test_paged.py` tests that", allow_module_level=True)
 PER_HEAD = sharpmax.LogLinear(a=((0.3,), (0.1,), (-0.2,), (0.0,)), b=0.2, c=0.1)
 # Unless told, a manager takes most of the machine's memory for its cache.
 SMALL = ContinuousBatchingConfig(num_blocks=64, page_size=16, max_batch_tokens=48)

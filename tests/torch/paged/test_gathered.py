@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from tests.torch.paged.cases import CASES
-from tests.torch.paged.scattered import attend, judge, scatter
+from sharpmax.torch import IMPLEMENTATIONS
+from sharpmax.torch.paged.gathered import attend_gathered
+from sharpmax.torch.paged.pages import PagedRequest
+from tests.torch.paged.cases import CASES, PER_HEAD
+from tests.torch.paged.scattered import Case, attend, judge, scatter
 
 
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
@@ -24,3 +27,16 @@ def test_nan_of_one_sequence_stays_with_it():
     assert after[1].isnan().all()
     others = [0, 2, 3]
     assert torch.equal(after[others], before[others])
+
+
+@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+@pytest.mark.parametrize("window", [None, 7])
+def test_a_kernel_gets_no_value_of_nobody(window):
+    """The last block of 33 keys is NaN behind them; filled up to 40 keys, a kernel would multiply that by 0."""
+    case = Case("filled up", (40, 33), (1, 1), policy=PER_HEAD, window=window)
+    batch = scatter(case, torch.float32)
+    request = PagedRequest(
+        batch.query, batch.pages, batch.ends, longest_query=1, policy=case.policy, scale=16**-0.5, window=window,
+        softcap=None, sinks=None, return_stats=True, attended_by="triton",
+    )  # fmt: skip
+    judge(case, batch, *attend_gathered(request))

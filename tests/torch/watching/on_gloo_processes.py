@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,9 +23,10 @@ def run(way, folder, rank=0, processes=1):
     if way == "ddp":
         net = DistributedDataParallel(net)
     elif way == "fsdp":
+        mesh = init_device_mesh("cpu", (processes,))  # unless told, FSDP moves the model to a GPU if there is one
         for block in net:
-            fully_shard(block)
-        fully_shard(net)
+            fully_shard(block, mesh=mesh)
+        fully_shard(net, mesh=mesh)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     clip = QKClip(watch(net, record=folder / f"{way}.jsonl"), THRESHOLD)
     read = []

@@ -15,7 +15,7 @@ from sharpmax.torch.watching.measure import Gauge, _share
 from tests.attention_cases import Case
 from tests.marks import slow
 from tests.torch.budgets import assert_within_budget, naive_attention
-from tests.torch.test_contract import DTYPES, INTERPRETED, must_serve, tensors
+from tests.torch.test_contract import DEVICE, DTYPES, INTERPRETED, must_serve, tensors
 
 CASES = {
     case.name: case
@@ -37,7 +37,7 @@ QUICK = {"triton": "watched, softcap and sinks", "hybrid": "watched, causal"}
 
 def served():
     for name in IMPLEMENTATIONS:
-        for dtype in (INTERPRETED[name],) if name in INTERPRETED and not torch.cuda.is_available() else DTYPES:
+        for dtype in (INTERPRETED[name],) if name in INTERPRETED and DEVICE == "cpu" else DTYPES:
             for case in CASES.values():
                 if name != "stock" and must_serve(name, case, dtype, gradient=False):  # it knows no maximum
                     is_long = name in INTERPRETED and case.name != QUICK[name]
@@ -60,7 +60,7 @@ def exact_rows(case, dtype):
     exact = tensors(case, DTYPES[dtype], torch.float64)
     first, rest = [exact[n] for n in ("query", "key", "value")], {n: exact[n] for n in ("mask", "bias", "sinks")}
     _, stats = reference_attention(*first, **rest, **{**case.options, "policy": Constant(1.0)}, return_stats=True)
-    units = torch.eye(first[1].shape[2], dtype=torch.float64).expand(*first[1].shape[:2], -1, -1)
+    units = torch.eye(first[1].shape[2], dtype=torch.float64, device=DEVICE).expand(*first[1].shape[:2], -1, -1)
     weights = reference_attention(*first[:2], units, **rest, **{**case.options, "policy": Constant(1.0)})
     return exact, stats, weights.detach()
 
@@ -90,7 +90,7 @@ def test_the_first_key_that_is_seen_gets_its_share(name):
     counters = gauged(case, tensors(case, torch.float64))
     exact, stats, weights = exact_rows(case, "float64")
     mask = exact["mask"]
-    first = torch.zeros(len(weights), dtype=int)
+    first = torch.zeros(len(weights), dtype=int, device=DEVICE)
     if mask is not None:
         first = mask.expand(weights.shape).any(1).any(1).int().argmax(-1)
     share = torch.stack([weights[b, :, :, first[b]] for b in range(len(weights))])
@@ -102,7 +102,7 @@ def test_the_first_key_that_is_seen_gets_its_share(name):
 def test_left_padding_moves_the_first_key():
     case = Case("left padded", Constant(1.0), batch=2)
     arrays = tensors(case, torch.float64)
-    arrays["mask"] = (torch.arange(37) >= torch.tensor([[0], [30]]))[:, None, None]
+    arrays["mask"] = (torch.arange(37) >= torch.tensor([[0], [30]]))[:, None, None].to(DEVICE)
     both = gauged(case, arrays)
     bare = dict.fromkeys(("mask", "bias", "sinks"))
     alone = gauged(case, {"query": arrays["query"][1:], "key": arrays["key"][1:, :, 30:], **bare})
@@ -114,7 +114,7 @@ def test_entropies_are_counted_exactly_and_quantiles_are_known_to_a_bin():
     case = CASES["watched, causal"]
     reading = as_reading(gauged(case, tensors(case, torch.float64)))
     _, stats, _ = exact_rows(case, "float64")
-    entropy = stats.entropy.detach().transpose(0, 1).flatten(1).numpy()
+    entropy = stats.entropy.detach().transpose(0, 1).flatten(1).cpu().numpy()
     edges = (np.arange(BINS + 1) / 64) ** 2
     for head, row in enumerate(entropy):
         assert np.array_equal(reading.bins[head], np.histogram(row, edges)[0])
@@ -124,10 +124,10 @@ def test_entropies_are_counted_exactly_and_quantiles_are_known_to_a_bin():
 
 
 def test_a_row_that_is_poisoned_is_told_and_leaves_the_others_alone():
-    query = torch.randn(1, 2, 8, 4)
+    query, key = torch.randn(2, 1, 2, 8, 4, device=DEVICE)
     query[0, 1, 3] = torch.nan
     gauge = Gauge()
-    gauge(0, query, torch.randn(1, 2, 8, 4))
+    gauge(0, query, key)
     reading = as_reading(gauge.layers[0])
     assert reading.poisoned.tolist() == [0, 1]
     assert reading.rows.tolist() == [8, 7]
@@ -184,15 +184,15 @@ def test_one_launch_counts_what_pytorch_counts(packed, is_causal):
     from sharpmax.torch.triton.counting import count_rows
 
     torch.manual_seed(0)
-    q, k = torch.randn(1 if packed else 2, 2, 140, 24), torch.randn(1 if packed else 2, 1, 140, 24)
+    q, k = (torch.randn(1 if packed else 2, heads, 140, 24).to(DEVICE) for heads in (2, 1))
     q[0, 1, 5] = torch.nan
-    mask = torch.ones(1, 1, 140, 140, dtype=bool)
+    mask = torch.ones(1, 1, 140, 140, dtype=bool, device=DEVICE)
     starts = None
     if packed:
-        starts = torch.tensor([0] * 60 + [60] * 80, dtype=torch.int32)
+        starts = torch.tensor([0] * 60 + [60] * 80, dtype=torch.int32, device=DEVICE)
         mask = (starts[:, None] == starts)[None, None]
     if is_causal:
-        mask = mask & torch.ones(140, 140, dtype=bool).tril()
+        mask = mask & torch.ones(140, 140, dtype=bool, device=DEVICE).tril()
     stats = row_stats(q, k, mask=mask, implementation="eager")
     expected, got = Counters.new(2, q.device), Counters.new(2, q.device)
     share = _share(q, k[:, :, :1] if starts is None else k[:, :, starts.long()], stats.logsumexp, BARE)
