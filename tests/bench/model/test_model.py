@@ -87,7 +87,7 @@ def test_a_slow_call_takes_fewer_turns_and_a_compiled_case_one_length(monkeypatc
     calls = []
     monkeypatch.setattr("sharpmax.bench.model._wall_seconds", lambda call: calls.append(1) or 1.0)
     measure(models=("tiny",), lengths=(16,), repeats=9, policies=("constant",), only=("prefill",))
-    assert len(calls) == 2 * (1 + FEWEST)
+    assert len(calls) == 2 * 2 * FEWEST  # the timed ones, and before each a first call of its block
     assert _lengths("static generate", (), "cuda") == [2048]
     assert _lengths("generate", (), "cuda") == [2048, 16384]
 
