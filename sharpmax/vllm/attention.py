@@ -39,6 +39,8 @@ class SharpenedLayer:
             raise NotImplementedError(f"sharpmax: {self.attn_type} attention cannot be served with a card")
         if self.alibi_slopes is not None:
             raise NotImplementedError("sharpmax: positions by ALiBi cannot be served with a card")
+        if getattr(self, "chunk_lookback", -1) > -1:
+            raise NotImplementedError("sharpmax: attention in chunks that look back cannot be served with a card")
         path = card_path(config.additional_config, config.model_config.model)
         assert path is not None, "a layer is sharpened only where there is a card"
         self._of_model = policy_for(path, config.additional_config, served_by(config))

@@ -9,6 +9,7 @@ Two things are registered, and both do nothing without a card:
 from functools import wraps
 from typing import Any
 
+from sharpmax.core.policies.base import Policy
 from sharpmax.vllm.settings import Served, card_path, policy_for
 
 
@@ -43,8 +44,7 @@ def prepare(vllm_config: Any) -> None:
         path = card_path(vllm_config.additional_config, vllm_config.model_config.model)
         if path is None:
             return
-        policy_for(path, vllm_config.additional_config, served_by(vllm_config))
-        _choose_backend(vllm_config)
+        _choose_backend(vllm_config, policy_for(path, vllm_config.additional_config, served_by(vllm_config)))
     except ValueError as error:
         from vllm.logger import init_logger
 
@@ -52,7 +52,7 @@ def prepare(vllm_config: Any) -> None:
         raise
 
 
-def _choose_backend(vllm_config: Any) -> None:
+def _choose_backend(vllm_config: Any, policy: Policy) -> None:
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -60,6 +60,12 @@ def _choose_backend(vllm_config: Any) -> None:
         return
     if not current_platform.is_cuda():
         raise ValueError(f"sharpmax: a card is served on CPUs and NVIDIA GPUs, not on {current_platform.device_name}")
+    for layer in range(vllm_config.model_config.hf_text_config.num_hidden_layers):
+        if (one := policy.for_layer(layer)).iterative and not vllm_config.model_config.enforce_eager:
+            raise ValueError(
+                f"sharpmax: {type(one).__name__} is solved for by PyTorch, which no CUDA graph can hold; add "
+                "--enforce-eager, or serve a card of another policy"
+            )
     chosen = vllm_config.attention_config.backend
     if chosen not in (None, AttentionBackendEnum.CUSTOM):
         raise ValueError(f"sharpmax: the backend {chosen.name} would serve without the card; drop --attention-backend")
@@ -81,6 +87,7 @@ def served_by(vllm_config: Any) -> Served:
         heads=text.num_attention_heads,
         version=vllm.__version__,
         cache=vllm_config.cache_config.cache_dtype,
+        dtype=str(getattr(model, "dtype", "auto")).removeprefix("torch."),
         generates=model.runner_type == "generate",
         has_mla=bool(model.use_mla),
         is_encoder_decoder=bool(model.is_encoder_decoder),

@@ -37,6 +37,7 @@ class Served:
     heads: int
     version: str
     cache: str = "auto"
+    dtype: str = "auto"  # the model's; auto: not said
     generates: bool = True
     has_mla: bool = False
     is_encoder_decoder: bool = False
@@ -155,6 +156,9 @@ def _refusals(served: Served) -> dict[str, bool]:
         "multi-head latent attention (MLA)": served.has_mla,
         "an encoder (pooling, embeddings, or encoder and decoder)": not served.generates or served.is_encoder_decoder,
         f"a quantised key-value cache (--kv-cache-dtype {served.cache})": served.cache not in CACHES,
+        f"a key-value cache of another dtype than the model's {served.dtype} (--kv-cache-dtype {served.cache})": (
+            served.cache in CACHES and "auto" not in (served.cache, served.dtype) and served.cache != served.dtype
+        ),
         "speculative decoding": served.speculates,
         "a context that is split over processes": served.splits_context,
     }

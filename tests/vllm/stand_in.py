@@ -28,7 +28,7 @@ def config(card, *, layers=2, heads=4, model="models/tiny"):
     text = SimpleNamespace(num_hidden_layers=layers, num_attention_heads=heads)
     model_config = SimpleNamespace(
         model=model, served_model_name=None, hf_text_config=text, runner_type="generate", use_mla=False,
-        is_encoder_decoder=False,
+        is_encoder_decoder=False, enforce_eager=False,
     )  # fmt: skip
     return SimpleNamespace(
         additional_config={"sharpmax": {"card": str(card), "any_model": True}},
@@ -54,17 +54,23 @@ class Layer(SharpenedLayer):
 
     def step(self, query, key, value, tables, lengths, counts):
         """Write the new keys and attend: `counts` queries of each sequence, which has `lengths` keys with them."""
-        ends = torch.tensor([0, *counts]).cumsum(0)
         slots = [
             tables[s][place // self.size] * self.size + place % self.size
             for s, (length, count) in enumerate(zip(lengths, counts, strict=True))
             for place in range(length - count, length)
         ]
-        write_cache(self.cache, key, value, torch.tensor(slots))
-        widest = max(map(len, tables))
-        metadata = SimpleNamespace(
-            causal=True, num_actual_tokens=len(query), max_seq_len=max(lengths), max_query_len=max(counts),
-            block_table=torch.tensor([[*table, *[0] * (widest - len(table))] for table in tables], dtype=torch.int32),
-            seq_lens=torch.tensor(lengths, dtype=torch.int32), query_start_loc=ends.to(torch.int32),
-        )  # fmt: skip
-        return self.attend(self, query, self.cache, metadata, torch.full_like(query, torch.nan))
+        write_cache(self.cache, key, value, torch.tensor(slots, device=key.device))
+        batch = metadata(tables, lengths, counts, self.cache.device)
+        return self.attend(self, query, self.cache, batch, torch.full_like(query, torch.nan))
+
+
+def metadata(tables, lengths, counts, device="cpu", **changes):
+    """Return what vLLM tells a layer of a batch."""
+    widest = max(map(len, tables))
+    told = {
+        "block_table": [[*table, *[0] * (widest - len(table))] for table in tables], "seq_lens": lengths,
+        "query_start_loc": [sum(counts[:i]) for i in range(len(counts) + 1)],
+    }  # fmt: skip
+    told = {name: torch.tensor(numbers, dtype=torch.int32, device=device) for name, numbers in told.items()}
+    most = {"max_seq_len": max(lengths), "max_query_len": max(counts)}
+    return SimpleNamespace(**{"causal": True, "num_actual_tokens": sum(counts), **told, **most, **changes})

@@ -74,8 +74,39 @@ def test_a_trial_run_without_metadata_makes_ready_and_attends_to_nothing(card):
     assert torch.equal(output, torch.zeros_like(output))
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_a_cuda_graph_of_single_tokens_serves_other_lengths_and_tables(card):
+    def sent(*arrays):
+        return [torch.cat([x] * 4, dim=-1).cuda() for x in arrays]  # heads of 32
+
+    layer, whole = stand_in.Layer(card, width=32), [sent(*drawn(60, seed)) for seed in (0, 1)]
+    layer.cache = layer.cache.cuda()
+    tables = [[7, 3, 5, 2], [1, 9, 4, 8]]
+    layer.step(*map(torch.cat, zip(*whole, strict=True)), tables, [60, 60], [60, 60])
+    batch = stand_in.metadata(tables, [60, 60], [1, 1], "cuda", max_seq_len=64)
+    query = torch.stack([q[-1] for q, _, _ in whole])
+    output = torch.full_like(query, torch.nan)
+    layer.attend(layer, query, layer.cache, batch, output)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer.attend(layer, query, layer.cache, batch, output)
+    for lengths, order in (((60, 60), (0, 1)), ((33, 7), (1, 0)), ((1, 50), (0, 1))):
+        batch.seq_lens.copy_(torch.tensor(lengths))
+        batch.block_table.copy_(torch.tensor([tables[i] for i in order]))
+        query.copy_(torch.stack([whole[i][0][n - 1] for n, i in zip(lengths, order, strict=True)]))
+        graph.replay()
+        for got, n, i in zip(output, lengths, order, strict=True):
+            expected = dense(*(x[:n] for x in whole[i]), PER_LAYER.for_layer(0))[-1]
+            torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
+
+
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"attn_type": "encoder"}, "encoder"), ({"alibi_slopes": torch.ones(4)}, "ALiBi")]
+    ("changes", "words"),
+    [
+        ({"attn_type": "encoder"}, "encoder"),
+        ({"alibi_slopes": torch.ones(4)}, "ALiBi"),
+        ({"chunk_lookback": 1}, "chunks that look back"),
+    ],
 )
 def test_what_a_layer_says_of_itself_is_refused_when_it_is_made(card, changes, words):
     with pytest.raises(NotImplementedError, match=words):

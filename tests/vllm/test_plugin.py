@@ -89,6 +89,23 @@ def test_another_backend_would_serve_without_the_card(engine, tmp_path):
     assert len(engine.logged) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "eager", "refused"), [("cuda", False, True), ("cuda", True, False), ("cpu", False, False)]
+)
+def test_a_policy_that_no_cuda_graph_can_hold_is_refused_where_there_are_graphs(engine, tmp_path, kind, eager, refused):
+    engine.platform.kind = kind
+    asked = config(tmp_path)
+    asked.model_config.enforce_eager = eager
+    layers = (sharpmax.PAPER, sharpmax.detach(sharpmax.EntropyTarget(0.5)))
+    sharpmax.PerLayer(layers).save(tmp_path / "card.json")
+    if not refused:
+        plugin.prepare(asked)
+        return
+    with pytest.raises(ValueError, match=r"solved for by PyTorch, which no CUDA graph can hold; add --enforce-eager"):
+        plugin.prepare(asked)
+    assert len(engine.logged) == 1
+
+
 def test_another_kind_of_device_is_refused(engine, tmp_path):
     engine.platform.kind = "tpu"
     with pytest.raises(ValueError, match="not on stand-in"):

@@ -105,6 +105,7 @@ def test_a_card_that_cannot_be_read_is_refused(content, words, tmp_path):
         ({"generates": False}, "an encoder"),
         ({"is_encoder_decoder": True}, "an encoder"),
         ({"cache": "fp8"}, "--kv-cache-dtype fp8"),
+        ({"cache": "float16", "dtype": "bfloat16"}, "the model's bfloat16 (--kv-cache-dtype float16)"),
         ({"speculates": True}, "speculative decoding"),
         ({"splits_context": True}, "split over processes"),
     ],

@@ -1,8 +1,8 @@
-"""Many prompts through transformers' continuous batching, greedily, and how long that takes."""
+"""Many prompts through transformers' continuous batching, greedily: what is answered, and how long that takes."""
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sharpmax.extras import extra
 
@@ -13,25 +13,48 @@ PAGE = 256  # keys in a page; transformers' own
 AT_ONCE = 2048  # tokens of all requests in one step
 
 
-def seconds_to_answer(model: Any, prompts: Sequence[list[int]], *, new_tokens: int, patience: float = 300.0) -> float:
-    """Return the seconds from the first request to the last token; the manager is made and warm before.
+class Round(NamedTuple):
+    """What was answered to each prompt, in order, and the seconds from the first request to the last token."""
 
-    Every answer has `new_tokens` tokens. The cache is as large as these prompts need, not most of the memory.
+    answers: list[list[int]]
+    seconds: float
+
+
+def answered(
+    model: Any, rounds: Sequence[Sequence[list[int]]], *, new_tokens: int, seconds: float = float("inf"),
+    patience: float = 60.0, graphs: bool | None = None,
+) -> list[Round]:  # fmt: skip
+    """Answer one round of prompts after another, by one manager; none is begun after `seconds`, but for the first.
+
+    Every answer has `new_tokens` tokens. The cache is as large as one round needs, not most of the memory. In the first
+    round kernels are compiled and CUDA graphs are captured; later ones are a server at work. `graphs` chooses whether
+    steps are CUDA graphs; transformers does unless given.
 
     Raises:
-        ArithmeticError: a request did not get its tokens within `patience` seconds.
+        ArithmeticError: a request failed, or had no answer within `patience` seconds.
     """
     greedy = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    blocks = sum(-(-(len(prompt) + new_tokens) // PAGE) + 1 for prompt in prompts)
+    blocks = max(sum(-(-(len(prompt) + new_tokens) // PAGE) + 1 for prompt in prompts) for prompts in rounds)
     batching = ContinuousBatchingConfig(
-        num_blocks=blocks, max_batch_tokens=AT_ONCE, page_size=PAGE, auto_switch_to_flash=False
+        num_blocks=blocks, max_batch_tokens=AT_ONCE, page_size=PAGE, auto_switch_to_flash=False, use_cuda_graph=graphs
     )
+    found: list[Round] = []
     options = {"generation_config": greedy, "continuous_batching_config": batching}
+    began = perf_counter()
     with model.continuous_batching_context_manager(**options) as manager:
-        started = perf_counter()
-        manager.add_requests(list(prompts), max_new_tokens=new_tokens)
-        done = [manager.get_result(timeout=patience) for _ in prompts]
-        taken = perf_counter() - started
-    if any(one is None or len(one.generated_tokens) != new_tokens for one in done):
-        raise ArithmeticError("a request of continuous batching did not get its tokens")
-    return taken
+        for prompts in rounds:
+            if found and perf_counter() - began > seconds:
+                break
+            started = perf_counter()
+            names = manager.add_requests(list(prompts), max_new_tokens=new_tokens)
+            answers = {}
+            for _ in names:
+                one = manager.get_result(timeout=patience)
+                if one is None or one.error or len(one.generated_tokens) != new_tokens:
+                    why = getattr(one, "error", None) or manager.background_thread_status.fatal_error
+                    raise ArithmeticError(
+                        f"a request of continuous batching did not get its tokens: {why or 'no word'}"
+                    )
+                answers[one.request_id] = list(one.generated_tokens)
+            found.append(Round([answers[name] for name in names], perf_counter() - started))
+    return found

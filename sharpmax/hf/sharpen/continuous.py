@@ -35,7 +35,7 @@ class Beginning:
     model: Any
     ours: str  # the name that a sharpened config carries otherwise
     managers: list[Any]  # those that are on
-    watched: bool = False  # whether somebody is told of every call: a CUDA graph tells nobody
+    by_host: bool = False  # whether the host takes part in every call: in a CUDA graph it does in none
 
     def __call__(
         self, generation_config: Any = None, continuous_batching_config: Any = None, *rest: Any, **options: Any
@@ -53,7 +53,7 @@ class Beginning:
             for config in configs:
                 config.__dict__[NAMES] = to
 
-        if self.watched:
+        if self.by_host:
             continuous_batching_config = copy(continuous_batching_config or ContinuousBatchingConfig())
             continuous_batching_config.use_cuda_graph = False
         name(PAGED_NAME)

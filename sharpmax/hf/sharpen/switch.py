@@ -263,9 +263,9 @@ class Sharpened:
         for config in configs_of(self.model):
             self._set(config, "_attn_implementation_internal", EAGER_NAME if id(config) in eagerly else NAME)
         shared = any(layer.runs > 1 for layer in self.layers)
-        watched = self._run.observer is not None or self._run.probe is not None
+        by_host = self._needs_the_host()
         for part in [part for part in self.model.modules() if isinstance(part, PreTrainedModel)]:
-            self._set(part, "init_continuous_batching", Beginning(part, NAME, self._managers, watched))
+            self._set(part, "init_continuous_batching", Beginning(part, NAME, self._managers, by_host))
             self._hooks.append(part.register_forward_pre_hook(_refuse_weights, with_kwargs=True))
             if self._applied is not None and self._applied.late is not None:
                 self._hooks.append(part.register_forward_pre_hook(_refuse_static_cache, with_kwargs=True))
@@ -276,6 +276,13 @@ class Sharpened:
         self._hooks.append(self.model.register_forward_pre_hook(self._begin_forward))
         self._hooks.append(self.model.register_forward_hook(self._end_forward))
         self._hooks.append(self.model.register_forward_hook(self._leave_forward, always_call=True))
+
+    def _needs_the_host(self) -> bool:
+        """Tell whether attention to a paged cache tells somebody of each call, or is not by our kernels alone."""
+        run = self._run
+        if run.observer is not None or run.probe is not None or run.implementation not in (None, "triton"):
+            return True
+        return any(policy.iterative for site in self._sites.values() for policy in site.policies)
 
     def _watch_places(self) -> None:
         """Note where each attention module hangs, and how long each list of modules is."""

@@ -58,6 +58,11 @@ def paged_attention(
         raise NotImplementedError(f"paged attention by 'triton': {refusal}")
     # As Python, which is how tests run a kernel without a GPU, it runs only where it is named.
     by_kernels = implementation == "triton" or (implementation is None and refusal is None and query.is_cuda)
+    if not by_kernels and query.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise NotImplementedError(
+            "paged attention by PyTorch reads lengths on the host, which no CUDA graph can; the kernels refuse: "
+            f"{refusal or implementation}"
+        )
     output, stats = _attend_by_kernels(request) if by_kernels else attend_gathered(request)
     return (output, stats) if return_stats else output
 

@@ -1,6 +1,7 @@
 """Continuous batching inside `sharpen`: the same tokens as one request at a time."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,7 +61,9 @@ def config():
 
 
 @pytest.mark.parametrize(
-    "policy", [PER_HEAD, *slow(sharpmax.PAPER), sharpmax.Constant(1.0)], ids=lambda p: type(p).__name__
+    "policy",
+    [PER_HEAD, *slow(sharpmax.PAPER, sharpmax.EntropyTarget(0.5)), sharpmax.Constant(1.0)],
+    ids=lambda p: type(p).__name__,
 )
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 def test_sixteen_requests_at_once_answer_as_one_by_one(policy, config):
@@ -115,6 +118,36 @@ def test_an_observer_sees_every_row(config):
         model.generate_batch(prompts(3), generation_config=config, continuous_batching_config=SMALL)
     assert {layer for layer, _ in seen} == {0, 1}
     assert all(shape[:2] == (1, 4) for _, shape in seen)
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "may"),
+    [
+        (PER_HEAD, {}, True),
+        (sharpmax.EntropyTarget(0.5), {}, False),
+        (sharpmax.detach(sharpmax.EntropyTarget(0.5)), {}, False),
+        (PER_HEAD, {"implementation": "eager"}, False),
+        (PER_HEAD, {"observer": lambda layer, stats: None}, False),
+    ],
+)
+def test_steps_are_cuda_graphs_only_where_the_host_takes_no_part(monkeypatch, policy, options, may):
+    model, asked = made("llama"), []
+    monkeypatch.setattr(type(model), "init_continuous_batching", lambda *given: asked.append(given[2]) or Manager())
+    with sharpen(model, policy, **options):
+        model.init_continuous_batching(GenerationConfig(), replace(SMALL, use_cuda_graph=True))
+    assert asked[0].use_cuda_graph is may
+
+
+class Manager:
+    """Nothing to stop."""
+
+    model = None
+
+    def stop(self):
+        """Stop nothing."""
+
+    def is_running(self):
+        return False
 
 
 def test_leaving_stops_a_manager_that_is_on(config):

@@ -25,5 +25,7 @@ CASES = [
     Case("one key head", (30, 12), (4, 1), heads=8, key_heads=1, policy=sharpmax.Constant(1.3)),
     Case("three heads to a key head", (30, 12), (4, 1), heads=9, key_heads=3, width=24, value_width=40),
     Case("sequences without queries", (30, 12, 9), (0, 3, 0), policy=TABLE),
+    Case("more keys than trained with", *MIXED, policy=sharpmax.Beyond(16, 0.5, start=0.5)),
+    Case("no gradient through beta", *MIXED, size=32, policy=sharpmax.detach(PER_HEAD)),
     Case("a policy per head", (50, 12), (3, 1), policy=sharpmax.PerHead((sharpmax.PAPER, TABLE) * 2)),
 ]  # fmt: skip

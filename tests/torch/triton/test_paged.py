@@ -65,11 +65,13 @@ def wide_tiles(monkeypatch):
 @pytest.mark.usefixtures("wide_tiles")
 @pytest.mark.parametrize("policy", [sharpmax.PAPER, TABLE, PER_HEAD], ids=lambda policy: type(policy).__name__)
 @pytest.mark.parametrize("length", [10_000, *(slow(100_000) if DEVICE == "cpu" else (100_000,))])
+@pytest.mark.parametrize("size", [256] if DEVICE == "cpu" else [16, 256])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("queries", [1, 16])
-def test_long_caches(length, queries, policy):
+def test_long_caches(length, queries, dtype, size, policy):
     heads = 4 if policy is PER_HEAD else 2
-    case = Case(f"{length} keys", (length, 7), (queries, 1), heads=heads, key_heads=1, size=256, policy=policy)
-    batch = scatter(case, torch.float32)
+    case = Case(f"{length} keys", (length, 7), (queries, 1), heads=heads, key_heads=1, size=size, policy=policy)
+    batch = scatter(case, dtype)
     judge(case, batch, *attend(case, batch, "triton"))
 
 
