@@ -8,8 +8,6 @@ same every time.
 # A kernel is not Python that a type checker can read.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, no-any-return"
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -17,12 +15,15 @@ from torch import Tensor
 
 from sharpmax.core.stats import RowStats
 from sharpmax.runs.watched.reading import BINS, PER_ROOT, SUMS
+from sharpmax.torch.triton.launching import begins_aligned, launch
+from sharpmax.torch.triton.tiles import blocks as number_of_blocks
+from sharpmax.torch.triton.tiles import padded_width
 
 BLOCK, BLOCKS = 128, 8  # rows in a block, and blocks of a program
 SLOTS = 8  # floats that a program writes: a power of two that holds the sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads", "groups", "length", "keys"])
 def counting_kernel(
     p_query, p_key, p_entropy, p_logsumexp, p_maximum, p_starts, p_highest, p_bins, p_sums, s_qb, s_qh, s_ql, s_kb,
     s_kh, s_kl, heads, groups, length, keys, scale, causal: tl.constexpr, width: tl.constexpr, d: tl.constexpr,
@@ -87,12 +88,14 @@ def count_rows(
     batch, heads, length, width = query.shape
     query, key = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key))
     rows = [x.contiguous() for x in (stats.entropy, stats.logsumexp, stats.maximum)]
-    parts = triton.cdiv(length, BLOCK * BLOCKS)
+    parts = number_of_blocks(length, BLOCK * BLOCKS)
     partial = torch.empty(parts, batch, heads, SLOTS, dtype=torch.float32, device=query.device)
     strides = (*query.stride()[:3], *key.stride()[:3])
-    numbers: tuple[Any, ...] = (heads, heads // key.shape[1], length, key.shape[2], scale)
-    counting_kernel[(batch * heads, parts)](
-        query, key, *rows, starts, maximum, bins, partial, *strides, *numbers, is_causal, width,
-        triton.next_power_of_2(width), BINS, PER_ROOT, SLOTS, BLOCK, BLOCKS, starts is not None,
+    tensors = (query, key, *rows, starts, maximum, bins, partial)
+    launch(
+        counting_kernel, (batch * heads, parts, 1), tensors, strides,
+        (heads, heads // key.shape[1], length, key.shape[2], scale),
+        (is_causal, width, padded_width(width), BINS, PER_ROOT, SLOTS, BLOCK, BLOCKS, starts is not None),
+        aligned=begins_aligned(*(tensor for tensor in tensors if tensor is not None)),
     )  # fmt: skip
     sums.add_(partial[..., : len(SUMS)].sum((0, 1), dtype=torch.float64))

@@ -13,7 +13,7 @@ from torch import Tensor
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies import Constant
 from sharpmax.core.stats import RowStats
-from sharpmax.torch.api import row_stats
+from sharpmax.torch.api import row_stats, which_implementation
 from sharpmax.torch.dispatch import ABSENT
 from sharpmax.torch.documents import Documents
 from sharpmax.torch.tracing import device_of
@@ -24,6 +24,8 @@ from sharpmax.torch.watching.counters import Counters
 DENSE = 2**20  # logits of a call, up to which dense statistics take a CPU less time than streaming ones
 if ABSENT is None:
     from sharpmax.torch.triton.counting import count_rows
+    from sharpmax.torch.triton.row_outputs import new_row_outputs
+    from sharpmax.torch.triton.statistics import launch_statistics
 
 PLAIN = Constant(1.0)  # one object, by which dispatch remembers its plans
 OF_LOGITS = ("mask", "bias", "sinks", "is_causal", "scale", "window", "softcap")
@@ -36,6 +38,8 @@ class Gauge:
         self.measuring, self.implementation = True, implementation
         self._token = torch.zeros(1, device=device)  # what the operator pretends to write to, so that it is kept
         self.layers: dict[int, Counters] = {}
+        self._by_kernel: set[tuple[Any, ...]] = set()
+        """The kinds of call whose statistics are one launch of ours."""
         self.calls = 0  # made outside of compiled graphs, since someone last set it to 0
         self.in_graph = False  # whether a compiled graph calls it, which may be replayed without a word
         _gauges[id(self)] = self
@@ -78,11 +82,11 @@ class Gauge:
         if torch._C._current_graph_task_id() != -1:
             return
         query, key = (_as_attended(x.detach()) for x in (query, key))
-        starts: Tensor | None = None
-        if documents is None and cumulative is None:
-            stats = row_stats(query, key, implementation=self.implementation or _named(query, key), **options)
-        else:
-            stats, starts = _packed_stats(query, key, documents, cumulative, options)
+        if documents is None and cumulative is not None:
+            documents = _documents_within(cumulative.to(query.device), query.shape[2])
+        documents = None if documents is None else documents.on(query.device)
+        starts = None if documents is None else documents.starts
+        stats = self._stats(query, key, documents, options)
         counters = self.layers.get(layer)
         if counters is None:
             counters = self.layers[layer] = Counters.new(query.shape[1], query.device, stats.maximum.dtype)
@@ -97,6 +101,31 @@ class Gauge:
             counters.add(stats, _first_share(query, key, stats.logsumexp, options))
         else:
             counters.add(stats, _share(query, key[:, :, starts.long()], stats.logsumexp, options))
+
+    def _stats(self, query: Tensor, key: Tensor, documents: Documents | None, options: dict[str, Any]) -> RowStats:
+        """Return the statistics of the rows: past every check, where a call of this kind went by our kernel before."""
+        is_causal, scale = options["is_causal"], options["scale"]
+        kind = (query.shape, key.shape, query.dtype, query.device, documents is None, is_causal, scale)
+        in_one_launch = self.implementation is None and query.is_cuda and self._in_one_launch(query, key, options)
+        if in_one_launch and kind in self._by_kernel and query.stride(3) == key.stride(3) == 1:
+            rows = new_row_outputs(query, "entropy", "logsumexp", "maximum")
+            with device_of((query,)):
+                launch_statistics(
+                    query, key, rows, scale=query.shape[3] ** -0.5 if scale is None else scale, left=None,
+                    right=0 if is_causal else None, starts=None if documents is None else documents.starts,
+                )  # fmt: skip
+            return RowStats(entropy=rows.entropy, logsumexp=rows.logsumexp, maximum=rows.maximum)
+        if documents is not None:
+            stats, by_kernel = _packed_stats(query, key, documents, options)
+        else:
+            name = self.implementation or _named(query, key)
+            stats, by_kernel = row_stats(query, key, implementation=name, **options), False
+            if in_one_launch:
+                plan = which_implementation(query, key, key, policy=PLAIN, return_stats=True, **options)
+                by_kernel = plan.implementation in ("hybrid", "triton")
+        if in_one_launch and by_kernel:
+            self._by_kernel.add(kind)
+        return stats
 
     def _in_one_launch(self, query: Tensor, key: Tensor, options: dict[str, Any]) -> bool:
         """Tell whether our kernel counts these rows: it knows bare logits, in float32 at most."""
@@ -144,25 +173,24 @@ def _as_attended(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(kind)) if is_cast else tensor
 
 
+def _documents_within(cumulative: Tensor, items: int) -> Documents:
+    item = torch.arange(items, device=cumulative.device, dtype=cumulative.dtype)
+    which = torch.searchsorted(cumulative, item, right=True)
+    starts, ends = cumulative[which - 1], cumulative[which]
+    return Documents(cumulative.int(), starts.int(), ends.int(), longest=items)
+
+
 def _packed_stats(
-    query: Tensor, key: Tensor, documents: Documents | None, cumulative: Tensor | None, options: dict[str, Any]
-) -> tuple[RowStats, Tensor]:
-    """Return the statistics of a row of packed documents, (1, H, T), and where each item's document begins."""
-    if documents is None:
-        assert cumulative is not None
-        cumulative = cumulative.to(query.device)
-        item = torch.arange(query.shape[2], device=query.device, dtype=cumulative.dtype)
-        which = torch.searchsorted(cumulative, item, right=True)
-        starts, ends = cumulative[which - 1], cumulative[which]
-        documents = Documents(cumulative.int(), starts.int(), ends.int(), longest=query.shape[2])
-    documents = documents.on(query.device)
+    query: Tensor, key: Tensor, documents: Documents, options: dict[str, Any]
+) -> tuple[RowStats, bool]:  # fmt: skip
+    """Return the statistics of a row of packed documents, (1, H, T), and whether one call of our kernels took it."""
     plain = {**{name: option for name, option in options.items() if option is not None}, "policy": PLAIN}
     request = packed_request(query, key, key, documents, return_stats=True, **plain)
     if request is not None:
-        return packed_statistics(request), documents.starts
+        return packed_statistics(request), True
     each = {name: option for name, option in plain.items() if name not in ("mask", "bias")}
     _, rows = attention_varlen(query[0], key[0], key[0], documents.cumulative, return_stats=True, **each)
-    return RowStats(*(None if field is None else field[None] for field in rows)), documents.starts
+    return RowStats(*(None if field is None else field[None] for field in rows)), False
 
 
 def _first_share(query: Tensor, key: Tensor, logsumexp: Tensor, options: dict[str, Any]) -> Tensor:

@@ -178,6 +178,24 @@ def test_packed_rows_are_those_of_each_document(dtype):
     assert packed.layers[0].bins.sum() == alone.layers[0].bins.sum() == 4 * 24
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("packed", "is_causal"), [(False, True), (False, False), (True, True)])
+def test_a_call_like_one_before_counts_as_the_first(packed, is_causal):
+    torch.manual_seed(0)
+    q, k = (torch.randn(1 if packed else 2, heads, 2100, 64).to(DEVICE, torch.bfloat16) for heads in (4, 2))
+    how = {"is_causal": is_causal}
+    if packed:
+        how["cumulative"] = torch.tensor([0, 700, 1600, 2100], dtype=torch.int32, device=DEVICE)
+    gauge = Gauge()
+    found = []
+    for _ in range(2):
+        gauge(0, q, k, **how)
+        found.append([x.clone() for x in (gauge.layers[0].maximum, gauge.layers[0].sums, gauge.layers[0].bins)])
+        gauge.layers[0].reset()
+    assert len(gauge._by_kernel) == 1
+    assert all(torch.equal(*both) for both in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize(("packed", "is_causal"), [(False, True), (False, False), (True, True)])
 @pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
 def test_one_launch_counts_what_pytorch_counts(packed, is_causal):
