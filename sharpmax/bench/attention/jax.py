@@ -190,8 +190,8 @@ def _with_gradients(forward: Callable[..., Any]) -> Callable[..., Any]:
 def _plain(q: Any, k: Any, v: Any) -> Any:
     import jax
 
-    implementation = "cudnn" if jax.default_backend() == "gpu" else "xla"
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=implementation)
+    on_gpu = jax.default_backend() == "gpu"
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn" if on_gpu else "xla")
 
 
 def _by_policy(inputs: tuple[Any, ...], refused: dict[str, str]) -> Calls:

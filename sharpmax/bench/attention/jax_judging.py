@@ -57,10 +57,11 @@ class Exact:
         q, k, v = (np.asarray(x[0, :, last], np.float64) for x in self.inputs[:3])
         policy = of_heads(policy_of(last + 1), [last])
         # A row statistic of one head is (1, ROWS), as the numbers of one head are (1, 1).
-        exact, low = (
-            rounded(softmax(_logits(q[-ROWS:], k, rounded)[None], policy)[0]) @ v
-            for rounded in (lambda x: x, _in_bfloat16)
-        )
+
+        def output(rounded: Callable[[Any], Any]) -> Any:
+            return rounded(softmax(_logits(q[-ROWS:], k, rounded)[None], policy)[0]) @ v
+
+        exact, low = output(lambda x: x), output(_in_bfloat16)
         return _allowed(np.asarray(result[0, -ROWS:, last].astype(jnp.float32), np.float64), exact, low)
 
     def _both(self, policy: Any) -> tuple[dict[str, Any], dict[str, Any]]:

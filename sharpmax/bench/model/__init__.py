@@ -87,15 +87,15 @@ def measure(
     on = torch.cuda.get_device_name() if kind == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     figures = {"device": on, "versions": {"torch": torch.__version__}, **options, "results": results}
     figures["left_out"] = left_out
-    asked = [
+    to_do = [
         (case_name, length)
         for case_name in [name for name in CASES if name in (only or CASES)]
         for length in _lengths(case_name, lengths, kind)
     ]
     for name in models:
-        model = _model(name, max(length for _, length in asked) + new_tokens, device)
+        model = _model(name, max(length for _, length in to_do) + new_tokens, device)
         contestants = _contestants(model, policies or POLICIES, card)
-        for case_name, length in asked:
+        for case_name, length in to_do:
             what = f"{name}, {case_name}, {length:,} tokens"
             if seconds is not None and perf_counter() - began > seconds:
                 left_out.append(what)
