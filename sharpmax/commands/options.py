@@ -319,6 +319,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     run = group(parser, RUN)
     run.add_argument("--engine", choices=("local", "ray"), default="local", help="where cells are computed")
     run.add_argument("--address", help="address of a Ray cluster (default: one that is started here)")
+    _number(run)("--jobs", "processes that compute cells at once on this machine", 1)
     threads_help = "threads of a CPU (default: 1 for models below 0.5M parameters, else what PyTorch chooses)"
     _number(run)("--threads", threads_help)
     _device(parser, "a GPU if there is one")

@@ -53,6 +53,7 @@ def compare(
     threads: int | None = None,
     largest: int | None = None,
     engine: str = "local",
+    jobs: int = 1,
     address: str | None = None,
 ) -> dict[str, Any]:
     """Compute the cells that are not there yet, and write summary, figures and leaderboard of all that are.
@@ -68,6 +69,7 @@ def compare(
         device, precision, compiled, threads: of `Hardware.of`.
         largest: the largest size to ask at, in the task's own unit.
         engine: "local", or "ray" for a cluster at `address`, or on this machine without one.
+        jobs: processes of the local engine, each at a cell of its own; they share the GPU, or the cores.
 
     Raises:
         ValueError: names or numbers that do not exist or fit, or a run folder that holds another config.
@@ -77,6 +79,8 @@ def compare(
         raise ValueError(f"expected an engine among {', '.join(ENGINES)}, got {engine!r}")
     if address is not None and engine != "ray":
         raise ValueError("an address is of a Ray cluster: it needs engine='ray'")
+    if jobs < 1 or (jobs > 1 and engine != "local"):
+        raise ValueError(f"expected jobs of at least 1, and 1 with engine='ray', got {jobs}")
     hardware = Hardware.of(device, precision, compiled, threads)
     study = study_of(
         quick=quick,
@@ -107,23 +111,34 @@ def compare(
         with suppress(FloatingPointError):  # the cell itself will say so
             with stage("trying some steps, to estimate the time"):
                 seconds = seconds_for(missing, study)
-            say_estimate(seconds, advice="as the first mechanism takes; some take several times that")
+            say_estimate(seconds / jobs, advice="as the first mechanism takes; some take several times that")
     found = (
         on_ray(missing, study, cells.scratch, address=address)
         if engine == "ray"
-        else on_this_machine(missing, study, cells.scratch)
+        else on_this_machine(missing, study, cells.scratch, jobs=jobs)
     )
-    for cell, record in found:
-        cells.keep(cell, record)
+    try:
+        for cell, record in found:
+            cells.keep(cell, record)
+    except BaseException:
+        if cells.records():
+            _told(cells)  # a run that was stopped shows what it has
+        raise
+    metrics = _told(cells)
+    metrics = {**metrics, "folder": str(folder.path)}
+    if metrics["failed"]:
+        raise CellsFailedError(metrics, len(wanted))
+    return metrics
+
+
+def _told(cells: Cells) -> dict[str, Any]:
+    """Write summary, figures and leaderboard of all cells that are there, and return the metrics."""
     records = cells.records()
     metrics = {
         "labels": {record["arm"]: record["label"] for record in records},
         "summary": summarise(records),
         "failed": cells.failed(),
     }
-    folder.finish(metrics)
-    tell(metrics, folder)
-    metrics = {**metrics, "folder": str(folder.path)}
-    if metrics["failed"]:
-        raise CellsFailedError(metrics, len(wanted))
+    cells.folder.finish(metrics)
+    tell(metrics, cells.folder)
     return metrics

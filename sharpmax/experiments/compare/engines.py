@@ -1,8 +1,8 @@
-"""Where cells are computed: here one after the other, or on a Ray cluster. The numbers are the same.
+"""Where cells are computed: here, in one process or several, or on a Ray cluster. The numbers are the same.
 
-A cell depends on its own seeds alone, so it does not matter where or beside what it is computed. On Ray, a cell whose
-node was lost is computed again elsewhere. Records come back to this process, which alone writes the run folder. A cell
-that raises gives its error instead of a record, and the others go on.
+A cell depends on its own seeds alone, so it does not matter where or beside what it is computed. A cell whose process
+or node was lost is computed again elsewhere. Records come back to this process, which alone writes the run folder. A
+cell that raises gives its error instead of a record, and the others go on.
 """
 
 import os
@@ -13,17 +13,20 @@ from typing import Any
 
 from sharpmax.experiments.compare.cell import compute
 from sharpmax.experiments.compare.plan import Cell, Study
+from sharpmax.experiments.compare.workers import RETRIES, on_processes
 from sharpmax.extras import extra
 from sharpmax.runs.progress import report_as
 
 ENGINES = ("local", "ray")
-RETRIES = 5  # of a cell whose worker or node was lost
 
 Found = Iterator[tuple[Cell, dict[str, Any] | Exception]]
 
 
-def on_this_machine(cells: Sequence[Cell], study: Study, scratch: Callable[[Cell], Path]) -> Found:
-    """Yield each cell and its record, in order."""
+def on_this_machine(cells: Sequence[Cell], study: Study, scratch: Callable[[Cell], Path], *, jobs: int = 1) -> Found:
+    """Yield each cell and its record: in order, or as they finish in several processes."""
+    if jobs > 1:
+        yield from on_processes(cells, study, scratch, jobs=jobs)
+        return
     for cell in cells:
         report = report_as(f"compare, {cell.name}")
         try:

@@ -1,17 +1,19 @@
 """The comparison runs in small, keeps what is finished, takes mechanisms from outside, and runs on Ray alike."""
 
 import json
+import multiprocessing
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sharpmax.cli import main
 from sharpmax.experiments import compare as package
-from sharpmax.experiments.compare import CellsFailedError, compare, engines, outside, plan
+from sharpmax.experiments.compare import CellsFailedError, compare, engines, outside, plan, workers
 from sharpmax.experiments.compare import cell as cells
 from sharpmax.experiments.compare.arms import ARMS, Arm, arm_named
 from sharpmax.experiments.compare.page import printed
@@ -86,6 +88,60 @@ def test_a_cell_that_fails_costs_no_other(small, tmp_path, monkeypatch):
     assert set(answers(tmp_path)) == {"share_paper_tiny", "share_top-k_tiny"}
     monkeypatch.setattr(engines, "compute", compute)
     assert set(compare(tmp_path, **options)["labels"]) == {"softmax", "paper", "top-k"}
+
+
+def test_processes_give_the_same_numbers_although_two_are_killed(small, tmp_path, monkeypatch, capsys):
+    options = {"quick": True, "device": "cpu", "tasks": ("share", "copy"), "arms": ("paper", "paper-inference")}
+    compare(tmp_path / "one", **options)
+    killed = []
+
+    def with_a_loss(*arguments, **keywords):
+        for found in workers.on_processes(*arguments, **keywords):
+            for process in multiprocessing.active_children()[: 2 * (not killed)]:
+                killed.append(process.pid)
+                process.kill()
+            yield found
+
+    monkeypatch.setattr(engines, "on_processes", with_a_loss)
+    compare(tmp_path / "two", jobs=2, **options)
+    assert len(killed) == 2
+    assert answers(tmp_path / "one") == answers(tmp_path / "two")
+    assert len(answers(tmp_path / "two")) == 6
+    said = capsys.readouterr().err
+    assert "its process was lost, trying again" in said
+    assert said.count("_tiny done, ") == 6
+    assert not multiprocessing.active_children()
+
+
+def test_a_cell_that_fails_in_a_process_costs_no_other(small, beside):
+    grow(beside, ROUGH)
+    with pytest.raises(CellsFailedError, match="FloatingPointError: the gradient at every learning rate"):
+        compare("runs", quick=True, device="cpu", tasks=("share",), arms=("grow:Grow",), jobs=2)
+    assert set(answers(beside)) == {"share_softmax_tiny"}
+
+
+def test_a_process_stays_with_its_mechanism_and_weights_are_trained_once():
+    cells = list(cells_of(("share", "copy"), ("paper", "paper-inference"), ("tiny",)))
+    softmax, paper, inference = (cells[i : i + 2] for i in (0, 2, 4))
+    at_softmax = SimpleNamespace(cell=softmax[0], busy=True)
+    assert workers._next([*softmax[1:], *paper], None, [at_softmax]) == paper[0]
+    assert workers._next([paper[1], softmax[1]], softmax[0], []) == softmax[1]
+    assert workers._next(inference, None, [at_softmax]) == inference[1]
+    assert workers._next(inference[:1], None, [at_softmax]) is None
+
+
+def test_a_run_that_was_stopped_shows_what_it_has(small, tmp_path, monkeypatch):
+    compute = engines.compute
+
+    def stopped(cell, *arguments):
+        if cell.arm == "paper":
+            raise KeyboardInterrupt
+        return compute(cell, *arguments)
+
+    monkeypatch.setattr(engines, "compute", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        compare(tmp_path, quick=True, device="cpu", tasks=("share",), arms=("paper",))
+    assert set(json.loads(next(tmp_path.rglob("metrics.json")).read_text())["labels"]) == {"softmax"}
 
 
 def test_the_rate_with_the_lowest_held_out_loss_is_taken(monkeypatch, tmp_path):
@@ -257,6 +313,7 @@ def test_an_arm_may_come_ready_made(monkeypatch):
         ({"engine": "slurm"}, "expected an engine among local, ray"),
         ({"address": "auto"}, "needs engine='ray'"),
         ({"rates": (0.0,)}, "expected learning rates above 0"),
+        ({"jobs": 2, "engine": "ray"}, "expected jobs of at least 1, and 1 with engine='ray', got 2"),
         ({"seeds": 0}, "expected seeds of at least 1"),
         ({"positions": "sin"}, "expected positions among half"),
     ],
