@@ -33,7 +33,6 @@ from sharpmax.torch.paged import Pages, paged_attention
 
 with extra("hf"):
     import torch
-    import transformers
 
 PARTS = ("decode", "batching")
 ON_A_GPU = {"sequences": 32, "heads": 32, "key_heads": 8, "width": 128, "keys": 32768}
@@ -64,8 +63,7 @@ def measure(
     if "batching" in (only or PARTS):
         results += _batching(device, requests, new_tokens, repeats)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    return {"device": name, "versions": versions, "results": results}
+    return {"device": name, "versions": {"torch": torch.__version__}, "results": results}
 
 
 def wrong(figures: dict[str, Any]) -> list[str]:
