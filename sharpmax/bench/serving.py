@@ -167,8 +167,10 @@ def _batching(device: str, requests: int, new_tokens: int, repeats: int) -> list
     lengths = torch.randint(longest // 8, longest, (requests,), generator=generator).tolist()
 
     def prompts(count: int) -> list[list[int]]:
-        """Draw new ones: what was answered before would be found in the cache."""
-        return [torch.randint(1, model.config.vocab_size, (n,), generator=generator).tolist() for n in lengths[:count]]
+        """Draw new ones, because what was answered before would be found in the cache; transformers sorts them so."""
+        last = model.config.vocab_size - 1
+        drawn = [torch.randint(1, last // 2, (n,), generator=generator).tolist() for n in lengths[:count]]
+        return [[last - i % (last // 2), *tokens[1:]] for i, tokens in enumerate(drawn)]
 
     few, rounds = prompts(JUDGED), [prompts(requests) for _ in range(1 + min(repeats, ROUNDS))]
     ways: dict[str, dict[str, Any]] = {"plain": {}}
@@ -210,7 +212,7 @@ def _judged(model: Any, prompts: list[list[int]], found: Round) -> float:
     """Return how far the worst answered token is below the model's own choice; raises ArithmeticError beyond `REGRET`.
 
     The model reads each prompt with its answer by itself, without a manager. The next token depends on the answer so
-    far, so a tie that falls otherwise is no error.
+    far, so a tie that falls otherwise is no error. Of other keys or another policy, SmolLM2's shape is 0.8 or more off.
     """
     worst = 0.0
     for prompt, answer in zip(prompts, found.answers, strict=True):

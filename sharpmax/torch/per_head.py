@@ -15,11 +15,12 @@ def with_tensors(policy: Policy, device: torch.device) -> Policy:
 
     Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
     """
-    columns = {
-        name: torch.tensor(value, dtype=torch.float32, device=device)
-        for name in policy.learnable
-        if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
-    }
+    with torch.inference_mode(False):  # a server attends in it, and a tensor of that mode does not tell of writes
+        columns = {
+            name: torch.tensor(value, dtype=torch.float32, device=device)
+            for name in policy.learnable
+            if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
+        }
     if columns:
         policy = dataclasses.replace(policy, **columns)  # type: ignore[type-var]
         keep_numbers(policy, device)

@@ -164,6 +164,8 @@ def _remembered(policy: Any, rows: tuple[Numbers, ...], device: torch.device) ->
     if is_in_graph or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return _made_on_device(rows, device)  # a graph would hold memory that is not its own
     tensors = [value for row in rows for value in row if isinstance(value, Tensor)]
+    if any(tensor.is_inference() for tensor in tensors):
+        return _made_on_device(rows, device)  # such a tensor does not tell of writes
     with torch.inference_mode(False), torch.no_grad():
         if tensors:
             made = _made_on_device(rows, device)

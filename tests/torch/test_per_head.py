@@ -6,6 +6,7 @@ import torch
 import sharpmax
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.per_head import heads_of, of_heads, with_tensors
+from sharpmax.torch.policy_kinds import numbers_of_now
 
 COLUMNS = sharpmax.LogLinear(a=((0.1,), (0.2,), (0.3,), (0.4,)), b=0.2, c=((1.0,), (2.0,), (3.0,), (4.0,)))
 MEMBERS = sharpmax.PerHead((sharpmax.PAPER, sharpmax.Constant(1.0), sharpmax.Constant(2.0), sharpmax.Constant(3.0)))
@@ -28,3 +29,11 @@ def test_a_part_of_the_heads_has_their_betas(policy):
 def test_one_policy_for_all_heads_stays_as_it_is(policy):
     assert heads_of(policy) is None
     assert of_heads(policy, 1, 2) is policy
+
+
+def test_tensors_made_in_inference_mode_are_as_any_others():
+    """A server attends in inference mode, where a tensor that is made does not tell of writes."""
+    with torch.inference_mode():
+        made = with_tensors(COLUMNS, torch.device("cpu"))
+    assert not made.a.is_inference()
+    assert numbers_of_now(made) is not None

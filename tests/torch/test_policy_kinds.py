@@ -100,6 +100,16 @@ def test_numbers_are_made_outside_of_inference_mode():
         assert not kernel_policy(policy, CPU).numbers.is_inference()
 
 
+def test_numbers_of_tensors_that_do_not_tell_of_writes_are_made_each_time():
+    with torch.inference_mode():
+        policy = LogLinear(torch.zeros(2, 1))
+        before = kernel_policy(policy, CPU).numbers
+        policy.a.fill_(1.0)
+        assert kernel_policy(policy, CPU).numbers[:, 0].tolist() == [1.0, 1.0]
+    assert before[:, 0].tolist() == [0.0, 0.0]
+    assert numbers_of_now(policy) is None
+
+
 def test_what_beta_may_be():
     assert (least_beta(LogLinear(limit=1.0)), most_beta(LogLinear(limit=1.0))) == pytest.approx(
         (0.36788, 2.71828), 1e-4

@@ -52,6 +52,7 @@ class Layer(SharpenedLayer):
         self.cache = torch.full((blocks, key_heads, size, 2 * width), torch.nan)
         self.take_card(config(card, heads=heads))
 
+    @torch.inference_mode()  # as vLLM calls it
     def step(self, query, key, value, tables, lengths, counts):
         """Write the new keys and attend: `counts` queries of each sequence, which has `lengths` keys with them."""
         slots = [

@@ -72,7 +72,9 @@ def test_constant_one_writes_what_the_stock_engine_writes(model, folder, mixed):
         assert servers.metric(url, "vllm:prefix_cache_hits_total") > 0
     assert ours == stock
     assert again == stock
-    assert "sharpmax: attention is served with a card" in (folder / "one.log").read_text()
+    said = (folder / "one.log").read_text()
+    assert "sharpmax: attention is served with a card" in said
+    assert "Chunked prefill is enabled with max_num_batched_tokens=256" in said
 
 
 def test_a_card_has_the_accuracy_that_evaluate_gives_it(carded, loaded, lookups):

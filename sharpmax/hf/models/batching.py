@@ -1,6 +1,7 @@
 """Many prompts through transformers' continuous batching, greedily: what is answered, and how long that takes."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -46,7 +47,8 @@ def answered(
             if found and perf_counter() - began > seconds:
                 break
             started = perf_counter()
-            names = manager.add_requests(list(prompts), max_new_tokens=new_tokens)
+            with manager.pause() if hasattr(manager, "pause") else nullcontext():  # so that steps do not hang on timing
+                names = manager.add_requests(list(prompts), max_new_tokens=new_tokens)
             answers = {}
             for _ in names:
                 one = manager.get_result(timeout=patience)

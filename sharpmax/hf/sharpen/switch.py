@@ -165,6 +165,7 @@ class Sharpened:
         _register()
         with _switching:
             self._refuse_other_threads()
+            self._refuse_managers()
             try:
                 self._switch_on()
             except BaseException:
@@ -227,6 +228,15 @@ class Sharpened:
                     "would get this policy; restore it there first, or sharpen a copy: copy.deepcopy(model)"
                 )
         _thread_of[self] = threading.current_thread()
+
+    def _refuse_managers(self) -> None:
+        """Raise RuntimeError while a manager is on: the CUDA graphs that it has go on with the policy of before."""
+        runs = {id(site.run) for layer in self.layers if (site := _site(layer.module)) is not None}
+        on = [one for run in runs if (one := _switched_on.get(run)) is not None]
+        if any(manager.is_running() for one in on for manager in one._managers):
+            raise RuntimeError(
+                "a continuous batching manager is on in this model, with the policy of before: stop it before another"
+            )
 
     def _gauge_of_now(self) -> Gauge | None:
         """Return the gauge of a watch that is on: its layers keep telling it, whatever policy they get."""

@@ -162,6 +162,8 @@ def test_leaving_stops_a_manager_that_is_on(config):
             time.sleep(0.01)
         with pytest.raises(RuntimeError, match=r"manager is on.*stop the manager"):
             model(torch.tensor([[5, 6, 7]], device=DEVICE))
+        with pytest.raises(RuntimeError, match=r"manager is on.*stop it before another"):
+            sharpen(model, sharpmax.PAPER)
     assert not manager.is_running()
     assert model.config._attn_implementation == before
     assert "init_continuous_batching" not in vars(model)

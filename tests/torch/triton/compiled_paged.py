@@ -45,7 +45,7 @@ def taken(kernel, capability, dtype, constants, flags, launch):
 
 
 def main():
-    """Compile the three kernels as a server launches them: one query each, and many."""
+    """Compile the kernels as a server launches them: one query each, and many."""
     import torch
 
     from sharpmax.torch.triton import paged
@@ -71,7 +71,37 @@ def main():
                     how = launch if kernel is not paged.merge_kernel else {}
                     name = f"{gpu}: {kernel.__name__}, {dtype}, {width}, {'one query' if single else 'many'}"
                     found[name] = taken(kernel, capability, dtype, {**own, **flags}, {}, how), memory
+    found |= of_continuous_batching(paged, _tile_shape, torch.bfloat16)
     json.dump(found, sys.stdout)
+
+
+def of_continuous_batching(paged, tile_shape, dtype):
+    """Compile for Hopper what transformers asks for: places for blocks, three heads to a key head, every policy.
+
+    And one query each whose scores are not kept.
+    """
+    capability, memory = GPUS["H100, H200"]
+    shape, single = tile_shape("forward", 64, 64, dtype, memory), tile_shape("decode", 128, 128, dtype, memory)
+    constants = {
+        "GROUPS": 3, "ROWS": shape.BM, "QUERIES": shape.BM // 3, "D": 64, "BD": 64, "DV": 64, "BDV": 64,
+        "BN": shape.BN, "SIZE": 1, "HAS_WINDOW": False, "SINGLE": False, "KEEP": False, "SPLIT": True, "BH": 16,
+        "PARTS": 8, "KIND": 3, "COUNT": 5,
+    }  # fmt: skip
+    absent, widths = {"sinks": None, "bend": None}, {"D": 128, "BD": 128, "DV": 128, "BDV": 128}
+    read_twice = {**constants, **widths, "GROUPS": 4, "ROWS": 16, "QUERIES": 1, "BN": single.BN, "SIZE": 16}
+    read_twice |= {"SINGLE": True, "starts": None}
+    launches = [{"num_warps": s.num_warps, "num_stages": 2 * s.num_stages - 1} for s in (shape, single)]
+    asked = {"gather_kernel": (paged.gather_kernel, constants, {})}
+    for kernel in (paged.scores_kernel, paged.weigh_kernel):
+        asked[f"{kernel.__name__}, places"] = (kernel, constants, launches[0])
+        asked[f"{kernel.__name__}, read twice"] = (kernel, read_twice, launches[1])
+    for kind, count in ((0, 1), (1, 8), (2, 6), (3, 5), (4, 6), (6, 4)):
+        asked[f"merge_kernel, policy {kind}"] = (paged.merge_kernel, {**constants, "KIND": kind, "COUNT": count}, {})
+    found = {}
+    for name, (kernel, given, launch) in asked.items():
+        own = {name: value for name, value in {**absent, **given}.items() if name in kernel.arg_names}
+        found[name] = taken(kernel, capability, "bf16", own, {}, launch), memory
+    return found
 
 
 if __name__ == "__main__":
