@@ -28,5 +28,6 @@ for _folder in (
     "diagnose",
     "laws",
     "max-retrieval",
+    "model",
 ):
     TABLES[f"sources-{_folder}"] = partial(_sources, _folder)

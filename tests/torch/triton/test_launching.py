@@ -35,10 +35,11 @@ def test_both_half_precisions_in_one_process(width):
     """Each with a variant of its own: where tiles alone tell the dtype, one once ran with the other's bits."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 24, 2500, width, generator=generator).cuda() for _ in range(3))
-    wanted = attention(*(x[:, :2].double() for x in (2 * q, k, v)), is_causal=True, implementation="chunked")
     for dtype in (torch.float16, torch.bfloat16, torch.float16):
-        got = attention(*(x.to(dtype) for x in (2 * q, k, v)), is_causal=True)
-        assert (got[:, :2].double() - wanted).norm() < 3e-2 * wanted.norm(), dtype
+        given = [x.to(dtype) for x in (2 * q, k, v)]
+        wanted = attention(*(x[:, :2].double() for x in given), is_causal=True, implementation="chunked")
+        got = attention(*given, is_causal=True)
+        assert (got[:, :2].double() - wanted).norm() < 1e-2 * wanted.norm(), dtype
 
 
 @pytest.mark.parametrize("queries", [1, pytest.param(20, marks=pytest.mark.slow)])
