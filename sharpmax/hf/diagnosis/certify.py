@@ -80,8 +80,9 @@ def expected_sizes(
     """Return for each weight the size at which a head is expected to give one token no more, (layer, head).
 
     No proof: each head's rows of this text, grown by the law of its own crowd (`dispersion.crowd`), fitted at 1/16 to
-    all of the length. inf where it is never reached, NaN for a head that text passes by. None where the law's rehearsal,
-    which is returned too, fails: then a head is expected to stay as it is. A short text leaves nothing to rehearse.
+    all of the length. inf where it is never reached, NaN for a head that text passes by. None where the law
+    fails its rehearsal, which is returned too: then heads are expected to stay as they are. A text below 256 tokens
+    leaves nothing to rehearse.
     """
     lengths = [n for n in (length // 16, length // 8, length // 4, length // 2) if n >= SHORTEST]
     found = diagnose_text(loaded, text, [*lengths, length])

@@ -305,8 +305,8 @@ def _forecast_lines(said: dict[str, Any] | None, found: Dispersion, unit: str) -
     errors = tried["mean_absolute_error"]
     judged = (
         f"rehearsed from {tried['fitted_up_to']} to {tried['target']} {unit}: mean error of a head "
-        f"{errors['law']:.2f} nats, persistence {errors['persistence']:.2f}, line {errors['line']:.2f}; rank correlation of the heads' changes "
-        f"{tried['rate_agreement']['law']:.2f}"
+        f"{errors['law']:.2f} nats, persistence {errors['persistence']:.2f}, line {errors['line']:.2f}; rank "
+        f"correlation of the heads' changes {tried['rate_agreement']['law']:.2f}"
     )
     if said["shown"] != "law":
         return [

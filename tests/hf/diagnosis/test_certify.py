@@ -257,7 +257,9 @@ def test_what_is_expected_stands_beside_what_is_proved(tmp_path, monkeypatch):
     assert any(row[0] == "expected" for block in result.page().blocks for row in getattr(block, "rows", ()))
 
 
-@pytest.mark.parametrize(("length", "said"), [(256, "does not pass its rehearsal"), (128, "takes a text of 256 tokens")])
+@pytest.mark.parametrize(
+    ("length", "said"), [(256, "does not pass its rehearsal"), (128, "takes a text of 256 tokens")]
+)
 def test_a_law_that_is_not_rehearsed_or_fails_gives_way_to_persistence(tmp_path, monkeypatch, length, said):
     monkeypatch.setattr(Rehearsal, "believed", False)
     result = command.certify(tiny("llama"), length=length, text=None, out=tmp_path, quiet=True)
