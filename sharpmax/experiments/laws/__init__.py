@@ -9,8 +9,8 @@ Claims, each with its own steps in the run folder:
     depth         with n one item moves the features of the last row less and less, in every layer
     small         the same in small Transformers trained here, on a finite set of tokens: the theorem's own setting
 
-Cost: the first three minutes on two cores, `small` two more; a setting of SmolLM2 some ten. `quick` draws fewer rows, and
-reads MiniLM alone.
+Cost: the first three minutes on two cores, `small` two more; a setting of SmolLM2 some ten. `quick`
+draws fewer rows and reads MiniLM alone.
 """
 
 from collections.abc import Sequence
