@@ -163,6 +163,14 @@ def test_the_record_forecasts_real_heads_better_than_persistence_and_the_line():
         assert max(record["p"].values()) < 0.05
 
 
+def test_the_record_of_small_transformers_has_the_theorem_s_rate():
+    found = committed_metrics("laws", "small-seed0")["small"]
+    assert np.shape(found["slopes"]) == (len(small.SEEDS), small.MODEL.layers)
+    assert -1.2 < np.min(found["slopes"]) <= np.max(found["slopes"]) < -0.8
+    spread = np.mean(found["spread"], axis=0)
+    assert np.all(spread[:, -1] < 1.2 * spread[:, 0]), "a finite set of tokens bounds the spread at any length"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("law", monte_carlo.LAWS)
 @pytest.mark.parametrize("n", monte_carlo.SIZES)
