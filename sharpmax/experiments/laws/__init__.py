@@ -164,7 +164,8 @@ def _small(folder: RunFolder, quick: bool) -> dict[str, Any]:
         with stage("the influence of one token in small Transformers", sum(lengths)) as advance:
             return small.measured(params, lengths, 2 if quick else 16, advance=advance)
 
-    return folder.once("small", work)
+    found: dict[str, Any] = folder.once("small", work)
+    return found
 
 
 def _settings(settings: Sequence[str], *, quick: bool) -> list[str]:

@@ -192,7 +192,11 @@ def _heads(found: Metrics, folder: RunFolder) -> list[Block]:
             "heads-error", "Mean absolute error of each forecast.", "Three marks per setting; the law's are lowest."
         ),
         _figure("heads", "Mean entropy of all heads.", "Rising lines with diamonds at their ends."),
-        Table(header, rows, "Holds: below both others at p < 0.05, paired over heads, Holm. Rates: rank correlation."),
+        Table(
+            header,
+            rows,
+            "Holds: below both others at p < 0.05, paired over heads, Holm, and rates (rank correlation) of 0.7.",
+        ),
     ]
 
 
@@ -240,7 +244,7 @@ def _small(found: Metrics, folder: RunFolder) -> list[Block]:
     CurvesDisplay(curves, "tokens", "relative change", "Small Transformers", y_scale="log").save(
         folder.figures, "depth-small"
     )
-    rows = [
+    rows: list[list[str | int | float]] = [
         [i + 1, f"{np.mean([seed[i] for seed in found['slopes']]):.2f}", *(f"{x:.1f}" for x in spread.mean(0)[i])]
         for i in range(len(mean))
     ]

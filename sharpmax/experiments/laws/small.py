@@ -120,5 +120,6 @@ def _last_logits(weights: Any, x: "Tensor") -> "Tensor":
     """Return the logits of the last row, (seeds, batch, heads, keys), as the layer computes them."""
     normed = functional.rms_norm(x, x.shape[-1:]) * weights["attention.norm"][:, None, None]
     both = torch.einsum("sbld,sde->sble", normed, weights["attention.qkv"][..., : 2 * MODEL.width])
-    q, k = both.unflatten(-1, (2, MODEL.heads, -1)).unbind(3)
-    return torch.einsum("sbhw,sblhw->sbhl", q[:, :, -1], k) * q.shape[-1] ** -0.5
+    q, k = both.view(*both.shape[:-1], 2, MODEL.heads, -1).unbind(3)
+    logits: Tensor = torch.einsum("sbhw,sblhw->sbhl", q[:, :, -1], k) * q.shape[-1] ** -0.5
+    return logits

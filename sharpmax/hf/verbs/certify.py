@@ -225,8 +225,9 @@ def certify(
                 expected, rehearsal = expected_sizes(loaded, content, length)
             rehearsed = None if rehearsal is None else rehearsal.to_json()
             expectation = {"shown": "persistence" if expected is None else "law", "rehearsal": rehearsed}
-            for head in heads if expected is not None else ():
-                head["expected_log10_n"] = {w: _log10(n[head["layer"], head["head"]]) for w, n in expected.items()}
+            if expected is not None:
+                for head in heads:
+                    head["expected_log10_n"] = {w: _log10(n[head["layer"], head["head"]]) for w, n in expected.items()}
         metrics = {
             "heads": heads,
             "expectation": expectation,
