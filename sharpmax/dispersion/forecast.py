@@ -8,7 +8,8 @@ into the last one read; heads lean on the exponent that all of them share. A sec
 
 The judgement is a rehearsal. The forecast is made from the lengths up to 1/8 of the longest, and compared there with
 what was found, beside persistence (everything as at the last length read) and the line alone. It is believed only if
-it beats both; else persistence is what a caller should show. The rehearsal's errors are the forecast's interval.
+it beats both beyond chance, paired over heads, and orders the heads by how fast they change; else persistence is what a
+caller should show. The rehearsal's errors are the forecast's interval.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ TIMES = (2, 4, 8, 16, 32)
 REHEARSED = 8  # how many times the rehearsal's last length the longest one is, at least
 COVERED = 0.8  # share of heads that the interval is to hold
 HALF = 0.5
+CHANCE = 0.05  # the p-value, paired over heads, below which the law's errors must be smaller than another method's
+ORDERED = 0.7  # the least rank correlation of forecast and found changes of the heads
 SEES_AHEAD = 0.1  # the share of its keys ahead of it from which a row counts as an encoder's
 METHODS = ("law", "persistence", "line", "crowd")
 EXPONENTS = np.linspace(0.02, 1.6, 40)
@@ -46,11 +49,25 @@ class Rehearsal:
         error = np.abs(self.entropy[method] - self.found_entropy).ravel()
         return np.asarray(error[np.isfinite(error)])
 
+    def weight_errors(self, method: str) -> np.ndarray:
+        """Return the absolute error of the largest weight of each observed head."""
+        error = np.abs(self.largest_weight[method] - self.found_weight).ravel()
+        return np.asarray(error[np.isfinite(error)])
+
+    @property
+    def p_values(self) -> dict[str, float | None]:
+        """How likely chance makes such a difference of errors to the law's, paired over heads, by Holm's method."""
+        from sharpmax.statistics import holm, paired_p_value  # SciPy is needed here alone
+
+        law = self.errors("law").tolist()
+        return holm({name: paired_p_value(self.errors(name).tolist(), law) for name in METHODS[1:3]})
+
     @property
     def believed(self) -> bool:
-        """Whether the law's mean error is below persistence's and the line's."""
+        """Whether the law's errors are below persistence's and the line's beyond chance, and its rates agree."""
         law, *others = (float(self.errors(name).mean()) for name in METHODS[:3])
-        return law < min(others)
+        surely = all(p is not None and p < CHANCE for p in self.p_values.values())
+        return law < min(others) and surely and self.rate_agreement() >= ORDERED
 
     def rate_agreement(self, method: str = "law") -> float:
         """Return the rank correlation of the forecast changes of entropy with those found, over heads."""
@@ -65,6 +82,7 @@ class Rehearsal:
             "fitted_up_to": self.fitted,
             "target": self.target,
             "believed": self.believed,
+            "p": self.p_values,
             "mean_absolute_error": {name: float(self.errors(name).mean()) for name in METHODS},
             "rate_agreement": {name: self.rate_agreement(name) for name in METHODS if name != "persistence"},
         }
@@ -76,7 +94,8 @@ class Forecast:
 
     Attributes:
         entropy, largest_weight: (layer, head, times): by the law, or by persistence where the law is not believed.
-        reach: half the width of the interval of `entropy`, (times,): it held `COVERED` of the heads in the rehearsal.
+        reach, weight_reach: half the widths of the intervals of `entropy` and `largest_weight`, (times,): in the
+            rehearsal they held `COVERED` of the heads.
         half_size: the length at which the largest weight falls below half, (layer, head); inf for never.
         kinds: what the head does, (layer, head): see `kind_of`.
     """
@@ -86,6 +105,7 @@ class Forecast:
     entropy: np.ndarray
     largest_weight: np.ndarray
     reach: np.ndarray | None
+    weight_reach: np.ndarray | None
     half_size: np.ndarray
     kinds: np.ndarray
     rehearsal: Rehearsal | None
@@ -104,6 +124,7 @@ class Forecast:
             "entropy": json_values(self.entropy),
             "largest_weight": json_values(self.largest_weight),
             "reach": None if self.reach is None else json_values(self.reach),
+            "weight_reach": None if self.weight_reach is None else json_values(self.weight_reach),
             "half_size": json_values(self.half_size),
             "kinds": self.kinds.tolist(),
             "rehearsal": None if self.rehearsal is None else self.rehearsal.to_json(),
@@ -123,16 +144,19 @@ def forecast(found: Dispersion, times: Sequence[int] = TIMES) -> Forecast:
     rows, rehearsal = _rows(found, last), rehearse(found)
     believed = rehearsal is not None and rehearsal.believed
     ahead = [predict(found, last, t * found.lengths[-1])[0 if believed else 1] for t in times]
-    reach = None
+    reach = weight_reach = None
     if rehearsal is not None:
-        spread = np.quantile(rehearsal.errors("law" if believed else "persistence"), COVERED)
-        reach = spread * np.log(times) / np.log(rehearsal.target / rehearsal.fitted)
+        shown = "law" if believed else "persistence"
+        share = np.log(times) / np.log(rehearsal.target / rehearsal.fitted)
+        reach = np.quantile(rehearsal.errors(shown), COVERED, method="higher") * share
+        weight_reach = np.quantile(rehearsal.weight_errors(shown), COVERED, method="higher") * share
     return Forecast(
         length=int(found.lengths[-1]),
         times=times,
         entropy=np.stack([entropy for entropy, _ in ahead], axis=-1),
         largest_weight=np.stack([weight for _, weight in ahead], axis=-1),
         reach=reach,
+        weight_reach=weight_reach,
         half_size=found.lengths[-1] * rows.times_until(HALF, exponents(found, last)),
         kinds=kind_of(found),
         rehearsal=rehearsal,

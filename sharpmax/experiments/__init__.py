@@ -87,7 +87,7 @@ EXPERIMENTS = (
             "--settings": several(
                 "NAME", "models on texts to forecast, as minilm-source (default: all free ones); more can follow"
             ),
-            "--only": several("PART", "of checks, policies, trained, heads, depth (default: all)"),
+            "--only": several("PART", "of checks, policies, trained, heads, depth, small (default: all)"),
         },
         cost="half an hour on two cores, most of it SmolLM2",
         quick_cost="two minutes on two cores",

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sharpmax.dispersion import measure
+from sharpmax.dispersion import forecast, measure
+from sharpmax.dispersion.forecast import Rehearsal
 from sharpmax.report.dispersion import write_dispersion_page
 from sharpmax.report.page import Table
 from tests.report.browser import assert_alone, needs_browser, seen_by, seen_on_a_phone
@@ -58,6 +59,43 @@ def page(tmp_path):
         tables=[Table(["head"], [[ATTACK]], ATTACK)],
         footer=ATTACK,
     )
+
+
+FORECAST = """<pre id="seen"></pre><script>
+const seen = {errors: []};
+window.addEventListener("error", (event) => seen.errors.push(event.message));
+const choose = document.getElementById("quantity");
+for (const key of ["entropy", "largest_weight"]) {
+  choose.value = key;
+  choose.dispatchEvent(new Event("change"));
+  const heights = document.querySelector("#curve .band").getAttribute("points").split(" ").map((p) => Number(p.split(",")[1]));
+  seen[key] = [document.querySelectorAll("#curve .ahead").length, new Set(heights).size > 2, heights.every(Number.isFinite)];
+}
+seen.note = document.getElementById("curve-note").textContent;
+document.getElementById("seen").textContent = JSON.stringify(seen);
+</script></body>"""  # noqa: E501
+
+
+@needs_browser
+@pytest.mark.parametrize("shown", ["law", "persistence"])
+def test_a_reader_sees_the_forecast_and_which_one_it_is(tmp_path, shown, monkeypatch):
+    monkeypatch.setattr(Rehearsal, "believed", shown == "law")
+    rng = np.random.default_rng(0)
+
+    def heads(n):
+        found = rng.normal(size=(4, 6, n))
+        found[..., 0] += 4.0
+        return found
+
+    found = measure(heads, [16, 32, 64, 256])
+    said = forecast(found).to_json()
+    assert said["shown"] == shown
+    page = write_dispersion_page(tmp_path / "page.html", found.to_json(), title="t", lead="", forecast=said)
+    seen = seen_by(FORECAST, page, tmp_path)
+    assert not seen["errors"]
+    assert seen["entropy"] == seen["largest_weight"] == [1, True, True]
+    assert ("forecast by the law" in seen["note"]) == (shown == "law")
+    assert ("the law did not pass its rehearsal" in seen["note"]) == (shown == "persistence")
 
 
 FINGER = """<script>

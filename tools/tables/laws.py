@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from sharpmax.experiments.laws.policies import POLICIES
 from tools.tables.records import markdown, mean, read, table
 
@@ -68,6 +70,50 @@ def laws_heads() -> str:
         )
     header = ["setting", "heads", "lengths", *METHODS, "p, line", "p, persistence"]
     return markdown([*header, "rates, law", "rates, line", "beats both"], rows)
+
+
+@table
+def laws_shift() -> str:
+    """Return the error of heads that all change alike, by the mean of their lines, and whether rates repeat."""
+    rows = []
+    for name, record in _part("heads")["settings"].items():
+        lengths = np.log(record["lengths"])
+        entropy = np.array(record["entropy"], dtype=np.float64)
+        entropy = entropy[np.isfinite(entropy).all(-1)]
+        fitted = record["lengths"].index(record["fitted_up_to"]) + 1
+        x = lengths[:fitted] - lengths[:fitted].mean()
+        rates = (entropy[:, :fitted] * x).sum(-1) / (x * x).sum()
+        said = entropy[:, fitted - 1] + rates.mean() * (lengths[-1] - lengths[fitted - 1])
+        error = float(np.abs(said - entropy[:, -1]).mean())
+        steps = np.diff(entropy[:, :fitted], axis=-1)
+        error_of = record["mean_absolute_error"]
+        cells = [f"{value:.2f}" for value in (error_of["law"], error_of["persistence"], error)]
+        rows.append([f"`{name}`", *cells, f"{np.corrcoef(steps[:, 0], steps[:, -1])[0, 1]:.2f}"])
+    return markdown(["setting", "law", "persistence", "all heads alike", "do rates repeat?"], rows)
+
+
+@table
+def laws_intervals() -> str:
+    """Return the error of the largest weight by method, and the heads that each kind of interval held."""
+    rows = []
+    for name, record in _part("heads")["settings"].items():
+        error, held = record["weight_log_error"], record["coverage"]
+        cells = [f"{error[method]:.2f}" for method in METHODS]
+        rows.append([f"`{name}`", *cells, f"{100 * held['rehearsal']:.0f} %", f"{100 * held['bootstrap']:.0f} %"])
+    return markdown(["setting", *METHODS, "held: errors of other heads", "held: bootstrap"], rows)
+
+
+@table
+def laws_small() -> str:
+    """Return the influence of one token and the spread of logits in small Transformers, layer by layer."""
+    found = read("laws", "small-seed0", "metrics.json")["small"]
+    layers = range(len(found["slopes"][0]))
+    rows = []
+    for layer in layers:
+        steep = [seed[layer] for seed in found["slopes"]]
+        spread = [mean(seed[layer][at] for seed in found["spread"]) for at in range(len(found["lengths"]))]
+        rows.append([layer + 1, f"{min(steep):.2f} to {max(steep):.2f}", *(f"{value:.1f}" for value in spread)])
+    return markdown(["layer", "slope of influence", *(f"spread at {n:,}" for n in found["lengths"])], rows)
 
 
 @table

@@ -7,9 +7,10 @@ Claims, each with its own steps in the run folder:
     trained       one bounded law per head, fitted at 16 to 256 items, gives the entropy of max retrieval to 16,384
     heads         real heads at 8 times the length read, forecast better than by persistence and by a line
     depth         with n one item moves the features of the last row less and less, in every layer
+    small         the same in small Transformers trained here, on a finite set of tokens: the theorem's own setting
 
-Cost: the first three minutes on two cores; a setting of SmolLM2 some ten minutes more. `quick` draws fewer rows and
-reads MiniLM alone.
+Cost: the first three minutes on two cores, `small` two more; a setting of SmolLM2 some ten. `quick`
+draws fewer rows and reads MiniLM alone.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.progress import stage
 from sharpmax.runs.run_folder import RunFolder
 
-PARTS = ("checks", "policies", "trained", "heads", "depth")
+PARTS = ("checks", "policies", "trained", "heads", "depth", "small")
 DEPTH = {
     "minilm-source": (16, 32, 64, 128, 256, 512),
     "iglm-chains": (8, 15, 30, 60, 120),
@@ -66,6 +67,8 @@ def run(
         metrics["heads"] = _heads(folder, names, seed)
     if "depth" in chosen:
         metrics["depth"] = _depth(folder, names, seed, quick)
+    if "small" in chosen:
+        metrics["small"] = _small(folder, quick)
     folder.finish(metrics)
     from sharpmax.experiments.laws.page import tell
 
@@ -148,6 +151,20 @@ def _depth(folder: RunFolder, names: list[str], seed: int, quick: bool) -> dict[
                 }
 
             found[name] = folder.once(f"depth-{name}", work)
+    return found
+
+
+def _small(folder: RunFolder, quick: bool) -> dict[str, Any]:
+    from sharpmax.experiments.laws import small
+
+    lengths = small.LENGTHS[:3] if quick else small.LENGTHS
+
+    def work() -> dict[str, Any]:
+        params = small.trained(folder.path / "training", steps=20 if quick else 400)
+        with stage("the influence of one token in small Transformers", sum(lengths)) as advance:
+            return small.measured(params, lengths, 2 if quick else 16, advance=advance)
+
+    found: dict[str, Any] = folder.once("small", work)
     return found
 
 

@@ -14,12 +14,22 @@ import numpy as np
 
 from sharpmax.dispersion import Dispersion
 from sharpmax.dispersion.crowd import mean_of_rows
-from sharpmax.dispersion.forecast import COVERED, METHODS, TIMES, Rehearsal, exponents, predict, rehearse
+from sharpmax.dispersion.forecast import (
+    CHANCE,
+    COVERED,
+    METHODS,
+    ORDERED,
+    TIMES,
+    Rehearsal,
+    exponents,
+    predict,
+    rehearse,
+)
 from sharpmax.dispersion.rates import rank_correlation
 from sharpmax.dispersion.record import json_values
 from sharpmax.extras import extra
 from sharpmax.runs.progress import Advance
-from sharpmax.statistics import holm, paired
+from sharpmax.statistics import paired
 
 with extra("hf"):
     import torch
@@ -154,7 +164,6 @@ def judged(setting: Setting, found: Dispersion, *, seed: int) -> dict[str, Any]:
         "lengths": list(found.lengths),
         "mean_entropy": [float(v) for v in np.nanmean(found.entropy, axis=(0, 1))],
         "against": {name: test.to_json() for name, test in tests.items()},
-        "p": holm({name: test.p_value for name, test in tests.items()}),
         "layer_order": order,
         "layer_rates": rates,
         "weight_log_error": weight,
@@ -185,10 +194,11 @@ def by_times(found: Dispersion) -> list[dict[str, Any]]:
 
 
 def holds(record: dict[str, Any]) -> bool:
-    """Tell whether the law's error is below persistence's and the line's, both at p < 0.05 (Holm)."""
+    """Tell whether the law's error is below persistence's and the line's, both at p < 0.05 (Holm), and orders rates."""
     error = record["mean_absolute_error"]
     better = all(error["law"] < error[name] for name in record["p"])
-    return better and all(p is not None and p < 0.05 for p in record["p"].values())
+    surely = all(p is not None and p < CHANCE for p in record["p"].values())
+    return better and surely and bool(record["rate_agreement"]["law"] >= ORDERED)
 
 
 def _windows(loaded: LoadedModel, setting: Setting, seed: int) -> Iterator[tuple[int, torch.Tensor]]:

@@ -5,7 +5,7 @@ import torch
 
 from sharpmax.core.policies import Constant, Detached, PerHead, Policy
 from sharpmax.dispersion.certificates import WEIGHTS, Certificate, largest_inverse_temperature
-from sharpmax.dispersion.forecast import exponents
+from sharpmax.dispersion.forecast import Rehearsal, exponents, rehearse
 from sharpmax.hf.diagnosis.heads import checked_lengths, diagnose_text, layer_names, must_read_text
 from sharpmax.hf.diagnosis.probe import RowProbe
 from sharpmax.hf.diagnosis.projections import proved_spreads
@@ -74,14 +74,21 @@ def widest_rows(loaded: LoadedModel, text: str, length: int, policy: Policy = PL
     return probe.dispersion(layer_names(loaded)).most_spread
 
 
-def expected_sizes(loaded: LoadedModel, text: str, length: int) -> dict[str, np.ndarray]:
+def expected_sizes(
+    loaded: LoadedModel, text: str, length: int
+) -> tuple[dict[str, np.ndarray] | None, Rehearsal | None]:
     """Return for each weight the size at which a head is expected to give one token no more, (layer, head).
 
-    No proof: each head's rows of this text, grown by the law of its own crowd (`dispersion.crowd`), fitted at 1/8 to
-    all of the length. inf where it is never reached, NaN for a head that text passes by.
+    No proof: each head's rows of this text, grown by the law of its own crowd (`dispersion.crowd`), fitted at 1/16 to
+    all of the length. inf where it is never reached, NaN for a head that text passes by. None where the law
+    fails its rehearsal, which is returned too: then heads are expected to stay as they are. A text below 256 tokens
+    leaves nothing to rehearse.
     """
-    lengths = [n for n in (length // 8, length // 4, length // 2) if n >= SHORTEST]
+    lengths = [n for n in (length // 16, length // 8, length // 4, length // 2) if n >= SHORTEST]
     found = diagnose_text(loaded, text, [*lengths, length])
+    made = rehearse(found)
+    if made is None or not made.believed:
+        return None, made
     assert found.observed is not None
     kappa, rows = exponents(found, len(found.lengths)), found.observed[length]
-    return {f"{weight:g}": length * rows.times_until(weight, kappa) for weight in WEIGHTS}
+    return {f"{weight:g}": length * rows.times_until(weight, kappa) for weight in WEIGHTS}, made

@@ -65,6 +65,7 @@ class CertificationResult(Result):
                 f"expected by the law of dispersion: of {len(expected)} heads that give one token half of their weight "
                 f"at {length} tokens, half no longer do at {_size(median_low(expected))} tokens"
             )
+        lines += self._persistence()
         if min(proved) > 7:
             lines.append("so the proof holds, and its sizes are beyond any text: go by what was seen")
         for kind, said in (("measured", "seen on the text"), ("proved", "proved from the weights")):
@@ -124,6 +125,22 @@ class CertificationResult(Result):
         weights = [Text(self._weights())] if self._weights() else []
         card = f" under {self.metrics['card']}" if self.metrics["card"] else ""
         return Page(f"Certificates of {self.model}{card}", f"{said[0][:1].upper()}{said[0][1:]}.", [*blocks, *weights])
+
+    def _persistence(self) -> list[str]:
+        """Return why nothing is expected by the law, where that is so."""
+        expectation = self.metrics.get("expectation")
+        if expectation is None or expectation["shown"] == "law":
+            return []
+        tried = expectation["rehearsal"]
+        if tried is None:
+            return ["expected: nothing by the law of dispersion, which takes a text of 256 tokens to be rehearsed on"]
+        error = tried["mean_absolute_error"]
+        return [
+            "expected: that heads stay as they are (persistence); the law of dispersion does not pass its rehearsal on "
+            f"this text (from {tried['fitted_up_to']} to {tried['target']} tokens: mean error of a head "
+            f"{error['law']:.2f} nats, persistence {error['persistence']:.2f}, line {error['line']:.2f}; rank "
+            f"correlation of the heads' changes {tried['rate_agreement']['law']:.2f})"
+        ]
 
     def _expected(self, weight: str) -> list[float]:
         """Return log10 of the size at which each head that holds the weight now is expected to hold it no more."""
@@ -202,14 +219,18 @@ def certify(
             for c in certificates
             if c.measured_spread is not None
         ]
-        heads = [c.to_json() for c in certificates]
+        heads, expectation = [c.to_json() for c in certificates], None
         if card is None and loaded.model.main_input_name == "input_ids":
             with stage("expecting by the law"):
-                expected = expected_sizes(loaded, content, length)
-            for head in heads:
-                head["expected_log10_n"] = {w: _log10(n[head["layer"], head["head"]]) for w, n in expected.items()}
+                expected, rehearsal = expected_sizes(loaded, content, length)
+            rehearsed = None if rehearsal is None else rehearsal.to_json()
+            expectation = {"shown": "persistence" if expected is None else "law", "rehearsal": rehearsed}
+            if expected is not None:
+                for head in heads:
+                    head["expected_log10_n"] = {w: _log10(n[head["layer"], head["head"]]) for w, n in expected.items()}
         metrics = {
             "heads": heads,
+            "expectation": expectation,
             "largest_share_of_bound": float(np.max(ratios)),
             "file": str(folder.path / "metrics.json"),
         }

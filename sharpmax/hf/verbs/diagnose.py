@@ -19,6 +19,7 @@ import numpy as np
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.dispersion import Dispersion, fit_decay, forecast
+from sharpmax.dispersion.forecast import CHANCE, ORDERED
 from sharpmax.dispersion.rates import SHARP, fastest_losing, head_that_matters, sharpest, slope, some_head_is_sharp
 from sharpmax.dispersion.record import json_values
 from sharpmax.hf.calibration.answers import Answered, Question
@@ -304,10 +305,14 @@ def _forecast_lines(said: dict[str, Any] | None, found: Dispersion, unit: str) -
     errors = tried["mean_absolute_error"]
     judged = (
         f"rehearsed from {tried['fitted_up_to']} to {tried['target']} {unit}: mean error of a head "
-        f"{errors['law']:.2f} nats, persistence {errors['persistence']:.2f}, line {errors['line']:.2f}"
+        f"{errors['law']:.2f} nats, persistence {errors['persistence']:.2f}, line {errors['line']:.2f}; rank "
+        f"correlation of the heads' changes {tried['rate_agreement']['law']:.2f}"
     )
     if said["shown"] != "law":
-        return [f"the law of dispersion does not beat persistence and the line here; persistence is shown ({judged})"]
+        return [
+            "the law of dispersion does not pass its rehearsal here (to beat persistence and the line at p < "
+            f"{CHANCE:g}, rank correlation {ORDERED:g}); persistence is shown ({judged})"
+        ]
     weight = found.values["largest_weight"][..., -1]
     size = np.asarray(said["half_size"], dtype=np.float64)
     falling = int(np.sum((weight >= 0.5) & (size <= 8 * said["from_length"])))

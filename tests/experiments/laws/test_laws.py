@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from sharpmax.core.laws import Bounded, Gaussian, expect
 from sharpmax.experiments import laws, reproduce
-from sharpmax.experiments.laws import depth, heads, monte_carlo, policies, trained_heads
+from sharpmax.experiments.laws import depth, heads, monte_carlo, policies, small, trained_heads
 from sharpmax.runs.committed import committed_metrics
 from tests.hf.tiny import tiny
 
@@ -92,6 +93,33 @@ def test_one_token_moves_what_comes_after_it_less_in_a_longer_text(monkeypatch):
     assert all(slope < -0.5 for slope in slopes[1:]), "a random model averages: -1, about"
 
 
+def test_logits_of_a_layer_are_those_that_it_attends_by():
+    params = small.MODEL.init([0, 1])
+    batch = small.Largest().draw(3, (9, 9), generator=torch.Generator().manual_seed(0))
+    seen = {}
+    tokens = batch.tokens[:, :10].expand(2, 3, 10)
+    small.MODEL(small.MODEL.named(params), tokens, observer=seen.__setitem__)
+    _, logits, _ = small._read(params, batch.tokens[:, :10])
+    for layer in range(small.MODEL.layers):
+        entropy = torch.special.entr(logits[layer].softmax(-1)).sum(-1)
+        torch.testing.assert_close(entropy, seen[layer][..., -1], atol=1e-5, rtol=1e-5)
+
+
+def test_the_largest_token_is_asked_for():
+    batch = small.Largest().draw(50, (4, 20), generator=torch.Generator().manual_seed(0))
+    for tokens, at in zip(batch.tokens, batch.at, strict=True):
+        size = int(at)
+        assert tokens[size] == small.SYMBOLS
+        assert tokens[size + 1] == tokens[:size].max()
+
+
+def test_small_transformers_are_trained_and_measured(tmp_path):
+    found = laws.run(tmp_path, quick=True, only=["small"])["small"]
+    assert np.shape(found["influence"]) == (len(small.SEEDS), small.MODEL.layers, len(found["lengths"]))
+    assert np.all(np.array(found["influence"]) > 0)
+    assert (tmp_path / "laws" / "quick-seed0" / "figures" / "depth-small.svg").exists()
+
+
 def test_a_small_run_writes_its_page(tmp_path, monkeypatch):
     monkeypatch.setattr(monte_carlo, "LAWS", {"Gaussian": Gaussian(1.0)})
     monkeypatch.setattr(monte_carlo, "SIZES", (100,))
@@ -133,6 +161,14 @@ def test_the_record_forecasts_real_heads_better_than_persistence_and_the_line():
             record["mean_absolute_error"][m] for m in ("line", "persistence")
         )
         assert max(record["p"].values()) < 0.05
+
+
+def test_the_record_of_small_transformers_has_the_theorem_s_rate():
+    found = committed_metrics("laws", "small-seed0")["small"]
+    assert np.shape(found["slopes"]) == (len(small.SEEDS), small.MODEL.layers)
+    assert -1.2 < np.min(found["slopes"]) <= np.max(found["slopes"]) < -0.8
+    spread = np.mean(found["spread"], axis=0)
+    assert np.all(spread[:, -1] < 1.2 * spread[:, 0]), "a finite set of tokens bounds the spread at any length"
 
 
 @pytest.mark.slow

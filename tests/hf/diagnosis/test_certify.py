@@ -8,6 +8,7 @@ import torch
 
 import sharpmax
 from sharpmax.dispersion.certificates import Certificate
+from sharpmax.dispersion.forecast import Rehearsal
 from sharpmax.hf import LoadedModel, attention_layers, load, sharpen
 from sharpmax.hf.diagnosis.certify import PLAIN, certify
 from sharpmax.hf.diagnosis.probe import RowProbe
@@ -246,12 +247,26 @@ def test_heads_that_text_does_not_reach_are_proved_and_not_measured():
     assert "seen on the text: spread 1.0 to 1.0" in said
 
 
-def test_what_is_expected_stands_beside_what_is_proved(tmp_path):
-    result = command.certify(tiny("llama"), length=128, text=None, out=tmp_path, quiet=True)
+def test_what_is_expected_stands_beside_what_is_proved(tmp_path, monkeypatch):
+    monkeypatch.setattr(Rehearsal, "believed", True)
+    result = command.certify(tiny("llama"), length=256, text=None, out=tmp_path, quiet=True)
+    assert result.metrics["expectation"]["shown"] == "law"
     for head in result["heads"]:
         expected = head["expected_log10_n"]["0.01"]
         assert expected == "never" or expected <= head["proved_log10_n"]["0.01"] + 1e-6, "no law outlives its proof"
     assert any(row[0] == "expected" for block in result.page().blocks for row in getattr(block, "rows", ()))
+
+
+@pytest.mark.parametrize(
+    ("length", "said"), [(256, "does not pass its rehearsal"), (128, "takes a text of 256 tokens")]
+)
+def test_a_law_that_is_not_rehearsed_or_fails_gives_way_to_persistence(tmp_path, monkeypatch, length, said):
+    monkeypatch.setattr(Rehearsal, "believed", False)
+    result = command.certify(tiny("llama"), length=length, text=None, out=tmp_path, quiet=True)
+    assert result.metrics["expectation"]["shown"] == "persistence"
+    assert said in result.summary()
+    assert not any("expected_log10_n" in head for head in result["heads"])
+    assert not any(row[0] == "expected" for block in result.page().blocks for row in getattr(block, "rows", ()))
 
 
 def silenced(family="llama"):
