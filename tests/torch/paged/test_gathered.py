@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from sharpmax.torch.paged.call import paged_attention
+from sharpmax.torch.paged.pages import Pages
 from tests.torch.paged.cases import CASES
 from tests.torch.paged.scattered import attend, judge, scatter
 
@@ -24,3 +26,21 @@ def test_nan_of_one_sequence_stays_with_it():
     assert after[1].isnan().all()
     others = [0, 2, 3]
     assert torch.equal(after[others], before[others])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "table", "ends", "said"),
+    [
+        ([5], [[0]], [0, 3], "sequence 0 has 5 keys, and its row of the table holds 1 blocks"),
+        ([-1], [[0]], [0, 1], "sequence 0 has -1 keys"),
+        ([5], [[0, -1]], [0, 3], r"sequence 0 names blocks \[0, -1\], of which there are 4"),
+        ([5], [[0, 9]], [0, 3], r"sequence 0 names blocks \[0, 9\], of which there are 4"),
+        ([5], [[0, 1]], [0, 4], r"ends must rise within the 3 queries, got \[0, 4\]"),
+        ([2, 2], [[0], [1]], [0, 2, 1], "ends must rise within the 3 queries"),
+    ],
+)
+def test_places_that_do_not_exist_are_refused_by_name(lengths, table, ends, said):
+    cache = torch.randn(4, 4, 2, 8)
+    pages = Pages(cache, cache, torch.tensor(table), torch.tensor(lengths))
+    with pytest.raises(ValueError, match=said):
+        paged_attention(torch.randn(3, 4, 8), pages, torch.tensor(ends))
