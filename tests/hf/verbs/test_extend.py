@@ -80,6 +80,11 @@ def test_what_cannot_be_extended_is_refused_before_any_work(text, tmp_path, fail
         calibrate.calibrate(model(), extend=2, scaling="yarm", text=text, out=tmp_path, **SMALL)
 
 
+def test_a_scaling_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="say how far with extend, or leave out scaling 'ntk'"):
+        calibrate.calibrate(model(), scaling="ntk", out=tmp_path)
+
+
 def test_what_would_leave_the_extension_of_a_card_out_refuses_it(tmp_path):
     card = tmp_path / "card.json"
     Card(sharpmax.Constant(1.5), extension=Yarn(4.0, TRAINED)).save(card)
