@@ -1,4 +1,4 @@
-"""sharpmax: attention that stays sharp at any size.
+"""sharpmax: attention that stays sharp as inputs grow.
 
 Row statistics of attention logits, policies that choose each row's temperature from them, and what can be proved about
 both; softmax and its alternatives. Works on NumPy, JAX and PyTorch arrays; imports neither framework.

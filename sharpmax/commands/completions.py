@@ -115,6 +115,8 @@ class Server:
         if choices == []:
             return None
         choice = choices[0] if isinstance(choices, list) else None
+        if len(choices or ()) > 1 or (isinstance(choice, dict) and choice.get("index") not in (None, 0)):
+            raise self._wrong("several completions, where one was asked for")
         if not isinstance(choice, dict) or not isinstance(choice.get("text"), str | None):
             raise self._wrong(f"an event without a text: {short(event)}")
         return choice

@@ -195,8 +195,8 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
     longer = group(parser, "how to read more than the trained context")
     extend = "times the trained context to read: fit, choose and judge there too (default: the trained context)"
     _number(longer)("--extend", extend, type=float, metavar="X")
-    scalings = "scaling of the positions, with --extend"
-    longer.add_argument("--scaling", choices=SCALINGS, default=defaults.SCALING, help=scalings)
+    scalings = f"scaling of the positions, with --extend (default: {defaults.SCALING})"
+    longer.add_argument("--scaling", choices=SCALINGS, help=scalings)
     number("--truth", "weight of text's own loss, 0 to 1; learn only", defaults.TRUTH, type=float)
     _exam_options(parser)
 

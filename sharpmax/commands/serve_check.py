@@ -27,8 +27,9 @@ def serve_check(
 ) -> dict[str, Any]:  # fmt: skip
     """Ask the server at `url` lookups of `sizes` entries; compare with the server `plain`, or with the card's record.
 
-    The verdict is "acts" where the answers differ from the plain server's, or the accuracy is nearer to what the card
-    was judged to have than to the plain model's; "does not act" where not; "unknown" where nothing says.
+    The verdict is "acts" where an answer differs from the plain server's, and both are the same when they are asked for
+    again; or the accuracy is nearer to what the card was judged to have than to the plain model's; "does not act" where
+    not; "unknown" where nothing says.
 
     Raises:
         ValueError: no comparison was given, a number below 1, or what answers is no server of completions.
@@ -49,8 +50,12 @@ def serve_check(
     if plain is not None:
         replies = _asked(plain, model, asked, together, timeout)
         result["plain"] = _judged(asked, *replies)
-        result["differ"] = sum(a.text != b.text for a, b in zip(carded[0], replies[0], strict=True))
-        result["verdict"] = "acts" if result["differ"] else "does not act"
+        differing = [(q, a, b) for q, a, b in zip(asked, carded[0], replies[0], strict=True) if a.text != b.text]
+        repeated = [q for q, _, _ in differing]
+        again = [_asked(of, model, repeated, together, timeout)[0] for of in (url, plain) if repeated]
+        steady = [a.text == c.text and b.text == d.text for (_, a, b), c, d in zip(differing, *again, strict=True)]
+        result |= {"differ": sum(steady), "unsteady": len(differing) - sum(steady)}
+        result["verdict"] = "acts" if result["differ"] else "unknown" if result["unsteady"] else "does not act"
     else:
         result |= _by_record(found, sizes, result["carded"])
     return result
@@ -109,6 +114,8 @@ def print_serve_check(found: dict[str, Any]) -> None:
     if "plain" in found:
         cost = found["carded"]["tokens_per_second"] / max(found["plain"]["tokens_per_second"], 1e-9)
         print(f"the card: {cost:.2f} of the plain server's tokens/s; {found['differ']} answers differ")
+        if found["unsteady"]:
+            print(f"{found['unsteady']} answers came out otherwise when they were asked for again: they tell nothing")
     elif "recorded" in found:
         recorded = found["recorded"]
         print(f"the card's record: {recorded['policy']:.1%} with it, {recorded['plain']:.1%} without")

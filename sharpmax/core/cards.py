@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.core.checks import check_number, short
-from sharpmax.core.extension import Extension, extension_from_json
+from sharpmax.core.extension import Extension, Unscaled, extension_from_json
 from sharpmax.core.policies import Policy
 from sharpmax.core.stats import RowStats
 from sharpmax.files import atomic
@@ -63,6 +63,15 @@ class Card:
         ranges = {**self.policy.fitted_range, **self.fitted_range}
         object.__setattr__(self, "fitted_range", {name: _range(name, ends) for name, ends in ranges.items()})
 
+    def policy_alone(self, source: str | PathLike[str]) -> Policy:
+        """Return the policy, for what cannot extend a model; ValueError, which names `source`, if the card does."""
+        if not isinstance(self.extension, Unscaled | None):
+            raise ValueError(
+                f"the card {source} extends the context by {type(self.extension).__name__}, which its policy alone "
+                "does not: sharpen(model, card) applies both; load_card(card).policy is the policy"
+            )
+        return self.policy
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the card atomically: a reader sees the old file or the new one, never a part."""
         content: dict[str, Any] = {"sharpmax_card": SCHEMA, "policy": policy_to_json(self.policy)}
@@ -99,7 +108,8 @@ def load_policy(path: str | PathLike[str]) -> Policy:
     """Read the policy out of a policy card.
 
     Raises:
-        ValueError, OSError: as `load_card`.
+        ValueError, OSError: as `load_card`; and ValueError for a card that extends the context, which its policy alone
+            does not.
 
     >>> import tempfile
     >>> from sharpmax.core.policies import Constant
@@ -108,7 +118,7 @@ def load_policy(path: str | PathLike[str]) -> Policy:
     ...     load_policy(f"{folder}/card.json")
     Constant(inverse_temperature=2.0)
     """
-    return load_card(path).policy
+    return load_card(path).policy_alone(path)
 
 
 def policy_to_json(policy: Policy) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from sharpmax.core.checks import check_number, short
 from sharpmax.defaults import SCALINGS
 from sharpmax.spelling import did_you_mean
 
+LONGEST = 2**40
+"""Tokens that an extension may read at most: no card makes its reader count for long."""
+
 
 @dataclass(frozen=True)
 class Extension(ABC):
@@ -48,6 +51,8 @@ class Extension(ABC):
         check_number(kind, "factor", self.factor, least=1, scalar=True)
         if type(self.trained) is not int or self.trained < 2:
             raise ValueError(f"{kind}.trained is a number of tokens, at least 2, got {short(self.trained)}")
+        if self.factor * self.trained > LONGEST:
+            raise ValueError(f"{kind} reads at most {LONGEST:,} tokens, got {self.factor} times {self.trained}")
 
     @property
     def context(self) -> int:
@@ -126,12 +131,12 @@ class SelfExtend(Extension):
         object.__setattr__(self, "group", self.group or self._least_group())
 
     def _least_group(self) -> int:
-        def farthest(group: int) -> int:
-            return (self.context - 1) // group + self.neighbours - self.neighbours // group
-
+        last, near = self.context - 1, self.neighbours
         group = 1
-        while farthest(group) >= self.trained and group < self.context:
-            group += 1
+        while last // group + near - near // group >= self.trained and group <= last:
+            # Neither quotient changes before the next group of these two.
+            ends = [last // (last // group)] + ([near // (near // group)] if group <= near else [])
+            group = min(ends) + 1
         return group
 
 

@@ -90,6 +90,15 @@ def test_beside_a_plain_server_it_says_what_differs_and_what_it_costs(capsys):
     assert said.endswith("the card acts\n")
 
 
+def test_a_server_that_never_says_the_same_twice_tells_nothing(capsys):
+    count = itertools.count()
+    with server(lambda _: f" {next(count)} ") as noisy:
+        assert main(["serve-check", noisy, "--plain", noisy, "--sizes", "4", "--prompts", "3"]) == 4
+    said = capsys.readouterr().out
+    assert "0 answers differ\n3 answers came out otherwise when they were asked for again" in said
+    assert said.endswith("nothing tells\n")
+
+
 def test_a_card_that_changes_no_answer_does_not_act():
     with server(wrong) as carded, server(wrong) as plain:
         assert main(["serve-check", carded, "--plain", plain, "--sizes", "4", "--prompts", "2"]) == 3
@@ -152,6 +161,8 @@ END = b"data: [DONE]\n\n"
         ([b'{"choices":[{"text":" 12'], "other than JSON"),
         ([b'data: {"error": "out of memory"}\n\n', END], "says: 'out of memory'"),
         ([event(text=" 1")] * 100, "more than 64 pieces"),
+        ([event(text=" 9", index=1), event(text=" 1", index=0), END], "several completions"),
+        ([b'data: {"choices": [{"text": "4"}, {"text": "9"}]}\n\n', END], "several completions"),
     ],
 )
 def test_a_server_that_answers_no_completion_passes_no_check(stream, words, capsys):

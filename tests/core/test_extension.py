@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sharpmax.core.cards import Card, load_card
+from sharpmax.core.cards import Card, load_card, load_policy
 from sharpmax.core.extension import (
     DynamicNTK,
     Extension,
@@ -90,3 +90,31 @@ def test_the_command_line_names_them_all():
         extension_called("yarm", 2.0, 64)
     with pytest.raises(TypeError, match="choose one of"):
         Extension(2.0, 64)
+
+
+def test_a_policy_is_not_read_out_of_a_card_that_extends_the_context(tmp_path):
+    file = tmp_path / "card.json"
+    Card(Constant(1.5), extension=Unscaled(2.0, 64)).save(file)
+    assert load_policy(file) == Constant(1.5)
+    Card(Constant(1.5), extension=Yarn(4.0, 64)).save(file)
+    with pytest.raises(ValueError, match=r"card.json extends the context by Yarn, .* sharpen\(model, card\) applies"):
+        load_policy(file)
+
+
+def least_group(last, near, trained):
+    return next(g for g in range(1, last + 2) if last // g + near - near // g < trained or g > last)
+
+
+@pytest.mark.parametrize("trained", [2, 3, 17, 64])
+def test_the_least_group_is_the_one_that_counting_finds(trained):
+    for near in range(1, trained):
+        for factor in (1.0, 1.3, 2.0, 5.5, 40.0):
+            found = SelfExtend(factor, trained, near)
+            assert found.group == least_group(found.context - 1, near, trained)
+
+
+def test_no_extension_is_long_to_read():
+    assert SelfExtend(4.0, 2**38, 2**38 - 1).group > 2**30  # counting up to it would take days
+    for factor, trained in ((1e300, 64), (4.0, 2**70)):
+        with pytest.raises(ValueError, match="reads at most 1,099,511,627,776 tokens"):
+            SelfExtend(factor, trained)

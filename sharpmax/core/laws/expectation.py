@@ -28,17 +28,12 @@ MOST_NODES = 6000  # in a row far sharper than critical; the steps grow there, a
 
 @dataclass(frozen=True)
 class Expected:
-    """Means over rows: entropy in nats, largest weight, participation Σw², and the effective count exp(entropy)."""
+    """Means over rows: entropy in nats, largest weight, participation Σw²."""
 
     entropy: float
     largest_weight: float
     participation: float
     norm: float = 1.0
-
-    @property
-    def effective_count(self) -> float:
-        """How many items the row looks at, in effect: exp(entropy), the `support` of a diagnosis."""
-        return math.exp(self.entropy)
 
 
 def expect(law: Law, n: float, beta: float = 1.0) -> Expected:

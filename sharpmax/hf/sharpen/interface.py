@@ -92,7 +92,7 @@ def interface_attention(
                 "model.generate, or extend the model by Yarn"
             )
         if not site.late.is_grouped:
-            query, key = site.late.turned(module, query, key, kwargs.get("position_ids"))
+            query, key = site.late.turned(module, query, key, kwargs.get("position_ids"), attention_mask)
     plainly = None
     is_grouped = site.late is not None and site.late.is_grouped
     if all(change is None for change in changes) and not is_grouped:

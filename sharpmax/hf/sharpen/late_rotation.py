@@ -2,7 +2,8 @@
 
 While it is on, the model's own rotation turns by nothing, and its cache holds keys as they were projected. A key's
 position is counted back from the last query, which stands on the last key; so it is right with a growing cache, with
-padding on the left, and in chunks. A row has its own length: what else is in the batch changes nothing.
+padding, and in chunks. A row has its own length, up to the last key that is not hidden from all: what else is in the
+batch changes nothing.
 """
 
 import sys
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sharpmax.core.extension import DynamicNTK, Extension, SelfExtend
+from sharpmax.core.extension import LONGEST, DynamicNTK, Extension, SelfExtend
 
 Turn = tuple[Tensor, Tensor]
 """Cosine and sine of positions, (batch, length, width)."""
@@ -40,7 +41,7 @@ class LateRotation:
     def at_own_frequencies(self) -> "LateRotation":
         """Return the same at the model's own frequencies and positions: it changes nothing."""
         own = copy(self)
-        own.extension, own._memory = DynamicNTK(1.0, sys.maxsize // 2), ()
+        own.extension, own._memory = DynamicNTK(1.0, LONGEST), ()
         return own
 
     def frequencies(self, length: int) -> Tensor:
@@ -55,47 +56,68 @@ class LateRotation:
         """Whether far keys are read by groups: two sets of positions."""
         return isinstance(self.extension, SelfExtend)
 
-    def turned(self, module: nn.Module, query: Tensor, key: Tensor, positions: Tensor | None) -> Turned:
-        """Return query (B, H, Lq, D) and key (B, Hkv, Lk, D) turned to their positions (B, Lq)."""
-        return self._turned(module, query, key, positions, "near")
+    def turned(
+        self, module: nn.Module, query: Tensor, key: Tensor, positions: Tensor | None, mask: Tensor | None = None
+    ) -> Turned:
+        """Return query (B, H, Lq, D) and key (B, Hkv, Lk, D) turned to their positions (B, Lq).
+
+        `mask`, boolean or additive, tells dynamic NTK how long each row is.
+        """
+        return self._turned(module, query, key, positions, "near", None if self.is_grouped else mask)
 
     def grouped(self, module: nn.Module, query: Tensor, key: Tensor, positions: Tensor | None) -> Turned:
         """Return query and key turned to the positions of their groups."""
         return self._turned(module, query, key, positions, "far")
 
-    def _turned(self, module: nn.Module, query: Tensor, key: Tensor, positions: Tensor | None, kind: str) -> Turned:
-        at_query, at_key = self._turns(query, key, positions, kind)
+    def _turned(
+        self, module: nn.Module, query: Tensor, key: Tensor, positions: Tensor | None, kind: str,
+        mask: Tensor | None = None,
+    ) -> Turned:  # fmt: skip
+        at_query, at_key = self._turns(query, key, positions, kind, mask)
         rotate = _rotation_of(type(module))
-        # The family's own function turns both at once: what is not asked for is turned and dropped.
-        return Turned(rotate(query, query, *at_query)[0], rotate(key, key, *at_key)[1])
+        try:  # the family's own function turns both at once: what is not asked for is turned and dropped
+            return Turned(rotate(query, query, *at_query)[0], rotate(key, key, *at_key)[1])
+        except RuntimeError as error:
+            turns, width = at_query[0].shape[-1], query.shape[3]
+            if turns == width:
+                raise
+            raise NotImplementedError(
+                f"{type(module).__name__} takes the {turns} of {width} numbers of a head that it turns out by itself, "
+                f"so {type(self.extension).__name__} cannot turn them where they are read; extend it by Yarn"
+            ) from error
 
-    def _turns(self, query: Tensor, key: Tensor, positions: Tensor | None, kind: str) -> tuple[Turn, Turn]:
+    def _turns(
+        self, query: Tensor, key: Tensor, positions: Tensor | None, kind: str, mask: Tensor | None
+    ) -> tuple[Turn, Turn]:
         """Return cosine and sine of the queries' and of the keys' positions; all layers of a pass ask for the same."""
-        version = 0 if positions is None or positions.is_inference() else positions._version
-        asked = (positions, version, query.shape[2], key.shape[2], query.dtype, query.device)
+        versions = [0 if x is None or x.is_inference() else x._version for x in (positions, mask)]
+        asked = (positions, mask, *versions, query.shape[2], key.shape[2], query.dtype, query.device)
         memory = self._memory
         if not memory or not _same(memory[0], asked):
             memory = (asked, {})
         kept: dict[str, tuple[Turn, Turn]] = memory[1]
         if kind not in kept:
-            kept[kind] = self._made(query, key, positions, kind)
+            kept[kind] = self._made(query, key, positions, kind, mask)
         if not torch.compiler.is_compiling():
             self._memory = memory
         return kept[kind]
 
-    def _made(self, query: Tensor, key: Tensor, positions: Tensor | None, kind: str) -> tuple[Turn, Turn]:
+    def _made(
+        self, query: Tensor, key: Tensor, positions: Tensor | None, kind: str, mask: Tensor | None
+    ) -> tuple[Turn, Turn]:
         at_query, at_key = places(query, key, positions)
         if kind == "far":
             assert isinstance(self.extension, SelfExtend)
             group, window = self.extension.group, self.extension.neighbours
             at_query = at_query.div(group, rounding_mode="floor") + window - window // group
             at_key = at_key.div(group, rounding_mode="floor")
-        lengths = (at_key.amax(-1) + 1).tolist() if isinstance(self.extension, DynamicNTK) else [0]
+        lengths = _lengths(at_key, mask) if isinstance(self.extension, DynamicNTK) else [0]
         longest = max(lengths)
         if longest <= self.extension.trained or len(set(lengths)) == 1:
             turn = self._turn_at(longest)
             return turn(query, at_query), turn(key, at_key)
         turns = [self._turn_at(length) for length in lengths]
+        at_query, at_key = (at.expand(len(lengths), -1) for at in (at_query, at_key))
         rows = range(len(lengths))
         of_query, of_key = (
             [turns[row](x, at[row : row + 1]) for row in rows] for x, at in ((query, at_query), (key, at_key))
@@ -123,6 +145,26 @@ def places(query: Tensor, key: Tensor, positions: Tensor | None) -> tuple[Tensor
     return positions, (positions[:, -1:] - back).clamp(min=0)
 
 
+def _lengths(at_key: Tensor, mask: Tensor | None) -> list[int]:
+    """Return how long each row is: one more than the position of its last key that a query sees.
+
+    Raises:
+        NotImplementedError: several texts in one row, each of which has a length of its own.
+    """
+    if mask is not None:
+        from sharpmax.hf.sharpen.interface import HIDDEN  # which turns late, so it cannot be imported first
+
+        visible = (mask if mask.dtype == torch.bool else mask > HIDDEN).flatten(1, 2).any(1)
+        at_key = torch.where(visible, at_key, -1)
+    if bool(((at_key == 0).sum(-1) > 1).any()):
+        raise NotImplementedError(
+            "DynamicNTK is not served in packed rows, whose texts have lengths of their own: give each text a row, or "
+            "extend the model by Yarn"
+        )
+    lengths: list[int] = (at_key.amax(-1) + 1).clamp(min=1).tolist()
+    return lengths
+
+
 def _stacked(turns: list[Turn]) -> Turn:
     cosines, sines = zip(*turns, strict=True)
     return torch.cat(cosines), torch.cat(sines)
@@ -130,7 +172,7 @@ def _stacked(turns: list[Turn]) -> Turn:
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """Tell whether two calls ask for the same positions: the same tensor, not equal ones, which would wait for it."""
-    return one[0] is other[0] and one[1:] == other[1:]
+    return one[0] is other[0] and one[1] is other[1] and one[2:] == other[2:]
 
 
 def _rotation_of(kind: type) -> Callable[..., tuple[Tensor, Tensor]]:

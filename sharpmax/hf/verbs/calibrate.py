@@ -87,7 +87,7 @@ def calibrate(
     learned: str = defaults.LEARNED,
     truth: float = defaults.TRUTH,
     extend: float | None = None,
-    scaling: str = defaults.SCALING,
+    scaling: str | None = None,
     out: str | Path = defaults.OUT,
     seed: int = defaults.SEED,
     accept_license: bool = False,
@@ -111,7 +111,7 @@ def calibrate(
         extend: how many times the trained context the model is to read: it is then fitted, chosen and judged at that
             length too, on long documents (`sharpmax.tasks.documents`) unless a text is given, and the card carries its
             extension. The verdict is on the policy, beside the extension alone.
-        scaling: of the positions, with `extend`: none, ntk, yarn, yarn-plain or self-extend.
+        scaling: of the positions, with `extend`: none, ntk, yarn (unless given), yarn-plain or self-extend.
         penalty: a fixed price of text for `learn`; None lets prices follow the allowed rise of perplexity.
         quiet: say nothing while it works.
         exam: what to judge on, as in `held_out_exam`.
@@ -128,6 +128,11 @@ def calibrate(
     windows = exam.get("windows")
     if extend is not None and extend < 1:
         raise ValueError(f"expected extend of at least 1 times the trained context, got {extend:g}")
+    if extend is None and scaling is not None:
+        raise ValueError(
+            f"scaling is of an extended context: say how far with extend, or leave out scaling {scaling!r}"
+        )
+    scaling = scaling or defaults.SCALING
     options = given(exam, seed)
     unasked = {
         "fit_sizes": tuple(fit_sizes) == defaults.FIT_SIZES,

@@ -179,7 +179,8 @@ def certify(
         quiet: say nothing while it works.
 
     Raises:
-        ValueError: no such model, device, task or file, or an option out of its range; before any work.
+        ValueError: no such model, device, task or file, an option out of its range, or a card that extends the context:
+            a proof is of the model's own positions; before any work.
         NotImplementedError: a model that attends in a way that cannot be reached.
 
     >>> print(certify("smollm2").summary())  # doctest: +SKIP
@@ -187,7 +188,7 @@ def certify(
     if length is not None and length < 2:
         raise ValueError(f"expected a length of 2 tokens or more, got {length}")
     called = model if isinstance(model, str) else model.name
-    policy = Constant(1.0) if card is None else card_for(called, card).policy
+    policy = Constant(1.0) if card is None else card_for(called, card).policy_alone(card)
     content = source_code() if text is None else read_texts([text])
     with shown(quiet=quiet):
         loaded = loaded_model(model, accept_license, device)

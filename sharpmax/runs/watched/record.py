@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,9 @@ def read_record(place: str | Path) -> Recorded:
         about, *steps = content
         if about["watched"] != 1 or not all(isinstance(step["step"], int) for step in steps):
             raise ValueError("it is of another version")
+        numbers = [step["step"] for step in steps]
+        if any(not a < b for a, b in pairwise([-1, *numbers, 2**53])):
+            raise ValueError("its steps do not rise")
         if len(about["layers"]) != len(about["heads"]):
             raise ValueError("layers and heads do not fit together")
     except (ValueError, KeyError, TypeError) as error:

@@ -21,6 +21,7 @@ def attend_gathered(request: PagedRequest) -> tuple[Tensor, RowStats]:
     tokens, heads, _ = request.query.shape
     output = request.query.new_zeros((tokens, heads, request.pages.value.shape[3]))
     ends, lengths = request.ends.tolist(), request.pages.lengths.tolist()
+    _check_places(request, ends, lengths)
     found: list[tuple[slice | Tensor, RowStats]] = []
     for sequences in _batches(request, ends, lengths):
         if len(sequences) == 1:
@@ -45,6 +46,23 @@ def attend_gathered(request: PagedRequest) -> tuple[Tensor, RowStats]:
         output[places] = attended[0].transpose(0, 1) if mask is None else attended[:, :, 0]
         found.append((places, stats))
     return output, _together(request, found)
+
+
+def _check_places(request: PagedRequest, ends: list[int], lengths: list[int]) -> None:
+    """Raise ValueError for places that do not exist: here the numbers are on the host, where a kernel would wait."""
+    pages, tokens = request.pages, len(request.query)
+    if ends[0] < 0 or ends[-1] > tokens or ends != sorted(ends):
+        raise ValueError(f"ends must rise within the {tokens} queries, got {ends}")
+    for s, length in enumerate(lengths):
+        blocks = pages.blocks_of(s, length) if length > 0 else pages.table.flatten()[:0]
+        if length < 0 or len(blocks) * pages.size < length:
+            raise ValueError(f"sequence {s} has {length} keys, and its row of the table holds {len(blocks)} blocks")
+        if (
+            blocks.device.type == "cpu"
+            and len(blocks)
+            and not 0 <= int(blocks.min()) <= int(blocks.max()) < len(pages.key)
+        ):
+            raise ValueError(f"sequence {s} names blocks {blocks.tolist()}, of which there are {len(pages.key)}")
 
 
 def _batches(request: PagedRequest, ends: list[int], lengths: list[int]) -> list[list[int]]:

@@ -59,12 +59,18 @@ def test_the_expectations_are_those_of_drawn_rows(law, times):
     assert np.all(np.abs(said - means) <= 4.5 * errors + 2e-3 * means), (said, means, errors)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=IDS)
-@pytest.mark.parametrize("n", [1e2, 1e4, 1e7])
+BURIED = (Needle(4.0, Gaussian(1.0)), 1e4), (Needle(4.0, Gaussian(1.0)), 1e7)  # the crowd is above the needle
+WITHOUT_FORMULA = (*BURIED, (Stretched(0.5), 1e2))
+FORMULAS = [(law, n) for law in LAWS for n in (1e2, 1e4, 1e7) if (law, n) not in WITHOUT_FORMULA]
+
+
+def test_a_buried_needle_has_no_critical_temperature():
+    assert all(math.isinf(law.critical_beta(n)) for law, n in BURIED)
+
+
+@pytest.mark.parametrize(("law", "n"), FORMULAS, ids=str)
 def test_the_formulas_agree_with_the_quadrature_where_they_say_they_hold(law, n):
     critical, held = law.critical_beta(n), 0
-    if math.isinf(critical):  # the crowd is above the needle
-        return
     for times in (0.003, 0.03, 0.2, 0.4, 2.5, 5.0, 10.0):
         try:
             said = closed_form(law, n, times * critical)
@@ -74,7 +80,7 @@ def test_the_formulas_agree_with_the_quadrature_where_they_say_they_hold(law, n)
         assert said.entropy == pytest.approx(found.entropy, abs=0.05)
         assert said.largest_weight == pytest.approx(found.largest_weight, rel=0.05)
         held += 1
-    assert held or isinstance(law, Stretched), "a law without a single case checks nothing"
+    assert held
 
 
 def test_a_row_between_the_phases_has_no_formula():

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalLM, StaticCache
 
 from sharpmax.core.attention import reference_attention
 from sharpmax.core.cards import Card
@@ -104,6 +104,38 @@ def test_dynamic_ntk_leaves_short_rows_as_they_are_whatever_else_is_in_the_batch
         both = model(rows, attention_mask=mask, position_ids=positions).logits
     torch.testing.assert_close(both[:1, -TRAINED:], plain, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(both[1:], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("extension", EVERY, ids=named)
+def test_padding_at_the_end_says_what_each_text_says_alone(extension):
+    model, long, short = llama(), ids(), ids(1, TRAINED + 5, seed=1)
+    padded = torch.cat([torch.cat([short, torch.zeros(1, LENGTH - TRAINED - 5, dtype=torch.long)], 1), long])
+    with torch.no_grad(), sharpen(model, PAPER, extension=extension):
+        together = model(padded, attention_mask=(padded != 0).long()).logits
+        alone = [model(each).logits for each in (short, long)]
+    torch.testing.assert_close(together[:1, : short.shape[1]], alone[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(together[1:], alone[1], rtol=1e-4, atol=1e-4)
+
+
+TWO_TEXTS = torch.cat([torch.arange(LENGTH - 7), torch.arange(7)])[None]
+
+
+@pytest.mark.parametrize("extension", [e for e in EVERY if not isinstance(e, DynamicNTK)], ids=named)
+def test_texts_told_apart_by_their_positions_are_read_alone(extension):
+    model, tokens = llama(), ids()
+    with torch.no_grad(), sharpen(model, PAPER, extension=extension):
+        packed = model(tokens, position_ids=TWO_TEXTS, use_cache=False).logits
+        for of in (slice(0, LENGTH - 7), slice(LENGTH - 7, None)):
+            torch.testing.assert_close(packed[:, of], model(tokens[:, of]).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_dynamic_ntk_refuses_texts_told_apart_by_their_positions():
+    model = llama()
+    with (
+        sharpen(model, extension=DynamicNTK(4.0, TRAINED)),
+        pytest.raises(NotImplementedError, match="packed rows, wh"),
+    ):
+        model(ids(), position_ids=TWO_TEXTS, use_cache=False)
 
 
 @pytest.mark.parametrize(("extension", "layers"), [(e, 1 if isinstance(e, DynamicNTK) else 3) for e in EVERY], ids=str)
@@ -256,6 +288,14 @@ def test_layers_without_positions_cannot_be_turned_late():
         sharpen(model, extension=DynamicNTK(4.0, 64))
     with sharpen(model, extension=Yarn(4.0, 64)):
         model(torch.arange(3, 23)[None])
+
+
+@pytest.mark.parametrize("extension", [DynamicNTK(4.0, TRAINED), SelfExtend(4.0, TRAINED, 5)], ids=named)
+def test_a_family_that_turns_a_part_of_each_head_by_itself_is_refused_by_name(extension):
+    shape = {"num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": TRAINED}
+    model = PhiForCausalLM(PhiConfig(hidden_size=32, intermediate_size=32, vocab_size=VOCABULARY, **shape)).eval()
+    with pytest.raises(NotImplementedError, match="takes the 4 of 8 numbers of a head that it turns out by itself"):
+        sharpen(model, extension=extension)
 
 
 def test_what_late_rotation_cannot_serve_is_refused_by_name():

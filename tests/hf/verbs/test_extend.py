@@ -7,7 +7,9 @@ import sharpmax
 from sharpmax.core.cards import Card, load_card
 from sharpmax.core.extension import SelfExtend, Yarn
 from sharpmax.hf.calibration.choose import Choice
+from sharpmax.hf.finetune.trained_policy import policy_named
 from sharpmax.hf.verbs import calibrate
+from sharpmax.hf.verbs.certify import certify
 from sharpmax.hf.verbs.evaluate import evaluate
 from tests.hf.tiny import tiny
 
@@ -76,3 +78,17 @@ def test_what_cannot_be_extended_is_refused_before_any_work(text, tmp_path, fail
         calibrate.calibrate(model(), extend=0.5, text=text, out=tmp_path, **SMALL)
     with pytest.raises(ValueError, match="did you mean 'yarn'"):
         calibrate.calibrate(model(), extend=2, scaling="yarm", text=text, out=tmp_path, **SMALL)
+
+
+def test_a_scaling_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="say how far with extend, or leave out scaling 'ntk'"):
+        calibrate.calibrate(model(), scaling="ntk", out=tmp_path)
+
+
+def test_what_would_leave_the_extension_of_a_card_out_refuses_it(tmp_path):
+    card = tmp_path / "card.json"
+    Card(sharpmax.Constant(1.5), extension=Yarn(4.0, TRAINED)).save(card)
+    with pytest.raises(ValueError, match="extends the context by Yarn"):
+        certify(model(), card=card, out=tmp_path)
+    with pytest.raises(ValueError, match="extends the context by Yarn"):
+        policy_named(card, model().model)

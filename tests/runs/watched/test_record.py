@@ -90,3 +90,11 @@ def test_a_run_that_begins_anew_drops_the_old_lines(tmp_path):
         record.close()
     lines = (tmp_path / "watch.jsonl").read_text().splitlines()
     assert [json.loads(line).get("step") for line in lines] == [None, 0, 1]
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 0, 1], [1, 0], [0, 0], [-4], [0, 10**30]])
+def test_steps_that_do_not_rise_are_refused(tmp_path, numbers):
+    lines = [{"watched": 1, **ABOUT}, *map(step, numbers)]
+    (tmp_path / "watch.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ValueError, match="its steps do not rise"):
+        read_record(tmp_path)

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from sharpmax.torch import IMPLEMENTATIONS
+from sharpmax.torch.paged.call import paged_attention
 from sharpmax.torch.paged.gathered import attend_gathered
-from sharpmax.torch.paged.pages import PagedRequest
+from sharpmax.torch.paged.pages import PagedRequest, Pages
 from tests.torch.paged.cases import CASES, PER_HEAD
 from tests.torch.paged.scattered import Case, attend, judge, scatter
 
@@ -40,3 +41,21 @@ def test_a_kernel_gets_no_value_of_nobody(window):
         softcap=None, sinks=None, return_stats=True, attended_by="triton",
     )  # fmt: skip
     judge(case, batch, *attend_gathered(request))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "table", "ends", "said"),
+    [
+        ([5], [[0]], [0, 3], "sequence 0 has 5 keys, and its row of the table holds 1 blocks"),
+        ([-1], [[0]], [0, 1], "sequence 0 has -1 keys"),
+        ([5], [[0, -1]], [0, 3], r"sequence 0 names blocks \[0, -1\], of which there are 4"),
+        ([5], [[0, 9]], [0, 3], r"sequence 0 names blocks \[0, 9\], of which there are 4"),
+        ([5], [[0, 1]], [0, 4], r"ends must rise within the 3 queries, got \[0, 4\]"),
+        ([2, 2], [[0], [1]], [0, 2, 1], "ends must rise within the 3 queries"),
+    ],
+)
+def test_places_that_do_not_exist_are_refused_by_name(lengths, table, ends, said):
+    cache = torch.randn(4, 4, 2, 8)
+    pages = Pages(cache, cache, torch.tensor(table), torch.tensor(lengths))
+    with pytest.raises(ValueError, match=said):
+        paged_attention(torch.randn(3, 4, 8), pages, torch.tensor(ends))
