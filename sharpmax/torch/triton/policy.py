@@ -50,8 +50,8 @@ def beta_and_slope(b_h, b_n, b_i, numbers, KIND: tl.constexpr, COUNT: tl.constex
         rise = tl.load(numbers + 2)
         b_y = tl.load(numbers) + tl.load(numbers + 1) * b_log_n + rise * (b_h - 1.0)
         m_inside = (b_y >= -limit) & (b_y <= limit)
-        b_clipped = tl.minimum(tl.maximum(b_y, -limit), limit)
-        b_beta = tl.exp2(1.4426950408889634 * tl.where(b_y == b_y, b_clipped, b_y))  # a NaN stays
+        b_clipped = tl.where(b_y < -limit, -limit, tl.where(b_y > limit, limit, b_y))  # a NaN stays
+        b_beta = tl.exp2(1.4426950408889634 * b_clipped)
         b_slope = tl.where(m_inside, rise * b_beta, 0.0)
     elif KIND == 6:
         b_log_n = 0.6931471805599453 * tl.log2(tl.maximum(b_n, 2.0))
@@ -79,7 +79,9 @@ def beta_and_slope(b_h, b_n, b_i, numbers, KIND: tl.constexpr, COUNT: tl.constex
         b_beta = tl.load(numbers + 1) + tl.load(numbers) * 0.6931471805599453 * b_grown
         minimum = tl.load(numbers + 3)
         b_beta = tl.where(b_beta < minimum, minimum, b_beta)  # a NaN stays
-    b_beta = tl.where(b_beta >= 0.0, tl.minimum(tl.maximum(b_beta, 1e-12), 1e18), float("nan"))
+    # ptxas takes an exponential for at least 0, a NaN too: so no comparison that is true may let a NaN by.
+    b_bounded = tl.where(b_beta < 1e-12, 1e-12, tl.where(b_beta > 1e18, 1e18, b_beta))
+    b_beta = tl.where(b_beta < 0.0, float("nan"), b_bounded)
     return b_beta, b_slope
 
 
