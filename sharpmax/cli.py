@@ -25,9 +25,7 @@ CONTINUING = frozenset({"reproduce", "compare", "calibrate", "evaluate", "doctor
 """The commands that keep their steps; the others start afresh."""
 
 
-LONG = frozenset(
-    {"reproduce", "compare", "diagnose", "certify", "calibrate", "evaluate", "doctor", "finetune", "bench"}
-)
+LONG = CONTINUING | {"bench", "diagnose", "certify", "serve-check"}
 """The commands that show how far they are."""
 
 
@@ -93,13 +91,15 @@ def _reproduce(experiment: str | None, quiet: bool = False, **options: Any) -> N
     chosen = [one for one in EXPERIMENTS if one.name == experiment or (experiment is None and one.by_default)]
     for one in chosen:
         say_first(f"{one.name} takes {one.quick_cost if options.get('quick') else one.cost}")
-    report = reproduce([experiment] if experiment else (), **options)
+    with stage(f"reproducing {', '.join(one.name for one in chosen)}", begins=False):
+        report = reproduce([experiment] if experiment else (), **options)
     print(f"report: {report}")
     print("next: open it in a browser; `sharpmax reproduce --help` lists the other experiments")
 
 
 def _compare(quiet: bool = False, **options: Any) -> int:
-    from sharpmax.commands.compare import compare_and_print
+    with stage("importing torch", begins=False):
+        from sharpmax.commands.compare import compare_and_print
 
     return EXIT_WRONG if compare_and_print(**options) else 0
 
@@ -151,7 +151,7 @@ def _monitor(run: Any, **options: Any) -> None:
     print_monitor(run, **options)
 
 
-def _serve_check(**options: Any) -> int:
+def _serve_check(quiet: bool = False, **options: Any) -> int:
     from sharpmax.commands.serve_check import print_serve_check, serve_check
 
     result = serve_check(**options)

@@ -137,7 +137,7 @@ def test_every_option_has_a_help_text():
 def test_every_command_has_a_sentence_and_two_examples_that_work():
     for name, one in PARSERS.items():
         assert one.description, name
-        assert one.description.endswith("."), name
+        assert re.findall(r"\.(?=\s|$)", one.description) == ["."], name
         examples = [line.strip() for line in one.epilog.splitlines() if line.startswith("  sharpmax ")]
         assert len(examples) >= 2, name
         assert {example: unknown_options(example) for example in examples if unknown_options(example)} == {}
@@ -148,6 +148,38 @@ def test_numbers_name_their_unit(flag, units):
     told = [action.help for _, action in arguments() if flag in action.option_strings]
     assert told
     assert all(units in text for text in told)
+
+
+def test_every_option_is_in_the_reference():
+    """In the section of its command; what every experiment takes stands once, at `sharpmax reproduce`."""
+    parts = re.split(
+        r"^#{2,3} (sharpmax .*)$", (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8"), flags=re.M
+    )
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    missing = []
+    for name, action in arguments():
+        flags = [flag for flag in action.option_strings if flag not in ("-h", "--help", "--version")]
+        told = sections.get(name, "") + sections["sharpmax reproduce"] * name.startswith("sharpmax reproduce ")
+        missing += [(name, flag) for flag in flags if flag not in told]
+    assert missing == []
+
+
+SHARED = {"help", "version", "accept_license"}
+
+
+def test_every_option_stands_in_a_named_group_and_a_number_shows_its_default():
+    """A named group says what an option is for; a file or an address that is left out has no default."""
+    ungrouped, bare = [], []
+    for name, one in PARSERS.items():
+        shown = one._get_formatter()
+        for group in one._action_groups:
+            for action in group._group_actions:
+                if action.option_strings and group.title == "options" and action.dest not in SHARED:
+                    ungrouped.append((name, action.dest))
+                if action.type in (int, float) and not re.search(r"default\b", shown._get_help_string(action)):
+                    bare.append((name, action.dest))
+    assert ungrouped == []
+    assert bare == []
 
 
 PUBLIC = (

@@ -58,17 +58,21 @@ def _reproduce(parser: argparse.ArgumentParser) -> None:
         whole = f"{command} --full" if "--full" in experiment.options else command
         describe(one, f"{experiment.claim[0].upper()}{experiment.claim[1:]}.", f"{command} --quick", whole)
         one.epilog = f"{one.epilog}\n\ntime: {experiment.cost}; with --quick {experiment.quick_cost}"
-        # A default here would undo the same option given before the experiment's name.
+        # A default here would undo the same option given before the experiment's name: it is shown alone.
         _run_options(one, *[argparse.SUPPRESS] * 5)
-        _own_options(one, experiment.options)
+        _own_options(one, "this experiment", experiment.options)
 
 
 def _run_options(
     parser: argparse.ArgumentParser, out: object, seed: object, quick: object, debug: object, quiet: object
 ) -> None:
     add = group(parser, RUN).add_argument
-    add("--out", type=Path, default=out, help="folder of the runs and the report")
-    add("--seed", type=int, default=seed, metavar="N", help="seed of every random draw")
+    shown = [
+        f" (default: {usual})" * (given is argparse.SUPPRESS)
+        for given, usual in ((out, defaults.OUT), (seed, defaults.SEED))
+    ]
+    add("--out", type=Path, default=out, help=f"folder of the runs and the report{shown[0]}")
+    add("--seed", type=int, default=seed, metavar="N", help=f"seed of every random draw{shown[1]}")
     add("--quick", action="store_true", default=quick, help="a much smaller run, to see that it works")
     _quiet(parser, quiet)
     _debug(parser, debug)
@@ -95,12 +99,12 @@ def _bench(parser: argparse.ArgumentParser) -> None:
         group(one, RUN).add_argument("--json", type=Path, metavar="FILE", help=said)
         _quiet(one)
         _debug(one)
-        _own_options(one, benchmark.options)
+        _own_options(one, "this benchmark", benchmark.options)
 
 
-def _own_options(parser: argparse.ArgumentParser, options: Any) -> None:
+def _own_options(parser: argparse.ArgumentParser, title: str, options: Any) -> None:
     for flag, keywords in options.items():
-        parser.add_argument(flag, **{"default": argparse.SUPPRESS, **keywords})
+        group(parser, title).add_argument(flag, **{"default": argparse.SUPPRESS, **keywords})
 
 
 def _models(parser: argparse.ArgumentParser) -> None:
@@ -138,8 +142,8 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--task", help=f"prompts instead of text: {TASKS}")
     number = _number(reading)
     lengths_help = (
-        "tokens of text (default: 64, 128, … as far as model and text reach), or items of a prompt (default: 4, 8, … "
-        "128); beside those of an earlier run in the same folder"
+        "tokens of text (default: 64, 128, … 4096, as far as model and text reach), or items of a prompt (default: 4, "
+        "8, … 128); beside those of an earlier run in the same folder"
     )
     number("--lengths", lengths_help, (), nargs="+")
     number("--rows", "query rows observed at each length", defaults.ROWS)
@@ -210,9 +214,10 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
         "sharpmax evaluate ./my-model --card card.json --text my.txt --windows 1024 4096",
     )
     _model_options(parser)
-    parser.add_argument("--card", type=Path, required=True, metavar="CARD", help=CARD)
-    quick = "a first verdict: 24 questions a size, and text in short windows only, unless given"
-    parser.add_argument("--quick", action="store_true", help=quick)
+    add = group(parser, "how to judge").add_argument
+    add("--card", type=Path, required=True, metavar="CARD", help=f"the card to judge: {CARD}")
+    quick = "a first verdict: 24 questions per size, and text in short windows only, unless given"
+    add("--quick", action="store_true", help=quick)
     _exam_options(parser)
 
 
@@ -239,14 +244,15 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         "Go the whole way in one command: does the model get worse with length, which heads disperse, does a card "
-        "help, what does it cost. A card that is shipped or given is judged; otherwise one is fitted as by `calibrate "
-        "--quick`.",
+        "help, and what does it cost.",
         "sharpmax doctor smollm2",
         "sharpmax doctor ./my-model --task needle --device cuda",
     )
     _model_options(parser)
-    parser.add_argument("--card", type=Path, metavar="CARD", help=CARD)
-    parser.add_argument("--task", default="lookup", help=f"the symptom: {TASKS}")
+    add = group(parser, "what to judge").add_argument
+    usual = "default: the one shipped for the model; else one is fitted as by calibrate --quick"
+    add("--card", type=Path, metavar="CARD", help=f"the card to judge ({usual}): {CARD}")
+    add("--task", default="lookup", help=f"the symptom: {TASKS}")
     _number(group(parser, RUN))("--seed", "seed of every draw", defaults.SEED)
     _device(parser)
 
@@ -289,7 +295,7 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         "Train small Transformers with other mechanisms in softmax's place, ask them on longer inputs, and write "
-        "OUT/compare/…/leaderboard.html. A run that is there is continued, and cells can be added.",
+        "OUT/compare/…/leaderboard.html.",
         "sharpmax compare --quick",
         "sharpmax compare --tasks recall share --arms paper entmax clipped:Clipped",
         "sharpmax compare --list",
@@ -300,7 +306,13 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     add("--tasks", nargs="+", default=(), metavar="TASK", help="tasks with a size dial (default: all)")
     arms_help = "mechanisms by name (--list shows them), or MODULE:ATTRIBUTE of your own (default: fifteen)"
     add("--arms", nargs="+", default=(), metavar="ARM", help=arms_help)
-    add("--models", nargs="+", default=(), metavar="MODEL", help="of tiny, 0.3M, 1M, 3M, 10M, 30M (default: 1M)")
+    add(
+        "--models",
+        nargs="+",
+        default=(),
+        metavar="MODEL",
+        help="sizes of the model: tiny, 0.3M, 1M, 3M, 10M, 30M (default: 1M)",
+    )
     number("--largest", "the largest size asked, in the task's unit (default: all sizes, up to 32,768 tokens)")
     add("--list", dest="listed", action="store_true", help="print the mechanisms, tasks and models, and end")
     number("--seeds", "models per cell (default: 5; quick: 3)")
@@ -332,13 +344,9 @@ def _monitor(parser: argparse.ArgumentParser) -> None:
         "sharpmax monitor runs/watch",
         "sharpmax monitor runs/watch --live --interval 10    # keep the page up to date",
     )
-    add = parser.add_argument
-    add(
-        "run",
-        type=Path,
-        metavar="RUN",
-        help="the folder of the record that `watch(model, record=…)` writes, or its file",
-    )
+    folder = "the folder of the record that `watch(model, record=…)` writes, or its file"
+    parser.add_argument("run", type=Path, metavar="RUN", help=folder)
+    add = group(parser, RUN).add_argument
     add("--out", type=Path, metavar="FILE", help="the page (default: RUN/monitor.html)")
     add("--live", action="store_true", help="keep the page up to date while the run goes on, until Ctrl-C")
     add("--interval", type=float, default=5.0, metavar="S", help="seconds between two looks at the record")
@@ -353,8 +361,8 @@ def _serve_check(parser: argparse.ArgumentParser) -> None:
         "sharpmax serve-check http://127.0.0.1:8001 --plain http://127.0.0.1:8000",
         "sharpmax serve-check http://127.0.0.1:8001 --card card.json --sizes 32 --prompts 40",
     )
-    add = parser.add_argument
-    add("url", metavar="URL", help="the server with the card, as http://127.0.0.1:8000")
+    parser.add_argument("url", metavar="URL", help="the server with the card, as http://127.0.0.1:8000")
+    add = group(parser, "what to compare").add_argument
     add("--plain", metavar="URL", help="the same model served without the card")
     add("--card", type=Path, metavar="FILE", help=f"the card, whose record says what to expect: {CARD}")
     add("--model", help="the name that the servers know the model by (default: the first that they list)")
@@ -365,6 +373,7 @@ def _serve_check(parser: argparse.ArgumentParser) -> None:
     number("--together", "questions asked at once", defaults.SERVED_TOGETHER)
     number("--timeout", "seconds until a server must have ended an answer", defaults.SERVED_TIMEOUT, type=float)
     number("--seed", "seed of the questions", defaults.SEED)
+    _quiet(parser)
     _debug(parser)
 
 

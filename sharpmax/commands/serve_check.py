@@ -16,6 +16,7 @@ from sharpmax.cards import card_file
 from sharpmax.commands.completions import Reply, Server, check_seconds
 from sharpmax.core.cards import Card, load_card
 from sharpmax.core.checks import is_count
+from sharpmax.runs.progress import stage
 from sharpmax.tasks.prompt import Prompt
 from sharpmax.tasks.prompts import draw, seed_of
 
@@ -82,10 +83,13 @@ def _asked(
     """Return the replies in order and the seconds that all of them took."""
     server = Server(url, timeout=timeout)
     name = model or server.first_model()
-    server.ask(name, prompts[0].text)  # the first call of a server may compile
-    started = time.perf_counter()
-    with ThreadPoolExecutor(together) as pool:
-        replies = list(pool.map(lambda prompt: server.ask(name, prompt.text), prompts))
+    with stage(f"first answer of {url}"):
+        server.ask(name, prompts[0].text)  # the first call of a server may compile
+    started, replies = time.perf_counter(), []
+    with stage(f"asking {url}", len(prompts)) as advance, ThreadPoolExecutor(together) as pool:
+        for reply in pool.map(lambda prompt: server.ask(name, prompt.text), prompts):
+            replies.append(reply)
+            advance()
     return replies, time.perf_counter() - started
 
 

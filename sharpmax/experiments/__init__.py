@@ -57,7 +57,9 @@ EXPERIMENTS = (
             "--full": switch("the whole run: ten seeds, every step of the recipe"),
             "--seeds": number("heads to train (default: 2; --full: 10)"),
             "--steps": number("training steps (default: a fifth of the recipe's)"),
-            "--largest": number("items of the largest set asked; beyond 16384 streamed"),
+            "--largest": number(
+                "items of the largest set asked; beyond 16384 streamed (default: the recipe's; quick: 1024)"
+            ),
             "--rotated": switch("turn the items by a random rotation, as sharp does"),
             "--unrotated": {"dest": "rotated", "action": "store_false", "help": "do not turn the items"},
         },
@@ -73,7 +75,7 @@ EXPERIMENTS = (
             "--full": switch("the whole run: ten seeds, every step of the recipe"),
             "--seeds": number("heads of each to train (default: 2; --full: 10)"),
             "--steps": number("training steps (default: a fifth of the recipe's)"),
-            "--largest": number("items of the largest set asked, up to 16384"),
+            "--largest": number("items of the largest set asked, up to 16384 (default: 16384; quick: 1024)"),
             "--learning-rate": number("learning rate of Adam (default: 0.001)", float, "RATE"),
             "--l2": number("weight of the L2 penalty (default: 0.001)", float, "X"),
         },
@@ -138,11 +140,13 @@ EXPERIMENTS = (
             "--at-once": number("tokens in memory together (default: a step, 60 GB)"),
             "--compile": switch("compile the model's blocks: faster on a GPU"),
             "--learning-rate": number("of the weights (default: 3e-4; quick: 3e-3)", float, "RATE"),
-            "--rates": several("RATE", "try these on the plain arm, and end", float),
+            "--rates": several(
+                "RATE", "try these on the plain arm, and end (default: none, the arms are trained)", float
+            ),
             "--only": several("STEP", "not the arms, but budget or agreement (or both)"),
             "--questions": number("questions asked by agreement (default: 48)"),
             "--parallel": number("arms trained side by side (default: 1)"),
-            "--save-every": number("steps between checkpoints; 0: none"),
+            "--save-every": number("steps between checkpoints; 0: none (default: 200; quick: 0)"),
             **DEVICE,
         },
         cost="some minutes per arm and seed on an H200; it needs a GPU",
@@ -171,7 +175,9 @@ EXPERIMENTS = (
                 "none",
                 said="how heads know positions (default: sorted, random ones in a quarter of the heads)",
             ),
-            "--rates": several("RATE", "learning rates to choose from", float),
+            "--rates": several(
+                "RATE", "learning rates to choose from (default: 0.0003 0.0006 0.001 0.002; with --model 0.0003)", float
+            ),
             "--samples": number("questions per algorithm, length and seed (default: 4)"),
             "--together": number("seeds that train side by side (default: 4)"),
             "--despite-gate": switch("train the arms although the gate is not met"),

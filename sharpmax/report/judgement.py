@@ -38,7 +38,7 @@ def judgement_page(
     blocks: list[Text | Table | Figure] = []
     if judgement is not None:
         if judgement["tasks"]:
-            blocks.append(Figure("figures/figure.svg", "Right answers by size.", _spoken(judgement)))
+            blocks.append(Figure("figures/figure.svg", _takeaway(judgement), _spoken(judgement)))
         blocks += [_answers(judgement), _text(judgement)]
     blocks += [Text(cost, "What it costs to run")] if cost else []
     blocks.append(Text(next_step, "What to do next"))
@@ -66,6 +66,17 @@ def _text(judgement: Mapping[str, Any]) -> Table:
         interval = "one window" if math.isinf(high) else f"{low:+.2%} to {high:+.2%}"
         rows.append([kind or "text", window, f"{found['perplexity_rise']:+.2%}", interval, found["items"]])
     return Table(["text", "window", "perplexity", "95 %", "windows"], rows, "What it costs on held-out text.")
+
+
+def _takeaway(judgement: Mapping[str, Any]) -> str:
+    """Return what the figure shows in one sentence: the answers at the largest size of each task."""
+    ends = [(task, *max(sizes.items(), key=lambda one: int(one[0]))) for task, sizes in judgement["tasks"].items()]
+    parts = [
+        f"{100 * found['accuracy']['plain']:.0f} % right plain and {100 * found['accuracy']['policy']:.0f} % sharpened "
+        f"at {size} entries{f' of {task}' if len(ends) > 1 else ''}"
+        for task, size, found in ends
+    ]
+    return f"{'; '.join(parts)}."
 
 
 def _spoken(judgement: Mapping[str, Any]) -> str:

@@ -74,9 +74,9 @@ class _Shown:
             self.said = time.monotonic()
 
     @contextmanager
-    def working(self) -> Iterator[Progress]:
+    def working(self, begins: bool = True) -> Iterator[Progress]:
         """Show the bars in this block, after what waits for the work to begin; outside, a terminal is left alone."""
-        if self.first:
+        if self.first and begins:
             self.say(self.first.pop())
         self._open += 1
         self.bars.start()
@@ -112,12 +112,15 @@ def shown(*, quiet: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def stage(name: str, total: float | None = None) -> Iterator[Advance]:
-    """Open a stage of the work that has `total` parts, or nobody knows how many."""
+def stage(name: str, total: float | None = None, *, begins: bool = True) -> Iterator[Advance]:
+    """Open a stage of the work that has `total` parts, or nobody knows how many.
+
+    One that does not begin the work leaves the lines of `say_first` waiting: the work may still be refused.
+    """
     if _current is None:
         yield lambda by=1, *, note="", total=None: None
         return
-    with _current.working() as bars:
+    with _current.working(begins) as bars:
         task = bars.add_task(printable(name), total=total, note="")
 
         def advance(by: float = 1, *, note: str = "", total: float | None = None) -> None:

@@ -1,6 +1,7 @@
 """Every kind of page in a browser, at 390 and 1280 pixels, light and dark: legible, whole, and without an error."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -8,9 +9,13 @@ from sharpmax.dispersion import measure
 from sharpmax.report import Figure, Page, Table, Text, write_report
 from sharpmax.report.curves import Curve, CurvesDisplay
 from sharpmax.report.dispersion import write_dispersion_page
+from sharpmax.report.leaderboard import write_leaderboard
+from sharpmax.report.monitor import write_monitor_page
 from sharpmax.report.style import COLOURS, GREY, INK, INK_ON_DARK, PALETTE
+from sharpmax.runs.watched.record import Recorded
 from tests.report.browser import assert_legible, needs_browser, seen_by
 from tests.report.test_dispersion import logits
+from tests.report.test_leaderboard import ENTRY
 
 PAPERS = {"light": "#ffffff", "dark": "#11151a"}
 TEXT, LINE = 4.5, 3.0  # the least contrasts
@@ -65,8 +70,25 @@ def diagnosis(folder):
     )
 
 
+def leaderboard(folder):
+    sizes = [14, 64, 256, 1024, 4096]
+    apart = {"differences": [0.1] * 5, "intervals": [[-0.1, 0.2]] * 5}
+    arms = [replace(ENTRY, arm=f"arm-{i}", sizes=sizes, accuracies=[0.1 * i] * 5, **apart) for i in range(8)]
+    return write_leaderboard(folder / "leaderboard.html", arms, title="Mechanisms", legend=["ms per step: a time."])
+
+
+def monitored(folder):
+    steps = [
+        {"step": i, "loss": 4.0 + i, "maximum": [[3.0, 3.0 * 1.5**i]], "entropy": [[2.0, 2.0]],
+         "relative_entropy": [[0.8, 0.8]], "warned": [{"kind": "logit", "layer": 0, "head": 1, "value": 150.0}]}
+        for i in range(20)
+    ]  # fmt: skip
+    recorded = Recorded({"layers": ["a"], "heads": [2], "every": 1}, steps)
+    return write_monitor_page(folder / "monitor.html", recorded, title="A run")
+
+
 @needs_browser
-@pytest.mark.parametrize("made", [report, diagnosis])
+@pytest.mark.parametrize("made", [report, diagnosis, leaderboard, monitored])
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_page_is_legible_and_whole_on_a_phone_and_a_screen(made, dark, tmp_path):
     assert_legible(made(tmp_path), dark, tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from sharpmax.hf.models.gemma import gemma
 from sharpmax.runs import progress
 from sharpmax.runs.progress import duration, progress_bars, say_estimate, shown, stage
+from tests.commands.test_serve_check import server
 
 TEXT = "\n\n".join(f"Line {n} of a text about {n * n} things." for n in range(900))
 MOST_SILENT = 5.0
@@ -79,7 +80,9 @@ VERBS = {
     "finetune": "finetune gemma-tiny --steps 2 --tokens 1024 --algorithms minimum --train-lengths 4 --test-lengths 4 "
     "--examples 16 --test-samples 1",
     "reproduce": "reproduce bounds --quick",
+    "compare": "compare --quick --tasks recall --arms softmax --seeds 1 --steps 4",
 }
+EXPERIMENTS = ("recall --seeds 1", "blow-up", "max-retrieval")  # with bars of their own, with lines only, with JAX
 
 
 def watched(command, folder, terminal):
@@ -121,6 +124,30 @@ def test_no_verb_is_silent_for_five_seconds_and_each_ends_with_what_to_do_next(v
     assert "next: " in output.splitlines()[-1]
     assert "\\x1b" not in output  # the bars' own colours are no text
     assert ("\x1b[" in output) == terminal
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_no_experiment_is_silent_for_five_seconds(experiment, terminal, tmp_path):
+    output, status, longest = watched(f"reproduce {experiment} --quick", tmp_path, terminal)
+    assert status == 0, output
+    assert longest < MOST_SILENT, output
+    assert "next: " in output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_server_that_takes_its_time_is_asked_with_a_bar(terminal, tmp_path):
+    def slow(_):
+        time.sleep(0.7)
+        return " 0000."
+
+    with server(slow) as url:
+        command = f"serve-check {url} --card card.json --sizes 4 --prompts 8 --together 1"
+        output, status, longest = watched(command, tmp_path, terminal)
+    assert status == 4, output  # the card has no record
+    assert longest < MOST_SILENT, output
+    assert f"asking {url}" in output
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from sharpmax.hf.pace import seconds_per_token
 from sharpmax.hf.sharpen.layers import attention_layers
 from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.hf.verbs.evaluate import digest
+from sharpmax.hf.verbs.next_command import command
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.runs.progress import say_estimate, shown, stage
 from sharpmax.runs.run_folder import RunFolder, run_name
@@ -34,6 +35,7 @@ SPREADS = 2.5
 """Singular values of a model's projections take about so many readings of the default text."""
 
 
+LARGEST = 8  # log10 of the most tokens that the figure shows
 NEVER = 99.0
 """log10 of a size that stands for none."""
 CAPTION = (
@@ -79,16 +81,15 @@ class CertificationResult(Result):
 
     def next_step(self) -> str:
         """Return the command that shows which heads disperse on this model."""
-        return f"sharpmax diagnose {self.model} (which heads disperse, and how fast)"
+        return command("diagnose", self.model, {}, "which heads disperse, and how fast")
 
     def display(self) -> Any:
         """Return how many heads can still give half of their weight to one token, by the number of tokens."""
         from sharpmax.report.curves import Curve, CurvesDisplay
         from sharpmax.report.style import COLOURS
 
-        sizes = np.linspace(1, 8, 141)
-        able = np.asarray(self._sizes("measured", HALF) or self._sizes("proved", HALF))
-        share = [100 * float((able >= size).mean()) for size in sizes]
+        sizes = np.linspace(1, LARGEST, 141)
+        share = [self._able(size) for size in sizes]
         curve = Curve("of all heads", (10**sizes).tolist(), share, color=COLOURS["entropy_target"])
         return CurvesDisplay(
             [curve],
@@ -97,6 +98,17 @@ class CertificationResult(Result):
             f"{self.model}: by the spread seen on {self.metrics['length']} tokens",
             x_scale="log",
             y_limits=(0, 104),
+        )
+
+    def _able(self, size: float) -> float:
+        """Return what percentage of the heads can give half of their weight to one of 10^size tokens."""
+        able = np.asarray(self._sizes("measured", HALF) or self._sizes("proved", HALF))
+        return 100 * float((able >= size).mean())
+
+    def _takeaway(self) -> str:
+        return (
+            f"{self._able(4):.0f} % of the heads can give half of their weight to one of 10,000 tokens, "
+            f"{self._able(LARGEST):.0f} % to one of 10^{LARGEST}."
         )
 
     def page(self) -> Any:
@@ -117,7 +129,7 @@ class CertificationResult(Result):
                 rows.append(["expected", f"{weight:.0%}", *map(_size, ends)])
         header = ["how it is known", "weight of one token", "first head", "half of the heads", "all heads"]
         blocks: list[Any] = [
-            Figure("figures/figure.svg", "How many heads can give half of their weight to one token.", said[0]),
+            Figure("figures/figure.svg", self._takeaway(), said[0]),
             Table(header, rows, CAPTION),
             Text(" ".join(f"{line[:1].upper()}{line[1:]}." for line in said[1:]), "What is proved"),
             Text(self.next_step(), "What to do next"),

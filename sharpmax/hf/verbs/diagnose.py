@@ -45,7 +45,7 @@ from sharpmax.tasks.prompt import Prompt
 from sharpmax.tasks.prompts import draw
 from sharpmax.tasks.text_files import read_texts
 
-LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # tokens; 8,192 take a processor three times as long as 4,096
 SIZES = (4, 8, 16, 32, 64, 128)
 
 
@@ -58,8 +58,9 @@ class DiagnosisResult(Result):
 
     def summary(self) -> str:
         """Return the symptom, the head to look at and what it cost; the page has the rest."""
-        cost = self.metrics["cost"]
-        return "\n".join([*self._findings(), f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB"])
+        cost, longest = self.metrics["cost"], self.metrics.get("readable")
+        unread = [f"--lengths {longest} reads as far as the model and the text reach"] * (longest is not None)
+        return "\n".join([*self._findings(), *unread, f"{cost['seconds']} s, peak memory {cost['peak_gigabytes']} GB"])
 
     def _findings(self) -> list[str]:
         """Return what matters most, a sentence each: the symptom, and the heads."""
@@ -247,6 +248,8 @@ def diagnose(
             "asked": loaded.generates and bool(sizes_held(loaded, defaults.FIT_TASKS, [1])),
             "dispersion": found.to_json(),
         }
+        if task is None and (readable := min(loaded.context, loaded.tokens(text).shape[1])) >= 2 * chosen[-1]:
+            metrics["readable"] = 2 ** int(np.log2(readable))
         metrics["quick_exam_seconds"] = round(quick_exam_seconds(loaded)) if metrics["asked"] else None
         folder.finish(metrics)
     return DiagnosisResult(metrics, folder.path, loaded.name, found, source)

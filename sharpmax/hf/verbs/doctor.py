@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.hf.calibration.judge import Verdict
@@ -71,7 +73,10 @@ class DoctorResult(Result):
             if heading == "A card, or not" and self.judged is not None and self.judged["judgement"] is not None:
                 blocks += [block for block in self.judged.page().blocks if not isinstance(block, Text)]
             elif heading == "A card, or not":
-                blocks.append(Figure("figures/figure.svg", "Entropy by length.", "Entropy of each layer by length."))
+                entropy = self.diagnosis.dispersion.entropy
+                first, last = (float(np.nanmean(entropy[..., at])) for at in (0, -1))
+                takeaway = f"The mean entropy of all heads goes from {first:.2f} to {last:.2f} nats."
+                blocks.append(Figure("figures/figure.svg", takeaway, "Entropy of each layer by length."))
         blocks += [Text(self.next_step(), "What to do next"), *([Text(self._weights())] if self._weights() else [])]
         return Page(f"sharpmax doctor {self.model}", f"{self.metrics['advice'].capitalize()}.", blocks)
 

@@ -1,15 +1,19 @@
 """The pages of certify, calibrate, evaluate and doctor in a browser, with the committed figures of SmolLM2."""
 
 import json
+import re
+import shlex
 
 import pytest
 
+from sharpmax.commands.options import parser
 from sharpmax.dispersion import Dispersion
 from sharpmax.hf.verbs.calibrate import CalibrationResult
 from sharpmax.hf.verbs.certify import CertificationResult
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, verdict
 from sharpmax.hf.verbs.doctor import DoctorResult
 from sharpmax.hf.verbs.evaluate import EvaluationResult
+from sharpmax.report.page import Figure
 from tests.places import ROOT
 from tests.report.browser import assert_legible, needs_browser
 from tools import diagnosis_figure
@@ -58,6 +62,18 @@ def test_the_page_of_a_verb_is_legible_and_whole_on_a_phone_and_a_screen(of, dar
     folder = tmp_path / of.__name__ / "smollm2"
     folder.mkdir(parents=True)
     assert_legible(of(folder).save_page(), dark, tmp_path)
+
+
+@pytest.mark.parametrize("of", [certification, calibration, evaluation, doctor])
+def test_a_figure_says_what_it_shows_and_what_to_do_next_can_be_pasted(of, tmp_path):
+    """A takeaway is a sentence with a figure in it."""
+    found = of(tmp_path)
+    captions = [block.caption for block in found.page().blocks if isinstance(block, Figure)]
+    assert captions
+    assert all(re.search(r"\d.*\.$", caption) for caption in captions)
+    said = found.next_step().partition("  # ")[0]
+    assert not said.startswith("sharpmax ") or parser().parse_args(shlex.split(said)[1:])
+    assert "(" not in said or said.startswith("with ")
 
 
 def test_the_figure_of_the_docs_is_of_the_committed_diagnosis(tmp_path):
