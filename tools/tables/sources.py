@@ -29,5 +29,7 @@ for _folder in (
     "laws",
     "max-retrieval",
     "model",
+    "serving",
+    "watch",
 ):
     TABLES[f"sources-{_folder}"] = partial(_sources, _folder)

@@ -1,4 +1,4 @@
-"""Tables of whole models and of the kernels of other policies: wall times and ratios to plain attention."""
+"""Tables of what a GPU takes beyond a kernel: whole models, other policies, watching, serving."""
 
 from typing import Any
 
@@ -64,3 +64,45 @@ def kernels_policies() -> str:
             ratio = _judged(row["ratio"], asked.get(row["width"]))
             rows.append([name, row["width"], ratio, f"{row['wall_ratio']:.2f}"])
     return markdown(["4,096 tokens", "width of a head", "of plain", "with the host's time"], rows)
+
+
+@table
+def watch_cost() -> str:
+    """Return what watching adds to a training step, beside what was asked."""
+    rows = []
+    for result in read("watch", "h200", "metrics.json")["results"]:
+        added, asked = result["over_plain"], result["wanted"]
+        cells = ("", "") if asked is None else (f"{100 * added:+.2f} %", _percent_judged(added, asked))
+        rows.append([result["way"], f"{result['milliseconds']:.1f}", *cells])
+    return markdown(["watched", "ms per step", "over plain", "asked at most"], rows)
+
+
+def _percent_judged(added: float, asked: float) -> str:
+    return f"{100 * asked:g} %: {'met' if added <= asked else '**missed**'}"
+
+
+DECODED = {"unpaged, paper": "`PAPER`", "unpaged, card": "numbers per head"}
+"""Unpaged cases of decoding, and what each policy is called."""
+
+
+@table
+def serving_decode() -> str:
+    """Return the ratios of a new token against a paged cache and an unpaged one."""
+    rows = {row["case"]: row for row in read("serving", "h200", "decode.json")["results"]}
+    cells = []
+    for unpaged, name in DECODED.items():
+        paged = rows[unpaged.replace("unpaged", "paged")]
+        share = _judged(paged["of_unpaged"], 1.15)
+        cells.append([name, f"{rows[unpaged]['ratio']:.2f}", f"{paged['ratio']:.2f}", share])
+    return markdown(["policy", "unpaged, of plain", "paged, of plain", "paged, of unpaged"], cells)
+
+
+@table
+def serving_batching() -> str:
+    """Return tokens per second of continuous batching, plain and sharpened."""
+    rows = []
+    for row in read("serving", "h200", "batching.json")["results"]:
+        name, rates = row["case"].partition(", 64")[0], (row["tokens_per_second"], row["first_round"])
+        share = "" if name.startswith("plain") else f"{row['share_of_plain']:.1f}"
+        rows.append([name, *(f"{rate:,.0f}" for rate in rates), share])
+    return markdown(["attention", "tokens/s", "first round", "of the faster plain"], rows)
