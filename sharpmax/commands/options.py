@@ -93,7 +93,7 @@ def _bench(parser: argparse.ArgumentParser) -> None:
             one,
             f"Measure {benchmark.question}.",
             command,
-            f"{command} --json {benchmark.name}.json    # keep the figures, and draw them",
+            f"{command} --json {benchmark.name}.json    # keep the figures",
         )
         said = "write the figures to FILE too, after every result"
         group(one, RUN).add_argument("--json", type=Path, metavar="FILE", help=said)
@@ -216,7 +216,7 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
     _model_options(parser)
     add = group(parser, "how to judge").add_argument
     add("--card", type=Path, required=True, metavar="CARD", help=f"the card to judge: {CARD}")
-    quick = "a first verdict: 24 questions per size, and text in short windows only, unless given"
+    quick = "a first verdict: 24 questions at 16 and 32 entries, and text in windows of 256 tokens only, unless given"
     add("--quick", action="store_true", help=quick)
     _exam_options(parser)
 

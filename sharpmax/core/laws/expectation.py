@@ -42,12 +42,15 @@ def expect(law: Law, n: float, beta: float = 1.0) -> Expected:
     Exact for every n >= 2, up to the quadrature: 1e-4 up to 20 times the critical beta.
 
     Raises:
+        TypeError: something else for a law.
         ValueError: n below 2, beta of 0 or less, or so far above critical that the row is one item.
 
     >>> found = expect(Bounded(shape=1, spread=10.0), n=1000)
     >>> round(found.entropy, 2), round(found.largest_weight, 3)
     (5.61, 0.01)
     """
+    if not isinstance(law, Law):
+        raise TypeError(f"expected a law, got {law!r}")
     check_number("expect", "n", n, least=2)
     check_number("expect", "beta", beta, above=0)
     drawn = n - (law.leader is not None)

@@ -23,6 +23,7 @@ from sharpmax.models.mechanisms import (
     Sharpened,
     TopK,
 )
+from sharpmax.spelling import did_you_mean
 
 SOFTMAX = "softmax"
 
@@ -130,7 +131,8 @@ def arm_named(name: str) -> Arm:
     if name in ARMS:
         return ARMS[name]
     if not is_outside(name):
-        raise ValueError(f"unknown arm {name}; there are: {', '.join(ARMS)}, or MODULE:ATTRIBUTE of your own")
+        meant = did_you_mean(name, ARMS) or "; `sharpmax compare --list` shows all"
+        raise ValueError(f"unknown arm {name!r}{meant}; one of your own is MODULE:CLASS")
     found = found_at(name)
     made = found() if isinstance(found, type) else found
     if isinstance(made, Arm):

@@ -47,6 +47,8 @@ from sharpmax.tasks.text_files import read_texts
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)  # tokens; 8,192 take a processor three times as long as 4,096
 SIZES = (4, 8, 16, 32, 64, 128)
+ENOUGH = 32  # questions at each of two sizes: a fall by 30 points is then told from chance
+TOO_FEW = "too few questions to tell"
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,10 @@ class DiagnosisResult(Result):
                 )
             else:
                 lines.append(
-                    f"look first at head {h['layer']}.{h['head']} (layer.head): sharp at {shortest} {unit}, and its "
-                    f"entropy rises most for it, {h['entropy_short']:.2f} -> {h['entropy_long']:.2f} nats "
-                    f"at {self.dispersion.lengths[-1]}"
+                    f"look first at head {h['layer']}.{h['head']} (layer.head): of the heads that are sharp at "
+                    f"{shortest} {unit} its entropy rises most for how sharp it was, {h['entropy_short']:.2f} -> "
+                    f"{h['entropy_long']:.2f} nats at {self.dispersion.lengths[-1]}; "
+                    "other tasks and lengths may name another"
                 )
         return lines
 
@@ -106,6 +109,12 @@ class DiagnosisResult(Result):
     def next_step(self) -> str:
         """Return the command that tells whether a temperature helps, and how long it takes."""
         seconds = self.metrics.get("quick_exam_seconds")
+        right = self.metrics.get("right")
+        few = right and next(iter(right.values()))["questions"] < ENOUGH
+        if few and any(TOO_FEW in line for line in symptom(right, self.metrics["unit"])):
+            ends = [int(size) for size in (*list(right)[:1], *list(right)[-1:])]
+            more = {"task": self.metrics["task"], "lengths": ends, "prompts": ENOUGH}
+            return command("diagnose", self.model, more, "does it get worse? more questions at the two ends")
         if self.model in SHIPPED:
             options = {"card": self.model, "quick": True}
             return command("evaluate", self.model, options, "what is the shipped card worth?", seconds)
@@ -242,7 +251,13 @@ def diagnose(
             "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3),
         }
         folder = RunFolder.open(*place, grows="lengths")
-        metrics = {**verdict(found), "unit": unit, "cost": cost, "page": str(folder.path / "diagnosis.html")}
+        metrics = {
+            **verdict(found),
+            "unit": unit,
+            "task": task,
+            "cost": cost,
+            "page": str(folder.path / "diagnosis.html"),
+        }
         metrics |= {"right": _right(answered), "generates": loaded.generates}
         metrics |= {
             "asked": loaded.generates and bool(sizes_held(loaded, defaults.FIT_TASKS, [1])),
@@ -283,13 +298,7 @@ def symptom(right: dict[str, Any], unit: str) -> list[str]:
     counted = [(round(of["share"] * of["questions"]), of["questions"]) for of in (long, short)]
     low, high = difference_of_shares(*counted[0], *counted[1])
     change = long["share"] - short["share"]
-    verdict = (
-        "worse with length"
-        if high < 0
-        else "better with length"
-        if low > 0
-        else "too few questions to tell (--prompts)"
-    )
+    verdict = "worse with length" if high < 0 else "better with length" if low > 0 else TOO_FEW
     return [
         f"from {first} to {last} {unit}: {100 * change:+.0f} points ({100 * low:+.0f} to {100 * high:+.0f}), {verdict}"
     ]

@@ -40,7 +40,7 @@ def loaded_generator(model: str | LoadedModel, accept_license: bool, device: str
     """Return the model, loaded if it is a name, or raise ValueError if it gives no answers."""
     loaded = loaded_model(model, accept_license, device)
     if not loaded.generates:
-        raise ValueError(f"{loaded.name} is not a causal language model: there are no answers to calibrate it on")
+        raise ValueError(f"{loaded.name} is not a causal language model: it gives no answers to judge")
     return loaded
 
 

@@ -182,8 +182,10 @@ class Watch:
     def read(self) -> Reading:
         """Return what was gathered since the last step ended, of all processes; waits for the device.
 
+        Call it before `step`. Afterwards `latest` has that step, and this has no row: its maxima are -inf.
+
         Raises:
-            ValueError: no row was gathered: the model has not run, or not in training.
+            ValueError: no row was ever gathered: the model has not run, or not in training.
         """
         self._receive(wait=True)
         if not self.gauge.layers:

@@ -290,7 +290,7 @@ def test_a_list_names_every_mechanism_task_and_model(capsys):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nothing", "unknown arm nothing; there are: softmax"),
+        ("nothing", "unknown arm 'nothing'; `sharpmax compare --list` shows all"),
         ("math:pi", "expected a Mechanism at math:pi, got float"),
         ("no.where:X", "expected a mechanism at no.where:X, got No module"),
     ],

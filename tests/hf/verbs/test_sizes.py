@@ -24,7 +24,7 @@ def test_diagnose_leaves_out_what_does_not_fit_unless_it_was_asked_for(tmp_path)
     loaded = tiny("llama", max_position_embeddings=400)
     found = diagnose(loaded, task="lookup", out=tmp_path, quiet=True)
     assert list(found["right"]) == ["4", "8"]
-    assert found.next_step().startswith("sharpmax calibrate tiny-llama --quick  # ")
+    assert found.next_step().startswith("sharpmax diagnose tiny-llama --task lookup --lengths 4 8 --prompts 32  # ")
     with pytest.raises(ValueError, match=r"with 64 items has \d+ tokens; tiny-llama holds 400: give --lengths 4$"):
         diagnose(loaded, task="lookup", lengths=[4, 64], out=tmp_path / "asked", quiet=True)
     assert not (tmp_path / "asked").exists()
