@@ -109,7 +109,7 @@ class DiagnosisResult(Result):
     def next_step(self) -> str:
         """Return the command that tells whether a temperature helps, and how long it takes."""
         seconds = self.metrics.get("quick_exam_seconds")
-        right = self.metrics.get("right")
+        right = self.metrics.get("right") or {}
         few = right and next(iter(right.values()))["questions"] < ENOUGH
         if few and any(TOO_FEW in line for line in symptom(right, self.metrics["unit"])):
             ends = [int(size) for size in (*list(right)[:1], *list(right)[-1:])]
