@@ -144,7 +144,7 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
             that cannot be seen without waiting, under a trace or on an accelerator, the row's beta is NaN.
     """
     if isinstance(policy, Policy):
-        missing = sorted(name for name in policy.needs if getattr(stats, name) is None)
+        missing = sorted(name for name in policy.needs if getattr(stats, name, None) is None)
         if missing:
             raise ValueError(
                 f"{type(policy).__name__} needs {', '.join(missing)}, which these rows do not have"
