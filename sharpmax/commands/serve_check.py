@@ -106,8 +106,16 @@ def _judged(prompts: list[Prompt], replies: list[Reply], seconds: float) -> dict
     }
 
 
+NEXT = {
+    "acts": "serve with it; more questions at your own lengths: --sizes N … --prompts N",
+    "does not act": "look for 'attention is served with a card' in the server's log, and for the card's path",
+    "unknown": "name a plain server of the same model beside it: --plain URL, or ask more: --prompts N",
+}
+"""What to do after each verdict."""
+
+
 def print_serve_check(found: dict[str, Any]) -> None:
-    """Print one line per server, what the card costs, and the verdict."""
+    """Print one line per server, what the card costs, the verdict, and what to do next."""
     for name in ("plain", "carded"):
         if name in found:
             figures = found[name]
@@ -124,3 +132,4 @@ def print_serve_check(found: dict[str, Any]) -> None:
         recorded = found["recorded"]
         print(f"the card's record: {recorded['policy']:.1%} with it, {recorded['plain']:.1%} without")
     print({"acts": "the card acts", "does not act": "the card does NOT act"}.get(found["verdict"], "nothing tells"))
+    print(f"next: {NEXT[found['verdict']]}")

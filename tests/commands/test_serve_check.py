@@ -87,7 +87,7 @@ def test_beside_a_plain_server_it_says_what_differs_and_what_it_costs(capsys):
     assert "plain      0.0% of 6 right" in said
     assert "carded   100.0% of 6 right" in said
     assert "of the plain server's tokens/s; 6 answers differ" in said
-    assert said.endswith("the card acts\n")
+    assert "the card acts\nnext: serve with it" in said
 
 
 def test_a_server_that_never_says_the_same_twice_tells_nothing(capsys):
@@ -96,7 +96,7 @@ def test_a_server_that_never_says_the_same_twice_tells_nothing(capsys):
         assert main(["serve-check", noisy, "--plain", noisy, "--sizes", "4", "--prompts", "3"]) == 4
     said = capsys.readouterr().out
     assert "0 answers differ\n3 answers came out otherwise when they were asked for again" in said
-    assert said.endswith("nothing tells\n")
+    assert "nothing tells\nnext: name a plain server" in said
 
 
 def test_a_card_that_changes_no_answer_does_not_act():
