@@ -77,6 +77,8 @@ def _naming(path: str | PathLike[str], expected: str, advice: str) -> Iterator[N
         yield
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
+        if isinstance(error, json.JSONDecodeError):
+            reason = f"no JSON at line {error.lineno}, column {error.colno} ({error.msg})"
         raise ValueError(f"{path} is not {expected}: {reason}{f'; {advice}' if advice else ''}") from None
 
 

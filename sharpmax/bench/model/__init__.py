@@ -29,6 +29,7 @@ from sharpmax.hf.models.shapes import SHAPES, random_model
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import say
+from sharpmax.spelling import did_you_mean
 
 with extra("hf"):
     import numpy as np
@@ -165,6 +166,8 @@ def draw_figure(figures: dict[str, Any], folder: Any, name: str) -> Any:
 
 def _model(name: str, context: int, device: str) -> Any:
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+    if meant := did_you_mean(name, SHAPES):
+        raise ValueError(f"unknown model {name!r}{meant}")
     if name in SHAPES:
         return random_model(name, context=context, dtype=dtype, device=device)
     loaded = load(name, dtype=dtype, device=device)

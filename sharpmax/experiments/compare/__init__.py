@@ -81,6 +81,10 @@ def compare(
         raise ValueError("an address is of a Ray cluster: it needs engine='ray'")
     if jobs < 1 or (jobs > 1 and engine != "local"):
         raise ValueError(f"expected jobs of at least 1, and 1 with engine='ray', got {jobs}")
+    named = tuple(tasks) or (("recall", "share") if quick else tuple(TASKS))
+    least = min((TASKS[task].asked[0] for task in named if task in TASKS), default=1)
+    if largest is not None and largest < least:
+        raise ValueError(f"expected a largest size of at least {least}, the first that is asked, got {largest}")
     hardware = Hardware.of(device, precision, compiled, threads)
     study = study_of(
         quick=quick,
@@ -95,7 +99,7 @@ def compare(
     )
     wanted = list(
         cells_of(
-            tuple(tasks) or (("recall", "share") if quick else tuple(TASKS)),
+            named,
             tuple(arms) or (("softmax", "paper", "entmax", "top-k") if quick else ARMS_BY_DEFAULT),
             tuple(models) or (("tiny",) if quick else ("1M",)),
         )

@@ -36,7 +36,7 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
     blocks += [Text(line, "Model size and input size" if i == 0 else "") for i, line in enumerate(_growth(metrics))]
     page = Page(
         "Mechanisms compared",
-        "Transformers trained on short inputs, asked on inputs up to 300 times longer, with other mechanisms in "
+        "Transformers trained on short inputs and asked on longer ones, with other mechanisms in "
         "softmax's place. Learning rates were chosen per mechanism and task, with the same budget, on a spare seed.",
         blocks,
     )

@@ -98,7 +98,7 @@ def diagnose_questions(
     probe = RowProbe(lambda _: torch.tensor([asked]), lambda _: current, keep=True)
     answered: dict[int, list[Answered]] = {}
     characters = sum(len("".join(parts)) for of in questions.values() for parts in of)
-    with stage("asking questions", characters) as advance, sharpen(loaded.model, probe=probe):
+    with stage("asking questions, characters", characters) as advance, sharpen(loaded.model, probe=probe):
         for current, of_size in sorted(questions.items()):
             for question, written in zip(of_size, write(loaded.tokenizer, loaded.name, of_size), strict=True):
                 asked = written.answers[0].start - 1

@@ -297,7 +297,12 @@ class JudgedResult(Result):
             remark = "no temperature helps here; see which heads disperse"
             return command("diagnose", self.model, {}, remark)
         if self.verdict == Verdict.GAINS:
-            return f'with sharpmax.hf.sharpen(model, "{self.card}"): ...'
+            use = f'with sharpmax.hf.sharpen(model, "{self.card}"): ...'
+            options = dict(self.metrics.get("options", {}))
+            if not (options.pop("quick", False) or self.metrics.get("quick")):
+                return use
+            remark = f"before you use it: --quick read text in short windows only. Then: {use}"
+            return command("evaluate", self.model, {"card": self.card, **options}, remark)
         if self.verdict == Verdict.NO_GAIN:
             remark = f"fits a card to {self.model}; or leave the model as it is"
             return command("calibrate", self.model, {"quick": True}, remark)

@@ -254,6 +254,11 @@ def test_code_that_changes_while_it_runs_is_refused(beside, tmp_path):
         cells.compute(cell, plan.QUICK, tmp_path)
 
 
+def test_a_largest_size_below_the_first_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected a largest size of at least 62, the first that is asked, got 3"):
+        compare(tmp_path, quick=True, device="cpu", tasks=("share",), largest=3)
+
+
 def test_no_size_above_the_largest_is_asked_and_the_command_says_so(small, tmp_path):
     found = compare(tmp_path, quick=True, device="cpu", tasks=("recall",), arms=("paper",), largest=14)
     arm = found["summary"]["tasks"]["recall"]["tiny"]["paper"]
