@@ -140,8 +140,9 @@ class DiagnosisResult(Result):
             title=f"How the heads of {self.model} disperse",
             lead=(
                 f"{_count(found.entropy.shape[0], 'layer')}, {_count(found.entropy.shape[1], 'head')}, "
-                f"{found.lengths[0]} to {found.lengths[-1]} {unit}. The logits of a head spread over "
-                f"{spread['min']:.2f} to {spread['max']:.2f}, mean {spread['mean']:.2f} ± {spread['sd']:.2f}. "
+                f"{found.lengths[0]} to {found.lengths[-1]} {unit}. The spread of a head's logits (largest "
+                f"less smallest) bounds how sharp it can stay: {spread['min']:.2f} to {spread['max']:.2f} over all "
+                f"heads, mean {spread['mean']:.2f} ± {spread['sd']:.2f}. "
                 f"{self._weights()}"
             ),
             source=self.source[:1500],
@@ -385,7 +386,9 @@ def _tables(metrics: dict[str, Any]) -> list[Any]:
 
     tables = [_heads_table(metrics["sharpest"], "relative_entropy", "Sharpest at the shortest length", "H / log n")]
     if "fastest_losing" in metrics:
-        tables.append(_heads_table(metrics["fastest_losing"], "rate", "Losing it fastest", "dH / d log n"))
+        tables.append(
+            _heads_table(metrics["fastest_losing"], "rate", "Highest rate, sharp at first or not", "dH / d log n")
+        )
     if "decay" in metrics:
         decay = metrics["decay"]
         if decay["layer_agreement"] is None:
@@ -403,7 +406,7 @@ def _beside_persistence(decay: dict[str, Any]) -> str:
     """Return how the forecast compares with the order of layers at the length before."""
     verdict = "the forecast beats it" if decay["beats_persistence"] else "the forecast does not beat it"
     return (
-        f"persistence (the order at the length before): rank correlation {decay['persistence_agreement']:.2f}, "
+        f"Persistence (the order at the length before): rank correlation {decay['persistence_agreement']:.2f}, "
         f"{verdict}; mean error of a head's entropy: forecast {decay['mean_absolute_error']:.2f} nats, persistence "
         f"{decay['persistence_error']:.2f}; fitted rates against found ones: rank correlation "
         f"{decay['rate_agreement']:.2f}"
