@@ -15,7 +15,9 @@ def test_the_cpu_table():
     figures = attention.measure(framework="jax", lengths=[64], widths=[64], repeats=1)
     timed = {(r["case"], r["implementation"]) for r in figures["results"] if "ratio" in r}
     both = {(case, name) for case in (benchmark.FORWARD, benchmark.TRAINED) for name in ("plain", "chunked", "xla")}
-    assert timed == both | {(benchmark.STATISTICS, name) for name in ("chunked", "xla")}
+    others = {("forward, LogLinear per head", "chunked"), ("forward, EntropyTarget(1.0)", "chunked")}
+    others |= {("plain, other policies", "plain")}
+    assert timed == both | others | {(benchmark.STATISTICS, name) for name in ("chunked", "xla")}
     assert set(figures["refused"]) == {"stock", "pallas", "hybrid"}
     assert figures["results"][0]["ratio"] == figures["results"][0]["wall_ratio"] == 1.0
     memory = {r["length"]: r["megabytes"] for r in figures["results"] if r["case"] == "memory of one sequence, forward"}

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ def classes() -> dict[str, list[str]]:
     for name in sorted(set(dir(transformers)).difference(*found.values())):
         if name.startswith("AutoModel") or name.lower().endswith("pretrainedmodel"):
             continue
-        kind = getattr(transformers, name, None) if name[0].isupper() else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some modules use what PyTorch is about to drop
+            kind = getattr(transformers, name, None) if name[0].isupper() else None
         if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
             model_type = getattr(kind.config_class, "model_type", None)
             if model_type in transformers.CONFIG_MAPPING:  # else a part without a config that could be cut
