@@ -50,6 +50,7 @@ def test_the_page_names_every_model_type_and_none_is_wrong():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*deprecated")  # of modules that transformers imports for a class
 def test_the_page_is_what_a_survey_finds():
     """One class of every type; all the others of every eighth, which is minutes in place of half an hour."""
     verdicts = survey()
