@@ -101,7 +101,7 @@ UNUSABLE = [
     ({"model_type": "zz", "auto_map": {"AutoConfig": "evil.Config"}}, "custom code"),
     ("[" * 200_000, "config.json is not a model's config: it is nested"),
     ("[]", "config.json is not a model's config: expected an object, got list"),
-    ("{", "config.json is not a model's config: Expecting"),
+    ("{", "config.json is not a model's config: no JSON at line 1"),
 ]
 
 
