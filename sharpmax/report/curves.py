@@ -17,12 +17,14 @@ from sharpmax.report.style import house_style, save_figure
 with extra("report"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
 
 MOST_ON_LINES = 4  # curves that carry their names at their ends; more have a legend
 OF_LINE = "name of a line"
 LABEL_HEIGHT = 0.07  # of a name at the end of a curve, as a share of the axes
 PLAIN = 2**14  # the largest size up to which ticks are plain numbers, not powers of two
+GROUPED = 1000  # from this size on, ticks of a linear axis have a comma at the thousands
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,12 @@ class CurvesDisplay:
             getattr(ax, f"set_{axis}scale")("log" if base else scale, **base)
             if scale == "symlog":
                 getattr(ax, f"{axis}axis").set_major_formatter("{x:g}")
-        if self.x_scale == "log2" and max((max(curve.x) for curve in self.curves), default=0) <= PLAIN:
+        largest = max((max(curve.x) for curve in self.curves), default=0)
+        if self.x_scale == "log2" and largest <= PLAIN or self.x_scale == "linear" and largest >= GROUPED:
             ax.xaxis.set_major_formatter("{x:,.0f}")
+        if self.y_scale == "log" and min((y for curve in self.curves for y in curve.y if y), default=0) >= 1:
+            ax.yaxis.set_major_formatter("{x:,.0f}")
+            ax.yaxis.set_minor_formatter(LogFormatter())  # the usual one writes 20 as 2 × 10¹
         for curve in self.curves:
             self._draw(curve, ax)
         for mark in self.marks:

@@ -1,6 +1,6 @@
 """Tables of the comparison of mechanisms: every mechanism on every task, at trained sizes and at the largest one."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tools.tables.records import RESULTS, markdown, percent, read, table
 
@@ -11,13 +11,24 @@ NONE = "Not run yet: it needs a GPU."
 ByTask = dict[str, dict[str, Any]]
 
 
-def runs() -> list[tuple[str, ByTask]]:
-    """Return the committed comparisons: each model with its tasks and their arms."""
-    found: list[tuple[str, ByTask]] = []
+class Run(NamedTuple):
+    """One model of a committed comparison: how it was trained, where, and its tasks with their arms."""
+
+    how: str
+    device: str
+    by_task: ByTask
+
+
+def runs() -> list[Run]:
+    """Return the committed comparisons, a model each."""
+    found = []
     for file in sorted((RESULTS / "compare").glob("*/metrics.json")):
-        tasks = read("compare", file.parent.name, "metrics.json")["summary"]["tasks"]
-        models = sorted({model for by_model in tasks.values() for model in by_model})
-        found += [(m, {task: by_model[m] for task, by_model in tasks.items() if m in by_model}) for m in models]
+        record = read("compare", file.parent.name, "metrics.json")
+        tasks, config, device = record["summary"]["tasks"], record["config"], record["device"]
+        recipe = f"{config['seeds']} seeds, {config['recipe']['steps']:,} steps of {config['recipe']['batch']}"
+        for model in sorted({model for by_model in tasks.values() for model in by_model}):
+            by_task = {task: by_model[model] for task, by_model in tasks.items() if model in by_model}
+            found.append(Run(f"{model} parameters, {recipe} sequences, {device}", device, by_task))
     return found
 
 
@@ -58,11 +69,12 @@ def _size(by_arm: dict[str, Any], index: int) -> str:
 
 def _tables(index: int) -> str:
     parts = [
-        f"{model} parameters:\n\n"
+        f"{run.how}:\n\n"
         + markdown(
-            ["", *(f"{task}, {_size(by_arm, index)}" for task, by_arm in by_task.items())], rows_at(by_task, index)
+            ["", *(f"{task}, {_size(by_arm, index)}" for task, by_arm in run.by_task.items())],
+            rows_at(run.by_task, index),
         )
-        for model, by_task in runs()
+        for run in runs()
     ]
     return "\n\n".join(parts) or NONE
 
@@ -81,14 +93,14 @@ def compare_trained() -> str:
 
 @table
 def compare_cost() -> str:
-    """Return the milliseconds of a training step by mechanism, of the first task that has each."""
+    """Return the milliseconds of a training step by mechanism on a GPU, of the first task that has each."""
     parts = []
-    for model, by_task in runs():
+    for run in (run for run in runs() if "NVIDIA" in run.device):
         cost: dict[str, float] = {}
-        for by_arm in by_task.values():
+        for by_arm in run.by_task.values():
             for arm, found in by_arm.items():
                 if found["milliseconds"] is not None:
                     cost.setdefault(arm, found["milliseconds"])
         rows = [[arm, f"{of:.1f}"] for arm, of in sorted(cost.items(), key=lambda item: item[1])]
-        parts.append(markdown([f"{model} parameters", "ms per step"], rows))
+        parts.append(markdown([run.how, "ms per step"], rows))
     return "\n\n".join(parts) or NONE

@@ -59,7 +59,7 @@ def by_position(cells: Sequence[Mapping[str, Any]], metrics: Mapping[str, Any]) 
             shown = [value if value <= MOST else None for value in values]
             curves.append(Curve(label(cell), places, shown, line="-" if cell["arm"] == "nothing" else "--"))
     marks = [Mark("trained context", x=metrics["trained"])]
-    return CurvesDisplay(curves, "position, tokens", "perplexity", marks=marks, y_scale="log")
+    return CurvesDisplay(curves, "position, tokens", "perplexity", marks=marks, x_scale="linear", y_scale="log")
 
 
 def text_table(cells: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
