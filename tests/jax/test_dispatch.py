@@ -50,7 +50,7 @@ def test_the_plan_says_why():
         ("8.0", {}, ("hybrid", "pallas_triton", "cudnn")),
         ("12.0", {}, ("hybrid", "pallas_triton", "cudnn")),
         ("9.0", {"policy": LogLinear(0.1, 0.2, 0.3)}, ("hybrid", "pallas_mosaic", "cudnn")),
-        ("9.0", {"policy": EntropyTarget(1.0)}, ("chunked", "chunked", "chunked")),  # O(n) memory, not dense
+        ("9.0", {"policy": EntropyTarget(1.0)}, ("pallas", "pallas_triton", "pallas_triton")),
         ("9.0", {"window": 4}, ("pallas", "pallas_mosaic", "pallas_triton")),
         ("9.0", {"window": 4, "policy": Constant(2.0)}, ("pallas", "count", "pallas_triton")),
         ("9.0", {"softcap": 3.0}, ("chunked", "chunked", "chunked")),
