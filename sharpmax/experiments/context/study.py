@@ -195,7 +195,7 @@ class Study:
             from sharpmax.hf.calibration.learn import learn
 
             with self._extended(scaling, factor) as loaded:
-                return policy_to_json(learn(loaded, *self._fitting(loaded, factor)).policy)
+                return policy_to_json(learn(loaded, *self._fitting(factor)).policy)
 
         return self.folder.once(f"fit-{scaling}-{factor:g}", fit)
 

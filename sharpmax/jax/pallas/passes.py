@@ -54,8 +54,8 @@ def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[
     if row_scale is not None or extra:
         beta = jnp.ones(logits.rows, jnp.float32) if row_scale is None else row_scale
         beta = jnp.broadcast_to(beta, logits.rows).astype(jnp.float32)
-        *found, variance = _compiled_scaled_statistics(*arrays, beta, _tiles(logits))
-        return RowStats(*found, counted_by_position(logits), variance=variance)
+        entropy, logsumexp, maximum, variance = _compiled_scaled_statistics(*arrays, beta, _tiles(logits))
+        return RowStats(entropy, logsumexp, maximum, counted_by_position(logits), variance=variance)
     entropy, logsumexp, maximum = _compiled_statistics(*arrays, _tiles(logits), by_mosaic)
     return RowStats(entropy, logsumexp, maximum, counted_by_position(logits))
 
