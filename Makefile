@@ -60,6 +60,7 @@ test-slow: $(VENV)/installed-test
 # Every test that launches a kernel, the slow ones too: what an interpreter takes minutes for, a GPU does at once.
 # PYTHON is used as it is: a machine with a GPU often has its own PyTorch and JAX, and may install nothing.
 GPU_TESTS := tests/torch tests/jax tests/hf/sharpen/test_kernels.py tests/hf/sharpen/test_continuous.py \
+  tests/hf/sharpen/test_compiled_generation.py \
   tests/hf/finetune/test_fused_row.py tests/vllm/test_attention.py
 GPU_PYTHON := $(or $(PYTHON),$(BIN)/python)
 test-gpu: $(if $(PYTHON),,$(VENV)/installed-test)

@@ -121,7 +121,7 @@ MASKS = (
     replace(PLAIN, name="dead rows", mask="dead"),
     replace(CAUSAL, name="dead causal rows", mask="dead", window=6),
     replace(CAUSAL, name="padding of long rows", mask="padding", batch=2, heads=4, queries=36, keys=52),
-    replace(CAUSAL, name="a mask a head", mask="random", heads=4, window=20),
+    replace(CAUSAL, name="a mask per head", mask="random", heads=4, window=20),
     replace(PLAIN, name="padding of one query", mask="padding", batch=2, heads=4, queries=1, keys=67),
 )
 
@@ -157,7 +157,7 @@ POLICIES = (
     replace(CAUSAL, name="length under a mask", policy=LengthScaled.ssmax(0.4), mask="dead"),
     replace(CAUSAL, name="beyond", policy=Beyond(3, 0.8, 0.5, 2)),
     replace(CAUSAL, name="log-linear", policy=LogLinear(a=0.1, b=0.2, c=0.3, n0=8)),
-    replace(CAUSAL, name="a policy a head", policy=PerHead((PAPER, Constant(2.0)))),
+    replace(CAUSAL, name="a policy per head", policy=PerHead((PAPER, Constant(2.0)))),
     replace(CAUSAL, name="detached", policy=detach(PAPER)),
 )
 

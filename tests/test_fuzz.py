@@ -4,6 +4,7 @@ A case is drawn from its own number, so a failure names what to draw again. Noth
 into a file that is no folder, and models lie in folders that hold no whole one.
 """
 
+import argparse
 import json
 import random
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from sharpmax import PAPER, Constant, EntropyTarget, LogLinear, PerHead, PerLayer, Policy, Table, cli, load_card
 from sharpmax.bench import BENCHMARKS
+from sharpmax.commands.options import parser
 from sharpmax.experiments import EXPERIMENTS
 from sharpmax.report import Figure, Page, Text, write_report
 from sharpmax.report import Table as Rows
@@ -143,6 +145,16 @@ def test_no_config_breaks_its_reader(numbers, tmp_path):
         must_be_one_line(refused.value, tmp_path)
 
 
+def options_of(verb: str) -> list[str]:
+    """Return the options of a command, but for one that need not end and one that shows tracebacks."""
+    (verbs,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return sorted(set(verbs.choices[verb]._option_string_actions) - {"-h", "--live", "--debug"})
+
+
+OPTIONS = {verb: options_of(verb) for verb in cli.VERBS}
+NAMELESS = ("models", "cards", "compare")
+
+
 def a_command(draw: random.Random, folder: Path) -> list[str]:
     """Return a command line with options of any command, and values that are right, odd, or of another option."""
     numbers = ["0", "1", "-1", "2.5", "1e9", str(10**12), str(10**30), "9" * 5000, "nan", "inf", "abc", "", "٣"]
@@ -161,27 +173,29 @@ def a_command(draw: random.Random, folder: Path) -> list[str]:
         "abacus",
         "\udcff",
     ]
-    verbs = ["reproduce", "bench", "models", "diagnose", "certify", "calibrate", "evaluate", "finetune", "sharpen", ""]
-    verb = draw.choice(verbs)
+    verb = draw.choice([*cli.VERBS, "sharpen", ""])
     named = {
         "reproduce": [experiment.name for experiment in EXPERIMENTS],
         "bench": [benchmark.name for benchmark in BENCHMARKS],
+        "monitor": paths,
+        "serve-check": ["http://127.0.0.1:9", "http://127.0.0.1:9/\x1b[31m", "http://[", "ftp://127.0.0.1", *paths],
     }.get(verb, [str(folder / "model"), str(folder / "empty")])
     flags = {
         "reproduce": [flag for experiment in EXPERIMENTS for flag in experiment.options],
         "bench": [flag for benchmark in BENCHMARKS for flag in benchmark.options],
-    }.get(verb, [])
+    }.get(verb, OPTIONS.get(verb, []))
     flags += [
         "--seed", "--quick", "--text", "--task", "--lengths", "--rows", "--device", "--length", "--card", "--method",
         "--fit-tasks", "--fit-sizes", "--steps", "--penalty", "--truth", "--tasks", "--sizes", "--prompts", "--windows",
         "--policy", "--lora", "--tokens", "--learning-rate", "--help", "--version", "--most-rise", "--accept-license",
     ]  # fmt: skip
-    line = [verb] if verb == "models" else [verb, draw.choice([*named, *named, *named, draw.choice(texts)])]
+    line = [verb] if verb in NAMELESS else [verb, draw.choice([*named, *named, *named, draw.choice(texts)])]
     for _ in range(draw.randint(0, 4)):
         line += [draw.choice(flags), *draw.choices([*numbers, *paths, *texts], k=draw.choice([0, 1, 1, 1, 2]))]
     # Whatever else is right, results have no place to go.
-    nowhere = {"bench": ["--json", str(folder / "file" / "a.json")], "models": []}
-    return [*line, *nowhere.get(verb, ["--out", str(folder / "file")])]
+    nowhere = {"bench": ["--json", str(folder / "file" / "a.json")], "monitor": ["--out", str(folder / "file" / "a")]}
+    out = [] if verb in ("models", "cards", "serve-check") else nowhere.get(verb, ["--out", str(folder / "file")])
+    return [*line, *out, *["--quiet"] * (verb in cli.LONG)]  # how long it takes is said on standard error
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -73,7 +73,7 @@ def measure(
         now = perf_counter()
         if turn and now + (now - turn_began) > began + seconds:
             break
-    plain = median(times["plain"])
+    plain, on = median(times["plain"]), torch.cuda.get_device_name(device) if on_gpu else device
     results = [
         {
             "way": way,
@@ -85,7 +85,7 @@ def measure(
         for way, found in times.items()
     ]
     return {
-        "model": name, "about": SHAPES[name].about, "tokens": length, "device": device, "plain_ms": 1e3 * plain,
+        "model": name, "about": SHAPES[name].about, "tokens": length, "device": on, "plain_ms": 1e3 * plain,
         "losses_bit_equal": not differing, "results": results,
     }  # fmt: skip
 

@@ -127,7 +127,8 @@ def _with_sinks(rows: Array, sinks: Array, count: Array) -> Array:
     xp = namespace(rows)
     require_same_library("sinks", floating_array("sinks", sinks), rows)
     if tuple(sinks.shape) != (rows.shape[1],):
-        raise ValueError(f"sinks must have one logit a query head, shape ({rows.shape[1]},), got {tuple(sinks.shape)}")
+        shape = tuple(sinks.shape)
+        raise ValueError(f"sinks must have one logit per query head, shape ({rows.shape[1]},), got {shape}")
     column = xp.broadcast_to(xp.astype(sinks, rows.dtype)[None, :, None], count.shape)
     column = xp.where(count > 0, column, xp.full_like(column, -xp.inf))
     return xp.concat([rows, column[..., None]], axis=-1)

@@ -6,7 +6,7 @@ For a row of logits e with weights p = softmax(e), shifted by its maximum m:
     logsumexp = m + log Z     entropy = log Z - S/Z  (= logsumexp - E_p[e], nats)     variance = T/Z - (S/Z)²
 
 (m, Z, S, T) is a state that merges associatively, so a row may be seen in blocks of any size, on any number of
-devices, in O(1) memory a row: the online softmax of Milakov & Gimelshein (arXiv 1805.02867), carried to the entropy.
+devices, in O(1) memory per row: the online softmax of Milakov & Gimelshein (arXiv 1805.02867), carried to the entropy.
 No epsilon is needed anywhere: a masked item adds exactly nothing.
 """
 

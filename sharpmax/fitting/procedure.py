@@ -77,7 +77,7 @@ def calibrate(
     if not rows:
         raise ValueError("expected at least one pair (logits, correct), got none")
     if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in rows):
-        raise ValueError("expected a list of pairs (logits, correct), one a size: a single one is [(logits, correct)]")
+        raise ValueError("expected a list of pairs (logits, correct), one per size; of one size [(logits, correct)]")
     checked = [checked_rows(logits, correct) for logits, correct in rows]
     rng = np.random.default_rng(seed)
     held = [rng.random(len(correct)) < held_out for _, correct in checked]

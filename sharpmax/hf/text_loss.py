@@ -1,4 +1,4 @@
-"""The import path that the docs name; the code stands in `calibrate/`."""
+"""The import path that the docs name; the code stands in `calibration/`."""
 
 from sharpmax.hf.calibration.text_loss import text_losses, token_losses, windows
 

@@ -83,7 +83,8 @@ def plan(request: Request, implementation: str | None) -> Plan:
     chosen = choose_implementation(LADDER, request, implementation)
     name = statistics = chosen.implementation
     if name in ("hybrid", "pallas"):
-        statistics = _lowering(request.logits)
+        # The variance, which a policy that solves for beta asks for, has a kernel in Triton's lowering alone.
+        statistics = "pallas_triton" if request.extra else _lowering(request.logits)
     if name != "xla" and not request.reads_logits:
         statistics = "count"
     values = {"stock": "cudnn", "hybrid": "cudnn", "pallas": "pallas_triton"}.get(name, name)
@@ -141,6 +142,12 @@ def _more_than_scores(request: Request) -> str | None:
     return None
 
 
+def _solved_beta(request: Request) -> str | None:
+    if getattr(request.policy, "iterative", False):
+        return "a beta that is solved for may be large, and cuDNN takes beta·q rounded to half precision"
+    return None
+
+
 def _no_gpu_for_pallas(request: Request) -> str | None:
     return None if pallas.INTERPRET else _no_gpu("the kernels need", request.logits)
 
@@ -154,7 +161,7 @@ _CUDNN = (_dense_only, _no_gpu_for_cudnn, _more_than_scores, stock.refusal)
 
 LADDER: dict[str, Implementation] = {
     "stock": Implementation((*_CUDNN, stock.refusal_of_statistics)),
-    "hybrid": Implementation(_PALLAS + _CUDNN),
+    "hybrid": Implementation((*_PALLAS, _solved_beta, *_CUDNN)),
     "pallas": Implementation(_PALLAS),
     "chunked": Implementation((_dense_only,)),
     "xla": Implementation(),

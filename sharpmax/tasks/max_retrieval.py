@@ -69,7 +69,7 @@ def items_from(priority: Array, label: Array, rotation: Array | None = None) -> 
 def training_batch(key: Array, sets: int, *, sizes: tuple[int, int], rotation: Array | None = None) -> Batch:
     """Draw `sets` sets, the size of each uniform in `sizes`, both ends included."""
     smallest, width = sizes
-    # One draw for everything: each further one costs a GPU several kernels a step.
+    # One draw for everything: each further one costs a GPU several kernels per step.
     uniform = jax.random.uniform(key, (sets, 2 * width + 2))
     priority, of_label, query, of_size = jnp.split(uniform, [width, 2 * width, 2 * width + 1], axis=-1)
     label = _whole(of_label, CLASSES)

@@ -7,11 +7,12 @@ decide, the device decides by itself (`plan.ON_DEVICE`).
     plan_of(request, name)     the plan of a call, made once
     resolved(plan, request)    the same, down to the kernels that an operator chooses when it runs
     path_of_fused, path_of_sharpened, statistics_on_hopper     that choice, on the tensors themselves
+    kernels_serve_pages        who serves a paged cache
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +39,9 @@ from sharpmax.torch.policy_kinds import (
 from sharpmax.torch.request import Request
 from sharpmax.torch.torch_internals import in_forward_mode, is_traced
 from sharpmax.torch.triton.availability import interpreted, why_absent
+
+if TYPE_CHECKING:
+    from sharpmax.torch.paged.pages import PagedRequest
 
 HALF = (torch.float16, torch.bfloat16)
 WIDEST, MOST_HEADS = 256, 65535  # of our kernels: a head's width, and heads in a batch, which are a grid's height
@@ -144,6 +148,25 @@ def plan_of_documents(request: Request) -> Plan:
     """Return the plan of a row of packed documents, of which 'hybrid' did not refuse the request."""
     path, policy = _hybrid_path(request)
     return Plan("hybrid", path, {}, policy)
+
+
+def kernels_serve_pages(request: "PagedRequest", implementation: str | None) -> bool:
+    """Tell whether our kernels serve a call on a paged cache, or PyTorch on gathered keys.
+
+    Raises:
+        NotImplementedError: the one that was named, or the one that is left inside a CUDA graph, cannot serve.
+    """
+    refusal = _pages_refusal(request)
+    if implementation == "triton" and refusal is not None:
+        raise NotImplementedError(f"paged attention by 'triton': {refusal}")
+    # As Python, which is how tests run a kernel without a GPU, it runs only where it is named.
+    by_kernels = implementation == "triton" or (implementation is None and refusal is None and request.query.is_cuda)
+    if not by_kernels and request.query.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise NotImplementedError(
+            "paged attention by PyTorch reads lengths on the host, which no CUDA graph can; the kernels refuse: "
+            f"{refusal or implementation}"
+        )
+    return by_kernels
 
 
 # --- while an operator runs
@@ -254,6 +277,26 @@ def _kernels_refusal(request: Request) -> str | None:
         return f"a beta above {MOST_BETA:.0e} may overflow: the kernels scale the logits before they shift them"
     if "minimum" in request.extra:
         return "minimum is not computed by the kernels"
+    return None
+
+
+def _pages_refusal(request: "PagedRequest") -> str | None:
+    """Say why the paged kernels cannot serve, or None. Where they can, they are the faster."""
+    query, pages = request.query, request.pages
+    if ABSENT is not None:
+        return ABSENT
+    if not query.is_cuda and not interpreted():
+        return f"inputs on {query.device.type}; it runs on a GPU"
+    if 0 in query.shape:
+        return "no queries"
+    if query.dtype not in (*HALF, torch.float32):
+        return f"{query.dtype} inputs; it takes float16, bfloat16 and float32"
+    if max(query.shape[2], pages.value.shape[3]) > WIDEST:
+        return f"heads of width {max(query.shape[2], pages.value.shape[3])}; it takes {WIDEST} at most"
+    if any(x.stride(-1) != 1 for x in (query, pages.key, pages.value, pages.table, pages.lengths, request.ends)):
+        return "a last axis that is not contiguous"
+    if getattr(request.policy, "iterative", True):
+        return f"{type(request.policy).__name__}, which iterates over the rows or is a plain callable"
     return None
 
 

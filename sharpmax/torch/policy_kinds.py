@@ -34,7 +34,7 @@ from sharpmax.core.policies import (
 )
 from sharpmax.core.policies.base import SMALLEST
 from sharpmax.core.policies.length_scaled import MEASURES
-from sharpmax.torch.torch_internals import is_traced
+from sharpmax.torch.torch_internals import is_traced, version_of
 
 POLYNOMIAL, TABLE, LOG_LINEAR, LENGTH, SOLVED, BEYOND = 1, 2, 3, 4, 5, 6  # 0: no policy
 READS_ENTROPY = (POLYNOMIAL, TABLE, LOG_LINEAR, BEYOND)
@@ -136,7 +136,7 @@ class _Remembered(NamedTuple):
         if torch.compiler.is_compiling():
             return False
         learns = torch.is_grad_enabled() and any(t.requires_grad for t in self.tensors)
-        return not learns and [t._version for t in self.tensors] == self.versions
+        return not learns and [*map(version_of, self.tensors)] == self.versions
 
 
 def keep_numbers(policy: Any, device: torch.device) -> None:
@@ -174,7 +174,7 @@ def _remembered(policy: Any, rows: tuple[Numbers, ...], device: torch.device) ->
             widest = max(len(column) for column in columns)
             table = np.stack([np.broadcast_to(column, widest) for column in columns], 1)
             made = torch.tensor(table, dtype=torch.float32, device=device)
-    kept = _Remembered(made, tensors, [t._version for t in tensors])
+    kept = _Remembered(made, tensors, [*map(version_of, tensors)])
     object.__setattr__(policy, "_on_device", kept)
     return made
 

@@ -164,7 +164,8 @@ def validated(
     if bias is not None:
         bias = _four_axes("bias", _check_tensor("bias", bias), logits)
     if sinks is not None and tuple(_check_tensor("sinks", sinks).shape) != (query.shape[1],):
-        raise ValueError(f"sinks must have one logit a query head, shape ({query.shape[1]},), got {tuple(sinks.shape)}")
+        shape = tuple(sinks.shape)
+        raise ValueError(f"sinks must have one logit per query head, shape ({query.shape[1]},), got {shape}")
     softcap = None if softcap is None else _number("softcap", softcap)
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap must be positive, got {softcap!r}")

@@ -19,11 +19,17 @@ PackedKey = Float[Tensor, "key_heads keys width"]
 PackedValue = Float[Tensor, "key_heads keys value_width"]
 Ends = Integer[Tensor, " documents_and_one"]
 
+PagedQuery = Float[Tensor, "tokens heads width"]
+PagedEnds = Integer[Tensor, " sequences_and_one"]
+
 if TYPE_CHECKING:  # the type depends on `return_stats`, which a type checker would make every caller tell apart
     Attended = Any
     PackedAttended = Any
+    PagedAttended = Any
 else:
     _Output = Float[Tensor, "batch heads queries value_width"]
     Attended = _Output | tuple[_Output, RowStats]
     _PackedOutput = Float[Tensor, "heads queries value_width"]
     PackedAttended = _PackedOutput | tuple[_PackedOutput, RowStats]
+    _PagedOutput = Float[Tensor, "tokens heads value_width"]
+    PagedAttended = _PagedOutput | tuple[_PagedOutput, RowStats]

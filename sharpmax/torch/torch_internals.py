@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 sdp_priority_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
@@ -56,6 +56,16 @@ def current_stream(device: int) -> int:
     return handle
 
 
+def keep_device_busy(cycles: int) -> None:
+    """Launch a kernel that does nothing for so many cycles of the GPU."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor has been written; one made in inference mode does not tell."""
+    return tensor._version
+
+
 def is_traced(*arguments: Any) -> bool:
     """Tell whether a mode, a transform, a tracer or a tensor of another kind must see the operator itself."""
     for x in arguments:
@@ -92,6 +102,30 @@ def functional_transforms() -> list[str]:
 def is_transformed() -> bool:
     """Tell whether a transform of torch.func is at work, inside torch.compile too."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+def recomputing() -> bool:
+    """Tell whether this call stands inside a backward pass: gradient checkpointing runs a layer again there."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Tell whether a part of the model runs as a compiled graph, where no call can be seen."""
+    from torch._dynamo import OptimizedModule  # seconds, unless something has asked for it before
+
+    return any(isinstance(m, OptimizedModule) or m._compiled_call_impl is not None for m in model.modules())
+
+
+def run_uncompiled(module: nn.Module) -> None:
+    """Take back what the module's own `compile` has switched on."""
+    module._compiled_call_impl = None
+
+
+def graphs_compiled() -> int:
+    """Return how many graphs torch.compile has made in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 def known_number(number: float) -> float:

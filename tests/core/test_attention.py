@@ -238,7 +238,7 @@ BAD = [
     ({"window": (True, 2)}, ValueError, "window must be"),
     ({"window": 2.5}, ValueError, "window must be"),
     ({"softcap": 0.0}, ValueError, "softcap must be finite and greater than 0"),
-    ({"sinks": np.zeros(3)}, ValueError, "one logit a query head"),
+    ({"sinks": np.zeros(3)}, ValueError, "one logit per query head"),
     ({"scale": float("nan")}, ValueError, "scale must be"),
     ({"policy": "paper"}, TypeError, "policy must be"),
 ]

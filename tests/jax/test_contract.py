@@ -25,7 +25,7 @@ EVERY_ARGUMENT = (
     "sinks and dead rows",
     "entropy target of what is seen",
     "position",
-    "a policy a head",
+    "a policy per head",
 )
 FAST = {
     *(("chunked", name, "float32") for name in EVERY_ARGUMENT),
@@ -35,6 +35,8 @@ FAST = {
     ("xla", "causal", "bfloat16"),
     ("pallas", "grouped", "bfloat16"),
     ("pallas", "window to both sides", "bfloat16"),
+    ("pallas", "log-linear", "bfloat16"),
+    ("pallas", "entropy target", "bfloat16"),
     ("hybrid", "retrieval", "bfloat16"),
 }
 SLOW = {
@@ -42,6 +44,8 @@ SLOW = {
     ("chunked", "causal", "bfloat16"),
     ("xla", "huge logits", "float64"),
     ("pallas", "more queries than keys", "bfloat16"),
+    ("pallas", "a policy per head", "bfloat16"),
+    ("pallas", "entropy target, long rows", "bfloat16"),
 } - FAST
 SERVED = [*sorted(FAST), *(pytest.param(*triple, marks=pytest.mark.slow) for triple in sorted(SLOW))]
 
@@ -55,7 +59,7 @@ REFUSED = [
     ("pallas", "bias", "bfloat16", "bias is not honoured"),
     ("pallas", "softcap", "bfloat16", "softcap is not honoured"),
     ("pallas", "sinks", "bfloat16", "sinks is not honoured"),
-    ("pallas", "entropy target", "bfloat16", "variance"),
+    ("hybrid", "entropy target, long rows", "bfloat16", "solved for"),
     ("pallas", "causal", "float32", "half precision"),
 ]
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sharpmax import Constant
+from sharpmax import Constant, EntropyTarget, LogLinear
 from sharpmax.jax import IMPLEMENTATIONS, attention, dispatch, row_stats, which_implementation
 from tests.jax.conftest import ON_GPU
 
@@ -49,6 +49,8 @@ def test_the_plan_says_why():
         ("9.0", {"width": 32}, ("hybrid", "pallas_triton", "cudnn")),
         ("8.0", {}, ("hybrid", "pallas_triton", "cudnn")),
         ("12.0", {}, ("hybrid", "pallas_triton", "cudnn")),
+        ("9.0", {"policy": LogLinear(0.1, 0.2, 0.3)}, ("hybrid", "pallas_mosaic", "cudnn")),
+        ("9.0", {"policy": EntropyTarget(1.0)}, ("pallas", "pallas_triton", "pallas_triton")),
         ("9.0", {"window": 4}, ("pallas", "pallas_mosaic", "pallas_triton")),
         ("9.0", {"window": 4, "policy": Constant(2.0)}, ("pallas", "count", "pallas_triton")),
         ("9.0", {"softcap": 3.0}, ("chunked", "chunked", "chunked")),

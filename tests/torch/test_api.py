@@ -82,7 +82,7 @@ def test_constant_1_is_scaled_dot_product_attention(implementation, is_causal):
         (ValueError, "bias of shape .* does not broadcast", {"bias": torch.zeros(5, 24, 24)}),
         (TypeError, "bias must have a floating dtype", {"bias": torch.zeros(24, dtype=torch.bool)}),
         (TypeError, "bias must be a torch.Tensor, got float", {"bias": 1.0}),
-        (ValueError, "sinks must have one logit a query head", {"sinks": torch.zeros(2)}),
+        (ValueError, "sinks must have one logit per query head", {"sinks": torch.zeros(2)}),
         (ValueError, "softcap must be positive", {"softcap": 0.0}),
         (ValueError, "softcap must be a finite number", {"softcap": float("inf")}),
         (ValueError, "softcap must be a finite number", {"softcap": 10**400}),
@@ -270,7 +270,7 @@ def test_a_nan_or_infinity_poisons_its_own_row_alone(implementation, length):
         torch.tensor([[[1.0], [1.0], [1.2], [1.5]], [[3.0], [2.0], [1.2], [1.5]]]),
         (((1.0,), (1.0,), (1.2,), (1.5,)), ((3.0,), (2.0,), (1.2,), (1.5,))),
     ],
-    ids=["tensor", "numpy", "tensors", "integers", "a value a head", "a value a head, in tuples"],
+    ids=["tensor", "numpy", "tensors", "integers", "a value per head", "a value per head, in tuples"],
 )
 @pytest.mark.parametrize("implementation", KERNELS)
 def test_kernels_take_a_table_whatever_holds_its_numbers(implementation, betas):
@@ -446,7 +446,7 @@ def test_dropout_drops_and_rescales():
 
 
 def test_a_saved_policy_a_head_is_not_taken_for_one_number():
-    """A card holds one number a head as nested tuples."""
+    """A card holds one number per head as nested tuples."""
     q = torch.randn(1, 2, 9, 8, generator=torch.Generator().manual_seed(0))
     per_head = LogLinear(a=((0.5,), (-0.5,)))
     expected = attention(q, q, q, policy=per_head, implementation="eager")

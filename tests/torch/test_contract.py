@@ -24,7 +24,7 @@ STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 
 
 INTERPRETED = {"triton": "float32", "hybrid": "float16", "fused": "float16"}
-"""Without a GPU the kernels run as Python, a second a case: one dtype each. With one, every dtype."""
+"""Without a GPU the kernels run as Python, a second per case: one dtype each. With one, every dtype."""
 
 
 def tensors(case: Case, dtype: torch.dtype, precision: torch.dtype | None = None) -> dict[str, torch.Tensor | None]:

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sharpmax import PAPER, EntropyTarget, LengthScaled, LogLinear, RowStats, detach
+from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, RowStats, detach
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
 from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
+from sharpmax.torch.torch_internals import graphs_compiled
 
 CPU = ("stock", "chunked", "eager")
 KERNELS = [name for name in ("hybrid", "triton") if name in IMPLEMENTATIONS]
@@ -135,6 +136,17 @@ def test_tensors_without_values_get_shapes():
         q = torch.randn(1, 2, 8, 16)
         for options in ({}, {"softcap": 30.0}, {"window": 3}):
             assert attention(q, q, q, **options).shape == q.shape
+
+
+@pytest.mark.parametrize("make", [Constant, lambda a: LogLinear(a=a, b=0.1), lambda a: PerHead((Constant(a), PAPER))])
+def test_a_number_of_a_policy_that_changes_costs_one_more_graph_and_then_none(make):
+    torch._dynamo.reset()
+    q, k, v = (x.detach() for x in qkv())
+    compiled = torch.compile(lambda policy: attention(q, k, v, policy=policy), fullgraph=True, backend="eager")
+    before = graphs_compiled()
+    for number in (1.1, 1.2, 1.3, 1.4, 1.5):
+        torch.testing.assert_close(compiled(make(number)), attention(q, k, v, policy=make(number)))
+    assert graphs_compiled() - before == 2
 
 
 def test_statistics_compile_whole():

@@ -166,7 +166,7 @@ def time_masks(shape: Shape, repeats: int) -> Iterator[Rows]:
 
 def time_others(shape: Shape, others: Sequence[Contestant], repeats: int) -> Iterator[Rows]:
     """Time what other packages offer, in turns with plain attention, whose rows are those of `time_ours`."""
-    torch._dynamo.reset()  # a shape of the last round is no shape of this one
+    torch.compiler.reset()  # a shape of the last round is no shape of this one
     for case, (tensors, gradient) in (
         ("forward", (shape.inputs("sharpened"), None)),
         ("forward + backward", shape.learning()),

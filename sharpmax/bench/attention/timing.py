@@ -97,9 +97,9 @@ def _warm(call: Callable[[], Any], device: str) -> dict[str, Any]:
 
 def pause() -> None:
     """Keep the GPU busy with nothing while the host queues the next call."""
-    import torch
+    from sharpmax.torch.torch_internals import keep_device_busy
 
-    torch.cuda._sleep(LEAD)  # type: ignore[no-untyped-call]
+    keep_device_busy(LEAD)
 
 
 class _Events:

@@ -18,7 +18,7 @@ from typing import Any
 from rich.table import Table
 
 from sharpmax.bench.model.cases import CASES, Case
-from sharpmax.bench.model.counting import asked_of_device, graphs_compiled
+from sharpmax.bench.model.counting import asked_of_device
 from sharpmax.bench.random_policies import log_linear_per_head
 from sharpmax.bench.so_far import keep
 from sharpmax.core.cards import load_policy
@@ -30,6 +30,7 @@ from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import say
 from sharpmax.spelling import did_you_mean
+from sharpmax.torch.torch_internals import graphs_compiled
 
 with extra("hf"):
     import numpy as np
@@ -288,7 +289,7 @@ def _peak_gigabytes(call: Callable[[], Any]) -> float:
 
 def _forget() -> None:
     """Drop compiled code and free memory, so that no contestant pays for or gains from another."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""What a call asks of the host and the device: kernels run, launches made, graphs compiled."""
+"""What a call asks of the host and the device: kernels run, and launches made."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -34,10 +34,3 @@ def asked_of_device(call: Callable[[], Any]) -> Asked | None:
         else:
             launches += event.name().startswith(LAUNCHES)
     return Asked(kernels, launches)
-
-
-def graphs_compiled() -> int:
-    """Return how many graphs torch.compile has made in this process so far."""
-    from torch._dynamo.utils import counters  # nothing public counts them
-
-    return int(counters["stats"]["unique_graphs"])

@@ -1,4 +1,4 @@
-"""Policies made of policies: one a head, one a layer, and one held constant to the gradient."""
+"""Policies made of policies: one per head, one per layer, and one held constant to the gradient."""
 
 from dataclasses import dataclass
 from typing import ClassVar

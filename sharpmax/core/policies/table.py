@@ -43,7 +43,7 @@ class Table(Policy):
         h, b = self.entropies, self.inverse_temperatures
         betas = len(b) if isinstance(b, tuple) or (is_array(b) and b.ndim) else 0
         if len(h) < 2 or len(h) != betas:
-            raise ValueError(f"Table needs two knots or more and one beta a knot, got {len(h)} and {betas}")
+            raise ValueError(f"Table needs two knots or more and one beta per knot, got {len(h)} and {betas}")
         if any(later <= earlier for earlier, later in pairwise(h)):
             raise ValueError(f"Table.entropies must increase strictly, got {short(h)}")
         # Betas that learn are for the training to watch; numbers are checked here.

@@ -64,13 +64,13 @@ class Study:
         return [
             (scaling, arm, factor, part)
             for factor in sorted(plan.factors)
-            for part in self._parts(factor)
+            for part in self._parts()
             for arm in plan.arms
             for scaling in plan.scalings
             if scaling == "none" or factor > 1  # within the trained length there is nothing to scale
         ]
 
-    def _parts(self, factor: float) -> list[str]:
+    def _parts(self) -> list[str]:
         texts = [f"text{index}" for index in range(self.plan.documents)]
         asked = [f"ask-{task}" for task in self.plan.tasks if self.plan.prompts]
         return [*texts, *(["short"] if self.plan.short_tokens else []), *asked]
@@ -195,7 +195,7 @@ class Study:
             from sharpmax.hf.calibration.learn import learn
 
             with self._extended(scaling, factor) as loaded:
-                return policy_to_json(learn(loaded, *self._fitting(loaded, factor)).policy)
+                return policy_to_json(learn(loaded, *self._fitting(factor)).policy)
 
         return self.folder.once(f"fit-{scaling}-{factor:g}", fit)
 
@@ -204,14 +204,14 @@ class Study:
         kind = ARMS[arm].kind
         if (kind, scaling, factor) not in self._rivals:
             keep = self.folder.path / f"fit-{arm}-{scaling}-{factor:g}.safetensors"
-            fitted = learn_rival(loaded, kind, *self._fitting(loaded, factor), keep=keep)
+            fitted = learn_rival(loaded, kind, *self._fitting(factor), keep=keep)
             self._rivals[kind, scaling, factor] = fitted.rival
         return self._rivals[kind, scaling, factor]
 
     def _extended(self, scaling: str, factor: float) -> Any:
         return extended(self.loaded, extension_called(scaling, float(factor), self.trained))
 
-    def _fitting(self, loaded: LoadedModel, factor: float) -> tuple[Any, list[Tensor], Any]:
+    def _fitting(self, factor: float) -> tuple[Any, list[Tensor], Any]:
         """Return the questions, the texts and the recipe of a fit at a length."""
         from sharpmax.hf.calibration.fitting_data import fitting_questions, recipe_for
 

@@ -23,7 +23,7 @@ LEAST = 1e-6  # probability that a classical model gives any class, so that no l
 def operations(rows: int, asked: int) -> float:
     """Return multiplications and additions of a forward pass, in units of one layer: products, then attention.
 
-    Width 512 and twice as many hidden units: 8·512² products a row, and 2·512 a pair of a row and a key.
+    Width 512 and twice as many hidden units: 8·512² products per row, and 2·512 a pair of a row and a key.
     """
     return 2.0 * (rows + asked) * 8 * 512**2 + 4.0 * 512 * rows * (rows + asked)
 

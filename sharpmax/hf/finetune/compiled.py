@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from sharpmax.hf.sharpen.layers import attention_layers
+from sharpmax.torch.torch_internals import run_uncompiled
 
 
 @contextmanager
@@ -27,4 +28,4 @@ def compiled(model: nn.Module, *, backend: str = "inductor") -> Iterator[None]:
         yield
     finally:
         for block in blocks:
-            block._compiled_call_impl = None
+            run_uncompiled(block)

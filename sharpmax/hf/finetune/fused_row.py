@@ -7,8 +7,8 @@ from torch import Tensor
 
 from sharpmax.core.policies import Constant
 from sharpmax.hf.sharpen.interface import NAME as SHARPENED
-from sharpmax.hf.sharpen.site import recomputing
 from sharpmax.torch.documents import Documents
+from sharpmax.torch.torch_internals import recomputing
 from sharpmax.torch.varlen import attend_packed, packed_request
 
 CHANGES_LOGITS = ("softcap", "s_aux", "position_bias", "indices", "cache", "output_attentions")

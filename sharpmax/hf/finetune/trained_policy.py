@@ -49,7 +49,7 @@ def policy_named(name: str | PathLike[str], model: Any) -> Policy | None:
     starts = {"slope": 1 / math.log(USUAL_LENGTH)} if name == "ssmax" else dict.fromkeys("abc", 0.0)
     layers = attention_layers(model)
     if any(layer.runs > 1 for layer in layers):
-        raise ValueError("a model that runs one attention module as many layers cannot learn a policy a layer")
+        raise ValueError("a model that runs one attention module as many layers cannot learn a policy per layer")
     policies: list[Policy] = []
     for layer, heads in zip(layers, query_heads(model), strict=True):
         device = next(layer.module.parameters()).device

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from sharpmax.core.extension import SelfExtend
 from sharpmax.core.stats import RowStats
 from sharpmax.hf.sharpen.late_rotation import LateRotation, places
-from sharpmax.hf.sharpen.site import Site, recomputing
+from sharpmax.hf.sharpen.site import Site
 from sharpmax.torch.parts import Part, attend_parts
+from sharpmax.torch.torch_internals import recomputing
 
 
 def attend_grouped(

@@ -23,8 +23,9 @@ from sharpmax.core.policies import Constant
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.grouped import attend_grouped
 from sharpmax.hf.sharpen.paged import batch_of, must_read_pages, same_document
-from sharpmax.hf.sharpen.site import Run, Site, attend_at, attend_one, recomputing
+from sharpmax.hf.sharpen.site import Run, Site, attend_at, attend_one
 from sharpmax.torch.documents import Documents
+from sharpmax.torch.torch_internals import recomputing
 
 with extra("hf"):
     from transformers.integrations.sdpa_attention import sdpa_attention_forward

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sharpmax.core.extension import LONGEST, DynamicNTK, Extension, SelfExtend
+from sharpmax.torch.torch_internals import version_of
 
 Turn = tuple[Tensor, Tensor]
 """Cosine and sine of positions, (batch, length, width)."""
@@ -90,7 +91,7 @@ class LateRotation:
         self, query: Tensor, key: Tensor, positions: Tensor | None, kind: str, mask: Tensor | None
     ) -> tuple[Turn, Turn]:
         """Return cosine and sine of the queries' and of the keys' positions; all layers of a pass ask for the same."""
-        versions = [0 if x is None or x.is_inference() else x._version for x in (positions, mask)]
+        versions = [0 if x is None or x.is_inference() else version_of(x) for x in (positions, mask)]
         asked = (positions, mask, *versions, query.shape[2], key.shape[2], query.dtype, query.device)
         memory = self._memory
         if not memory or not _same(memory[0], asked):

@@ -82,7 +82,7 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
 
 
 def layer_count(layers: list[AttentionLayer]) -> int:
-    """Return how many layers a policy a layer has to cover."""
+    """Return how many layers a policy per layer has to cover."""
     return sum(layer.runs for layer in layers)
 
 

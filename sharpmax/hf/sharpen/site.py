@@ -24,6 +24,7 @@ from sharpmax.torch.per_head import with_tensors
 from sharpmax.torch.policy_kinds import constant_beta, numbers_of_now
 from sharpmax.torch.prepared import Prepared, key_of, prepare
 from sharpmax.torch.request import Request
+from sharpmax.torch.torch_internals import recomputing
 from sharpmax.torch.varlen import attend_packed, attention_varlen, packed_request, packed_statistics
 from sharpmax.torch.watching.measure import Gauge
 
@@ -257,11 +258,6 @@ def _at_positions(policy: Policy, positions: Tensor | None, query: Tensor, key: 
         f"{type(policy).__name__} reads positions, which this model's attention does not tell where a mask hides keys; "
         "generate without padding and with a dynamic cache, or take a policy that reads the count of keys"
     )
-
-
-def recomputing() -> bool:
-    """Tell whether this call stands inside a backward pass: gradient checkpointing runs a layer again there."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 Kind = tuple[Documents | None, Batch | None, tuple[Tensor, Tensor] | None]

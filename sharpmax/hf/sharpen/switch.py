@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import nn
-from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
 from sharpmax.core.cards import Card
@@ -46,6 +45,7 @@ from sharpmax.hf.sharpen.modules import multihead_forward
 from sharpmax.hf.sharpen.sidecar import card_for, name_of
 from sharpmax.hf.sharpen.site import Observer, Probe, Run, Site
 from sharpmax.torch import IMPLEMENTATIONS
+from sharpmax.torch.torch_internals import is_compiled
 from sharpmax.torch.watching.measure import Gauge
 
 with extra("hf"):
@@ -343,7 +343,7 @@ class Sharpened:
         now = self._run.now
         now.with_graph = False
         on = any(_site(module) is site for module, site in self._sites.items())
-        if on and not now.asked and not _is_compiled(self.model):  # a policy nested inside this one takes its calls
+        if on and not now.asked and not is_compiled(self.model):  # a policy nested inside this one takes its calls
             name = type(self.model).__name__
             if any(config._attn_implementation not in (NAME, EAGER_NAME) for config in configs_of(self.model)):
                 raise RuntimeError(
@@ -421,11 +421,6 @@ def _place(module: nn.Module) -> torch.device:
     """Return where a module computes, as far as its weights say: those of an offloaded one lie on no device."""
     place = next(module.parameters(), torch.empty(0)).device
     return torch.device("cpu") if place.type == "meta" else place
-
-
-def _is_compiled(model: nn.Module) -> bool:
-    """Tell whether a part of the model runs as a compiled graph, where no call can be seen."""
-    return any(isinstance(m, OptimizedModule) or m._compiled_call_impl is not None for m in model.modules())
 
 
 def _refuse_weights(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:

@@ -5,7 +5,8 @@ to Mosaic, for Hopper (`hopper/`), or to Triton, for any NVIDIA GPU (`triton_*.p
 and Mosaic's are the faster where they serve; values have them in Triton. `dispatch.py` chooses.
 
 Served: half precision, causal or windowed or full, grouped heads, any length, widths that are powers of two; policies
-that read entropy, logsumexp, maximum, count or position. Three matrix products forward where plain attention has two,
+that read entropy, logsumexp, maximum, variance, count or position, or solve for beta on rows scaled by it: these two by
+Triton's kernels. Three matrix products forward where plain attention has two,
 and eight backward where it has five.
 """
 
@@ -23,7 +24,7 @@ from sharpmax.jax.block_padding import padded
 from sharpmax.jax.logits import Logits, counted_by_position
 from sharpmax.jax.pallas.hopper import mosaic_statistics
 from sharpmax.jax.pallas.tiles import LN2, Tiles
-from sharpmax.jax.pallas.triton_gradients import OfMaximum, OfStatistics, OfValues, gradients
+from sharpmax.jax.pallas.triton_gradients import OfMaximum, OfScaled, OfScaledMaximum, OfStatistics, OfValues, gradients
 from sharpmax.jax.pallas.triton_statistics import statistics as triton_statistics
 from sharpmax.jax.pallas.triton_values import values as triton_values
 from sharpmax.jax.request import Request
@@ -42,18 +43,19 @@ def refusal(request: Request) -> str | None:
         return f"the kernels multiply in half precision, and these are {logits.query.dtype}"
     if logits.query.shape[3] not in WIDTHS or request.value.shape[3] not in WIDTHS:
         return f"widths must be of {WIDTHS}, got {logits.query.shape[3]} and {request.value.shape[3]}"
-    if request.extra:
-        return f"{', '.join(sorted(request.extra))}: the kernels give entropy, logsumexp and maximum"
-    if getattr(request.policy, "iterative", False):
-        return "an iterative policy asks for the variance, which the kernels do not give"
+    if "minimum" in request.extra:
+        return "minimum: the kernels give entropy, logsumexp, maximum and variance"
     return None
 
 
 def row_statistics(logits: Logits, *, row_scale: Array | None, extra: frozenset[str], by_mosaic: bool) -> RowStats:
-    """Return entropy, logsumexp, maximum and count; a scale per row and anything extra was refused."""
-    assert row_scale is None
-    assert not extra
+    """Return entropy, logsumexp, maximum and count; of scaled rows, or where it is asked for, the variance too."""
     arrays = (_lengths_first(logits.query), _lengths_first(logits.key))
+    if row_scale is not None or extra:
+        beta = jnp.ones(logits.rows, jnp.float32) if row_scale is None else row_scale
+        beta = jnp.broadcast_to(beta, logits.rows).astype(jnp.float32)
+        entropy, logsumexp, maximum, variance = _compiled_scaled_statistics(*arrays, beta, _tiles(logits))
+        return RowStats(entropy, logsumexp, maximum, counted_by_position(logits), variance=variance)
     entropy, logsumexp, maximum = _compiled_statistics(*arrays, _tiles(logits), by_mosaic)
     return RowStats(entropy, logsumexp, maximum, counted_by_position(logits))
 
@@ -125,6 +127,50 @@ def _statistics_backward(tiles: Tiles, by_mosaic: bool, saved: Any, incoming: An
 
 _statistics.defvjp(_statistics_forward, _statistics_backward, symbolic_zeros=True)
 _compiled_statistics = jax.jit(_statistics, static_argnums=(2, 3))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _scaled_statistics(q: Array, k: Array, beta: Array, tiles: Tiles) -> Any:
+    """Return H, LSE, max and Var of rows scaled by beta, which is held constant."""
+    whole_q, whole_k = _whole(tiles, q, k)
+    row_beta = padded(beta, 2, tiles.whole_queries)
+    return tuple(
+        field[:, :, : tiles.queries] for field in triton_statistics(whole_q, whole_k, tiles, row_scale=row_beta)
+    )
+
+
+def _scaled_statistics_forward(q: Any, k: Any, beta: Any, tiles: Tiles) -> Any:
+    found = _scaled_statistics(q.value, k.value, beta.value, tiles)
+    return found, (q.value, k.value, beta.value, found)
+
+
+def _scaled_statistics_backward(tiles: Tiles, saved: Any, incoming: Any) -> Any:
+    q, k, beta, (entropy, logsumexp, maximum, variance) = saved
+    of_maximum = not isinstance(incoming[2], SymbolicZero)
+    d_entropy, d_logsumexp, d_maximum, d_variance = (
+        jnp.zeros_like(entropy) if isinstance(d, SymbolicZero) else d for d in incoming
+    )
+    # With u = e - ē = ln 2·y + H:  de = p·(dLSE - dH·u + dVar·(u² + 2u - Var)).
+    of_rows = (
+        finite_maximum(logsumexp) / LN2,
+        d_logsumexp - d_entropy * entropy + d_variance * (entropy * (entropy + 2) - variance),
+        LN2 * (2 * d_variance * (entropy + 1) - d_entropy),
+        LN2 * LN2 * d_variance,
+        beta,
+    )
+    whole_q, whole_k = _whole(tiles, q, k)
+    rows: Any = OfScaled(*of_rows)
+    if of_maximum:
+        row_beta = padded(beta, 2, tiles.whole_queries)
+        *_, ties = triton_statistics(whole_q, whole_k, tiles, row_scale=row_beta, ties=True)
+        share = d_maximum / jnp.maximum(ties[:, :, : tiles.queries], 1.0)
+        rows = OfScaledMaximum(*of_rows, finite_maximum(maximum) / LN2, share)
+    d_q, d_k = gradients(whole_q, whole_k, type(rows)(*(padded(row, 2, tiles.whole_queries) for row in rows)), tiles)
+    return d_q[:, : tiles.queries].astype(q.dtype), d_k[:, : tiles.keys].astype(k.dtype), jnp.zeros_like(beta)
+
+
+_scaled_statistics.defvjp(_scaled_statistics_forward, _scaled_statistics_backward, symbolic_zeros=True)
+_compiled_scaled_statistics = jax.jit(_scaled_statistics, static_argnums=3)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -122,6 +122,11 @@ def product(a: Array, b: Array) -> Array:
     return tile
 
 
+def scaled(e: Array, beta: Array, *, masked: bool) -> Array:
+    """Scale the rows of a tile; what is masked stays NOTHING, which a large beta would take out of range."""
+    return jnp.where(e <= NOTHING / 2, NOTHING, beta[:, None] * e) if masked else beta[:, None] * e
+
+
 def _in_three(low: Any, inner_low: Any, inner_high: Any, high: Any, block: int) -> Any:
     """Return in blocks the range [low, high) of what is visited and [inner_low, inner_high) of what needs no mask."""
     bounds = (_down(low, block), _up(inner_low, block), _down(inner_high, block), _up(high, block))

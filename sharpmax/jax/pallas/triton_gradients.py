@@ -5,7 +5,8 @@ A rule turns a tile of e₂ into d(loss)/de, from a few numbers per row; the ker
     statistics:  y = e₂ - LSE₂ = log₂ p:  de = dLSE·p - dH·p(log p + H) = 2^y(A + B·y),  A = dLSE - dH·H,  B = -ln 2·dH
     maximum:     de = dmax/ties where e is the maximum, besides
     values:      w = 2^{beta·e₂ - L₂}, g = dO·vᵀ:  de = beta·w(g - delta),  dbeta = Σ (e - m) w(g - delta)
-    both:        dq = scale·de·k,    dk = scale·deᵀ·q,    dv = wᵀ·dO
+    scaled rows: the same of beta·e, beta held constant, with de = beta·2^y(A + B·y + C·y²) for the variance
+    all:         dq = scale·de·k,    dk = scale·deᵀ·q,    dv = wᵀ·dO
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +26,11 @@ from sharpmax.jax.pallas.tiles import (
     product,
     queries_spec,
     rows_spec,
+    scaled,
 )
+
+FLATTEST = -(2.0**20)
+"""2^y is 0 far above it, and y² would leave float32 where y is NOTHING."""
 
 
 class OfStatistics(NamedTuple):
@@ -34,6 +39,28 @@ class OfStatistics(NamedTuple):
     logsumexp: Array
     constant: Array
     slope: Array
+
+
+class OfScaled(NamedTuple):
+    """Numbers per row, of rows scaled by beta: their LSE₂, A, B and C; and beta."""
+
+    logsumexp: Array
+    constant: Array
+    slope: Array
+    curve: Array
+    beta: Array
+
+
+class OfScaledMaximum(NamedTuple):
+    """The same, and in base 2 the maximum of the scaled row, and what each logit that attains it receives."""
+
+    logsumexp: Array
+    constant: Array
+    slope: Array
+    curve: Array
+    beta: Array
+    maximum: Array
+    share: Array
 
 
 class OfMaximum(NamedTuple):
@@ -147,6 +174,13 @@ def _over_keys(q_ref: Any, k_ref: Any, rows_ref: Any, *rest: Any, kind: Any, til
 
 def _rule(e: Array, row: Any, g: Array | None, *, masked: bool) -> tuple[Array, Any, Any]:
     """Return d(loss)/de of a tile, and for values its part of dbeta per row, and w."""
+    if isinstance(row, OfScaled | OfScaledMaximum):
+        e = scaled(e, row.beta, masked=masked)
+        y = jnp.maximum(e - row.logsumexp[:, None], FLATTEST)
+        d_e = jnp.exp2(y) * (row.constant[:, None] + y * (row.slope[:, None] + y * row.curve[:, None]))
+        if isinstance(row, OfScaledMaximum):
+            d_e = d_e + jnp.where(attains(e, row.maximum[:, None]), row.share[:, None], 0.0)
+        return row.beta[:, None] * d_e, None, None
     if g is None:
         y = e - row.logsumexp[:, None]
         d_e = jnp.exp2(y) * (row.constant[:, None] + row.slope[:, None] * y)  # 0 where masked: 2^NOTHING

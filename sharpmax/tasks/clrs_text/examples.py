@@ -81,7 +81,7 @@ def validation(
 def require_samples(samples: int) -> None:
     """Raise ValueError for more samples of a validation seed than are published, or none."""
     if not 1 <= samples <= VALIDATION_SAMPLES:
-        raise ValueError(f"expected 1 to {VALIDATION_SAMPLES} samples a seed, got {samples}")
+        raise ValueError(f"expected 1 to {VALIDATION_SAMPLES} samples per seed, got {samples}")
 
 
 def same_answer(said: str, answer: str) -> bool:

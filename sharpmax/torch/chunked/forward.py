@@ -108,5 +108,5 @@ def weighted(chunk: Chunk, weights: Tensor, value: Tensor) -> Tensor:
 
 
 def product(chunk: Chunk, left: Tensor, right: Tensor) -> Tensor:
-    """Multiply (query heads, queries, n) with (heads, n, p): one product a key head, not one a query head."""
+    """Multiply (query heads, queries, n) with (heads, n, p): one product per key head, not one per query head."""
     return torch.bmm(chunk.by_key_head(left), right).view(*left.shape[:2], right.shape[2])

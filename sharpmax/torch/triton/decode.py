@@ -1,7 +1,7 @@
 """One query against a long cache: K and V are read once, the row of scores is kept between.
 
 beta needs the whole row before the first value can be weighed, and reading K twice would cost half as much again. But a
-row of scores is small, 2 bytes a key and query head beside 2·D·2 bytes a key for K and V shared by a group of heads:
+row of scores is small: 2 bytes per key and query head, beside 2·D·2 bytes per key for K and V of a group of heads.
 
     scores    each program: one part of the keys, all query heads of a key head. Scores out; (m, Z, S) of the part
     solve     beta of each row from its scores, where it is solved for (`solving`)
@@ -11,7 +11,7 @@ row of scores is small, 2 bytes a key and query head beside 2·D·2 bytes a key 
 A score is kept as its distance from the maximum so far, d: in float16 the weight 2^(-beta·d) errs by beta·d·2^-12 of
 itself, so what weighs much errs little, and all together by less than the weights' own rounding to half precision.
 
-32 sequences, 32 query and 8 key heads, width 128: 4,096 bytes a key are read whatever one does, the scores add 128.
+32 sequences, 32 query and 8 key heads, width 128: 4,096 bytes per key are read whatever one does, the scores add 128.
 """
 
 # A kernel is not Python that a type checker can read.

@@ -2,7 +2,7 @@
 
 Fused, a program walks its keys twice without leaving the chip's caches: once for (m, Z, S), hence H and beta, then for
 the output. The maximum is known by then, so the second walk needs neither a running maximum nor a rescaling. Two walks
-are three products a tile, against two for plain attention.
+are three products per tile, against two for plain attention.
 """
 
 # A kernel is not Python that a type checker can read.

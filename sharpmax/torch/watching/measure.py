@@ -16,6 +16,7 @@ from sharpmax.core.stats import RowStats
 from sharpmax.torch.api import row_stats, which_implementation
 from sharpmax.torch.dispatch import ABSENT
 from sharpmax.torch.documents import Documents
+from sharpmax.torch.torch_internals import recomputing
 from sharpmax.torch.tracing import device_of
 from sharpmax.torch.triton.availability import interpreted
 from sharpmax.torch.varlen import attention_varlen, packed_request, packed_statistics
@@ -79,7 +80,7 @@ class Gauge:
         options: dict[str, Any],
     ) -> None:  # fmt: skip
         """Count the rows of a call now, unless it is one of gradient checkpointing's own."""
-        if torch._C._current_graph_task_id() != -1:
+        if recomputing():
             return
         query, key = (_as_attended(x.detach()) for x in (query, key))
         if documents is None and cumulative is not None:

@@ -6,9 +6,9 @@ import torch
 from sharpmax.bench import bench
 from sharpmax.bench.model import FEWEST, PLAIN, _lengths, draw_figure, measure, random_card, show
 from sharpmax.bench.model.cases import BATCH, CASES
-from sharpmax.bench.model.counting import graphs_compiled
 from sharpmax.hf import sharpen
 from sharpmax.hf.models.shapes import LOGITS, random_model
+from sharpmax.torch.torch_internals import graphs_compiled
 
 SMALL = {"models": ("tiny",), "lengths": (16,), "new_tokens": 2, "repeats": 1}
 

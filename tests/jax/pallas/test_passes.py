@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
-from sharpmax import PAPER, Constant
+from sharpmax import PAPER, Constant, EntropyTarget
 from sharpmax.jax import attention, dispatch, row_stats
 from tests.jax.conftest import ON_GPU
 
@@ -33,6 +33,26 @@ def test_hessian_products_are_not_the_kernels(implementation):
         jax.jvp(slope, (x,), (x,))
 
 
+@pytest.mark.usefixtures("interpreted")
+def test_the_variance_and_its_gradient_are_those_of_chunked():
+    q, k = jax.random.normal(jax.random.key(0), (2, 1, 37, 2, 16), jnp.bfloat16)
+
+    def variance(q, k, implementation):
+        return row_stats(q, k, is_causal=True, extra=frozenset({"variance"}), implementation=implementation).variance
+
+    wide = (q.astype(jnp.float32), k.astype(jnp.float32))
+    np.testing.assert_allclose(variance(q, k, "pallas"), variance(*wide, "chunked"), rtol=1e-4, atol=1e-5)
+    weigh = jnp.cos(jnp.arange(2 * 37.0)).reshape(1, 2, 37)
+    slopes = [
+        jax.grad(lambda *x, by=by: (weigh * variance(*x, by)).sum(), (0, 1))(*given)
+        for given, by in (((q, k), "pallas"), (wide, "chunked"))
+    ]
+    for found, wanted in zip(*slopes, strict=True):
+        np.testing.assert_allclose(found.astype(jnp.float32), wanted, rtol=2e-2, atol=2e-2)
+    with pytest.raises(NotImplementedError, match="minimum"):
+        row_stats(q, k, extra=frozenset({"minimum"}), implementation="pallas")
+
+
 @pytest.fixture(params=["NumPy's maxima", "Triton's maxima"])
 def _maxima(request, monkeypatch):
     """Let maxima pass over a NaN, as Triton's do on the device; the interpreter's own keep it."""
@@ -49,10 +69,12 @@ def _maxima(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("interpreted", "_maxima")
-@pytest.mark.parametrize("implementation", ["pallas", "hybrid"])
-def test_a_poisoned_row_poisons_no_other(implementation):
+@pytest.mark.parametrize(
+    ("implementation", "policy"), [("pallas", PAPER), ("hybrid", PAPER), ("pallas", EntropyTarget(1.0))], ids=str
+)
+def test_a_poisoned_row_poisons_no_other(implementation, policy):
     x = jax.random.normal(jax.random.key(0), (1, 32, 2, 16), jnp.bfloat16)
-    options = {"is_causal": True, "implementation": implementation, "return_stats": True}
+    options = {"policy": policy, "is_causal": True, "implementation": implementation, "return_stats": True}
     (clean, before), (poisoned, after) = (attention(q, x, x, **options) for q in (x, x.at[0, 3, 1].set(jnp.nan)))
     assert np.isnan(poisoned[0, 3, 1].astype(float)).all()
     assert np.isnan(after.entropy[0, 1, 3])
@@ -63,8 +85,8 @@ def test_a_poisoned_row_poisons_no_other(implementation):
 
 @pytest.mark.parametrize(
     ("policy", "width", "lowering"),
-    [(PAPER, 64, "mosaic"), (PAPER, 64, "triton"), (Constant(2.0), 128, "mosaic")],
-    ids=["paper, mosaic", "paper, triton", "constant"],
+    [(PAPER, 64, "mosaic"), (PAPER, 64, "triton"), (Constant(2.0), 128, "mosaic"), (EntropyTarget(1.0), 64, "triton")],
+    ids=["paper, mosaic", "paper, triton", "constant", "entropy target"],
 )
 def test_kernels_lower_for_cuda_without_a_gpu(policy, width, lowering, monkeypatch):
     """The lowerings' own checks (powers of two, layouts, supported operations) run on any machine."""

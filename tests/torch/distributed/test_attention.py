@@ -49,7 +49,7 @@ def test_one_process_is_a_group_too():
         ({"policy": EntropyTarget(0.5)}, NotImplementedError, "iterative"),
         ({"mask": torch.ones(6, 5, dtype=torch.bool)}, ValueError, "does not broadcast"),
         ({"mask": torch.ones(6, 6)}, TypeError, "boolean"),
-        ({"sinks": torch.zeros(3)}, ValueError, "one logit a query head"),
+        ({"sinks": torch.zeros(3)}, ValueError, "one logit per query head"),
     ],
 )
 def test_what_cannot_be_served_is_refused(options, error, message):

@@ -6,8 +6,9 @@ import torch
 
 import sharpmax
 from sharpmax import reference_attention
-from sharpmax.torch.paged import Pages, paged_attention
+from sharpmax.torch.paged import Pages
 from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.checked import paged_attention
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")

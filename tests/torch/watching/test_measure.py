@@ -32,7 +32,7 @@ CASES = {
 
 
 QUICK = {"triton": "watched, softcap and sinks", "hybrid": "watched, causal"}
-"""What Triton's interpreter is asked in the fast tests: a second a case."""
+"""What Triton's interpreter is asked in the fast tests: a second per case."""
 
 
 def served():
