@@ -80,7 +80,7 @@ def plan(request: Request, implementation: str | None) -> Plan:
     """
     if implementation == "pallas_cudnn":  # the former name
         implementation = "hybrid"
-    chosen = choose_implementation(LADDER, request, implementation)
+    chosen = choose_implementation(LADDER, request, implementation, lambda name: _unasked(name, request))
     name = statistics = chosen.implementation
     if name in ("hybrid", "pallas"):
         # The variance, which a policy that solves for beta asks for, has a kernel in Triton's lowering alone.
@@ -145,6 +145,13 @@ def _more_than_scores(request: Request) -> str | None:
 def _solved_beta(request: Request) -> str | None:
     if getattr(request.policy, "iterative", False):
         return "a beta that is solved for may be large, and cuDNN takes beta·q rounded to half precision"
+    return None
+
+
+def _unasked(name: str, request: Request) -> str | None:
+    """Say why an implementation that could serve does so only when it is named."""
+    if name == "pallas" and getattr(request.policy, "iterative", False):
+        return "no GPU has run its kernels under a policy that solves for beta yet: name it to take it"
     return None
 
 
