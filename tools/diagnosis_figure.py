@@ -16,7 +16,7 @@ from tools.tables.records import ROOT
 
 RECORD = ROOT / "results" / "diagnose" / "smollm2-maximum" / "metrics.json"
 FIGURE = ROOT / "docs" / "figures" / "diagnosis.png"
-WIDTH, HEIGHT = 1280, 690  # pixels
+WIDTH, HEIGHT, SCALE = 1150, 680, 1.25  # pixels of the window, and dots per pixel
 
 
 def page(folder: Path) -> Path:
@@ -36,7 +36,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         command += [f"--user-data-dir={folder}/profile", "--blink-settings=preferredColorScheme=1"]
-        command += [f"--window-size={WIDTH},{HEIGHT}", "--virtual-time-budget=2000", f"--screenshot={FIGURE}"]
+        command += [f"--window-size={WIDTH},{HEIGHT}", f"--force-device-scale-factor={SCALE}"]
+        command += ["--virtual-time-budget=2000", f"--screenshot={FIGURE}"]
         subprocess.run([*command, page(Path(folder)).as_uri()], check=True, capture_output=True)
 
 

@@ -90,8 +90,9 @@ class _Shown:
     def _write_lines(self) -> None:
         while not self._ended.wait(0.25):
             if time.monotonic() - self.said >= SILENT:
-                open_ones = [_in_words(task) for task in list(self.bars.tasks) if not task.finished]
-                self.say(" · ".join(open_ones) or "working")
+                tasks = list(self.bars.tasks)
+                under_way = [task for task in tasks if not task.finished] or tasks[-1:]
+                self.say(" · ".join(map(_in_words, under_way)) or "working")
 
 
 _current: _Shown | None = None

@@ -28,9 +28,7 @@ KERNELS = {
     TWO_PASSES: "our Hopper kernels: statistics and beta, then attention with beta",
     SPECULATIVE: "our Hopper kernels: a sample of the tiles, then the passes that it calls for",
     LEADERS: "our Hopper kernels: a sample of the tiles, then the passes that it calls for",
-    WITHOUT_GRADIENT: (
-        "our kernels without a gradient; which of them is known where real tensors are: by GPU and address"
-    ),
+    WITHOUT_GRADIENT: "our kernels; the GPU and the addresses of real tensors say which",
 }
 """What each code path runs."""
 

@@ -94,8 +94,10 @@ def test_a_reader_sees_the_forecast_and_which_one_it_is(tmp_path, shown, monkeyp
     seen = seen_by(FORECAST, page, tmp_path)
     assert not seen["errors"]
     assert seen["entropy"] == seen["largest_weight"] == [1, True, True]
-    assert ("forecast by the law" in seen["note"]) == (shown == "law")
-    assert ("was tried on shorter texts and did no better" in seen["note"]) == (shown == "persistence")
+    assert ("Dashed: forecast by the law" in seen["note"]) == (shown == "law")
+    # What is drawn then is flat, so the note must not say that it rises.
+    assert ("Dashed: everything as at 256 " in seen["note"]) == (shown == "persistence")
+    assert ("did not pass its trial on shorter inputs" in seen["note"]) == (shown == "persistence")
 
 
 FINGER = """<script>

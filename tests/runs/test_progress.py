@@ -32,6 +32,13 @@ def test_a_stage_says_how_far_it_is_and_what_is_left(spoken):
     assert "fit 2 of 4, loss 0.5, 1 s, about 1 s left\n" in spoken()
 
 
+def test_a_stage_that_takes_more_than_it_said_is_still_named(spoken):
+    with shown(), stage("fit", 2) as advance:
+        advance(3)
+        time.sleep(0.7)
+    assert "fit 3 of 2" in spoken()
+
+
 def test_a_stage_outside_of_shown_and_a_quiet_one_say_nothing(spoken):
     for outside in (shown(quiet=True), nullcontext()):
         with outside, stage("fit", 2) as advance:

@@ -63,6 +63,11 @@ def _by_width(rows: list[dict[str, Any]], key: str = "ratio", places: int = 2) -
     return " / ".join(f"{found[width]:.{places}f}" for width in WIDTHS if width in found)
 
 
+def sharpened_ratios() -> list[float]:
+    """Return the ratios of a forward call with every row sharpened on an H200, on the device."""
+    return _ratios(_h200("metrics", case="forward, rows sharpened"))
+
+
 def forward_range() -> str:
     """Return ratios of a forward call with every row sharpened on an H200, device and wall, and the code's commit."""
     rows = _h200("metrics", case="forward, rows sharpened")

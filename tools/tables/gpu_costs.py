@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tools.tables.records import markdown, read, table
+from tools.tables.attention import sharpened_ratios
+from tools.tables.records import between, markdown, read, table
 
 POLICIES = {"constant": "`Constant(1)`", "paper": "`PAPER`", "card": "a card", "entropy-target": "`EntropyTarget(1)`"}
 ASKED: dict[tuple[str, int], dict[str, float]] = {
@@ -73,6 +74,19 @@ def kernels_policies() -> str:
         ratio = _judged(row["ratio"], asked.get(row["width"]))
         rows.append([name, row["width"], ratio, f"{row['wall_ratio']:.2f}"])
     return markdown(["4,096 tokens", "width of a head", "of plain", "with the host's time"], rows)
+
+
+@table
+def policy_costs() -> str:
+    """Return the range of ratios of each kind of policy, forward."""
+    found = read("attention", "h200", "policies.json")["results"]
+    rows = [["`PAPER`, every row sharpened, 2k\N{EN DASH}16k tokens", between(sharpened_ratios())]]
+    for case, name in {
+        "forward, LogLinear per head": "`LogLinear` with numbers per head, 4k tokens",
+        "forward, EntropyTarget(1.0)": "`EntropyTarget(1)`, 4k tokens",
+    }.items():
+        rows.append([name, between(row["ratio"] for row in found if row["case"] == case and "ratio" in row)])
+    return markdown(["forward on an H200", "of plain attention"], rows)
 
 
 @table

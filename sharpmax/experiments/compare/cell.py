@@ -67,7 +67,7 @@ def _computed(cell: Cell, study: Study, scratch: Path, report: Callable[[str], N
                 hardware=study.hardware,
                 advance=lambda done: percent(100 * done / total),
             )
-    report(f"asked at {len(asked)} sizes")
+    report(f"sizes asked: {len(asked)}")
     return {
         "task": cell.task,
         "arm": cell.arm,

@@ -137,8 +137,8 @@ def _failed(metrics: dict[str, Any], task: str, model: str) -> list[dict[str, An
 def _chance(task: str, by_arm: dict[str, Any]) -> str:
     """Say what guessing gets, at the sizes that were asked."""
     chances = [100 * TASKS[task].chance(int(size)) for size in next(iter(by_arm.values()))["sizes"]]
-    low, high = min(chances), max(chances)
-    return f"Chance: {low:.2g} %." if low == high else f"Chance: {low:.2g} to {high:.2g} %."
+    low, high = (f"{chance:.2g}" for chance in (min(chances), max(chances)))
+    return f"Chance: {low} %." if low == high else f"Chance: {low} to {high} %."
 
 
 def _half(task: str, found: dict[str, Any]) -> str:

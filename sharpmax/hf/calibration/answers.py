@@ -43,9 +43,9 @@ def answer(
     loaded: LoadedModel, questions: Sequence[Question], *, batch: int = 1, read: Read = lambda _: None
 ) -> list[Answered]:
     """Judge the model on every answer that is asked for, in their order; `read` is told of tokens as they are read."""
-    written, found = _remembered(loaded.tokenizer, loaded.name, tuple(questions)), []
-    for start in range(0, len(written), batch):
-        together = written[start : start + batch]
+    asked, found = written(loaded, questions), []
+    for start in range(0, len(asked), batch):
+        together = asked[start : start + batch]
         losses, right = answer_tokens(loaded, together)
         read(sum(len(question.ids) for question in together))
         found += [Answered(float(x.mean()), bool(y.all())) for x, y in zip(losses, right, strict=True)]
@@ -99,5 +99,9 @@ def write(tokenizer: Any, name: str, questions: Sequence[Question]) -> list[Writ
     return found
 
 
-# An exam is taken many times, with many policies: writing it costs as much as answering it.
+def written(loaded: LoadedModel, questions: Sequence[Question]) -> list[Written]:
+    """Return the same for a loaded model, remembered: an exam is taken many times, and writing it takes as long."""
+    return _remembered(loaded.tokenizer, loaded.name, tuple(questions))
+
+
 _remembered = lru_cache(maxsize=64)(write)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from sharpmax.core.policies import Policy
 from sharpmax.core.softmax import SilentPolicyWarning
-from sharpmax.hf.calibration.answers import Answered, Question, answer, write
+from sharpmax.hf.calibration.answers import Answered, Question, answer, written
 from sharpmax.hf.calibration.text_loss import text_losses
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.switch import sharpen
@@ -72,11 +72,11 @@ class Exam:
         """Return how many of these questions to ask at once; a token is about four characters."""
         return max(1, 4 * self.together // max(sum(map(len, parts)) for parts in questions))
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens it takes to sit the exam, about: a token is about four characters of a question."""
-        asked = sum(len("".join(parts)) for by in self.questions.values() for of in by.values() for parts in of) // 4
-        return asked + sum(ids.shape[1] for ids in self.texts.values()) * len(self.windows)
+    def tokens(self, loaded: LoadedModel) -> int:
+        """Return how many tokens the model reads when it sits the exam once."""
+        asked = [written(loaded, of) for sizes in self.questions.values() for of in sizes.values()]
+        read = [ids.shape[1] // window * window for ids in self.texts.values() for window in self.windows]
+        return sum(len(question.ids) for of in asked for question in of) + sum(read)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def must_fit(loaded: LoadedModel, exam: Exam, whose: str) -> None:
     """
     for task, sizes in exam.questions.items():
         for size, questions in sizes.items():
-            longest = max(len(question.ids) for question in write(loaded.tokenizer, loaded.name, questions))
+            longest = max(len(question.ids) for question in written(loaded, questions))
             if longest > loaded.context:
                 raise ValueError(
                     f"a question of {task}, size {size}, has {longest} tokens; {loaded.name} holds {loaded.context}: "
@@ -172,7 +172,7 @@ def sit(
         with switched_on(loaded.model, policy):
             return sit(loaded, exam, once=once, name=name, enough=enough)
     sheet = Sheet({}, {}, 0.0)
-    with stage(name, exam.tokens) as read:
+    with stage(name, exam.tokens(loaded)) as read:
         for task, sizes in exam.questions.items():
             for size, questions in sizes.items():
                 found, seconds = once(f"{task}-{size}", partial(_ask, loaded, exam, questions, read))

@@ -20,7 +20,7 @@ from sharpmax.hf.calibration.choose import EXPECTED, FINE, choose, search
 from sharpmax.hf.calibration.descent import Draw, Recipe
 from sharpmax.hf.calibration.exams import MORE_TEXT, at_length, called, held_out_exam, selection_exam, windows_of
 from sharpmax.hf.calibration.fitting_data import fitting_questions, fitting_texts, recipe_for
-from sharpmax.hf.calibration.judge import Exam, Verdict, must_fit, must_hold
+from sharpmax.hf.calibration.judge import Verdict, must_fit, must_hold
 from sharpmax.hf.calibration.learn import learn
 from sharpmax.hf.calibration.match import match
 from sharpmax.hf.calibration.reading_time import TIMED, TURNS
@@ -207,7 +207,7 @@ def calibrate(
             candidates = EXPECTED if fit else 1 + len(BETAS) * layer_count(attention_layers(loaded.model))
             candidates = min(candidates, QUICK_CANDIDATES) if quick and fit else candidates
             pace = seconds_per_token(loaded)
-            seconds = pace * _work(fit_tokens, selection, held_out, candidates)
+            seconds = pace * _work(fit_tokens, selection.tokens(loaded), held_out.tokens(loaded), candidates)
         if told := text_found(loaded, exam, held_out):
             say(told["said"])
         folder = RunFolder.open(*place)
@@ -232,7 +232,7 @@ def calibrate(
         on.close()  # what is judged is beside the model as it is, too
         metrics: dict[str, Any] = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores}
         metrics |= {"curves": curves, "quick": quick, "own_text": told, "options": options}
-        metrics["seconds"] = round(pace * held_out.tokens * (1 + SHARPENED))
+        metrics["seconds"] = round(pace * held_out.tokens(loaded) * (1 + SHARPENED))
         judging: dict[str, Any] = {"once": lambda key, of: keep(f"judge-{key}", of), "extension": extension}
         metrics |= judge(as_it_is, choice.policy, held_out, most_rise, **judging)
         metrics["card"] = None
@@ -261,10 +261,10 @@ def _room_before(loaded: LoadedModel, tasks: Sequence[str], size: int, most: int
     return room
 
 
-def _work(fit_tokens: float, selection: Exam, held_out: Exam, candidates: int) -> float:
-    """Return how many tokens all of it reads, in plain readings, about."""
-    choosing = selection.tokens * (1 + SHARPENED * READ * (candidates - 1))
-    judging = held_out.tokens * (1 + SHARPENED) + (1 + TURNS) * TIMED * (1 + SHARPENED)
+def _work(fit_tokens: float, selection: int, held_out: int, candidates: int) -> float:
+    """Return how many tokens all of it reads, in plain readings, about; an exam is its tokens."""
+    choosing = selection * (1 + SHARPENED * READ * (candidates - 1))
+    judging = held_out * (1 + SHARPENED) + (1 + TURNS) * TIMED * (1 + SHARPENED)
     return fit_tokens + choosing + judging
 
 

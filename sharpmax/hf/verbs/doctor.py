@@ -5,6 +5,7 @@
 Every step is a verb of its own, whose folder is kept; this one asks them with small exams and gathers what they say.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from sharpmax.hf.verbs.certify import CertificationResult, certify
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, symptom
 from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, verdict_lines
+from sharpmax.hf.verbs.next_command import command
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.hf.verbs.sizes import usual_sizes
 from sharpmax.runs.progress import say, shown
 from sharpmax.runs.run_folder import RunFolder, run_name
+from sharpmax.statistics import Paired
 
 SIZES = (4, 8, 16, 32, 64)
 """Items of the questions that show the symptom."""
@@ -54,7 +57,11 @@ class DoctorResult(Result):
         """Return how to use the card, or what else to look at."""
         if self.judged is None or self.metrics["advice"] == "nothing to treat":
             return self.diagnosis.next_step()
-        return self.judged.next_step()
+        card, use = self.judged.card, self.judged.next_step()
+        if self.metrics["advice"] == "use the card" and card not in SHIPPED and use.startswith("with "):
+            remark = f"before you use it: text was read in short windows only. Then: {use}"
+            return command("evaluate", self.model, {"card": card}, remark)
+        return use
 
     def display(self) -> Any:
         """Return the figure of the last step there is."""
@@ -84,9 +91,11 @@ class DoctorResult(Result):
         """Return the heading and the words of each step."""
         right = self.diagnosis["right"] or {}
         said = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
+        task = self.diagnosis.metrics.get("task", "questions")
+        asked = next((found["questions"] for found in right.values()), 0)
         worse = "".join(f" {_sentence(line)}" for line in symptom(right, "items"))
         seen = (
-            f"Right answers by items: {said}.{worse}"
+            f"Right answers to {task} by items: {said} ({asked} questions each).{worse}"
             if right
             else "This model answers no questions: no symptom is measured."
         )
@@ -104,7 +113,7 @@ class DoctorResult(Result):
                 *steps,
                 ("A card, or not", f"{_sentence(self.judged.summary().splitlines()[0])} {_sentence(known)}"),
             ]
-        verdict = " ".join(_sentence(line) for line in (*verdict_lines(judged), known))
+        verdict = " ".join(_sentence(line) for line in (*_answered(judged), *verdict_lines(judged), known))
         return [*steps, ("A card, or not", verdict), ("The cost", _sentence(reading_of(judged)))]
 
 
@@ -178,6 +187,14 @@ def _advice(diagnosis: DiagnosisResult, judged: JudgedResult | None) -> str:
         Verdict.UNDECIDED: "judge the card on more before you use it",
         Verdict.NO_GAIN: "do not sharpen this model",
     }[judged.verdict]
+
+
+def _answered(judged: Mapping[str, Any]) -> list[str]:
+    """Return the share of all right answers, plain and with the card, in words."""
+    if not (overall := judged["judgement"]["answers_overall"]):
+        return []
+    right = Paired.from_json(overall["accuracy"])
+    return [f"right answers: {right.plain:.0%} plain, {right.policy:.0%} with the card ({right.items} questions)"]
 
 
 def _sentence(line: str) -> str:

@@ -96,7 +96,7 @@ def evaluate(
             must_fit(loaded, held_out, called("report", exam))
             must_take(loaded, found.policy)
             told = text_found(loaded, exam, held_out)
-            work = (held_out.tokens + (1 + TURNS) * TIMED) * (1 + SHARPENED)
+            work = (held_out.tokens(loaded) + (1 + TURNS) * TIMED) * (1 + SHARPENED)
             seconds = seconds_per_token(loaded) * work
         if told:
             say(told["said"])

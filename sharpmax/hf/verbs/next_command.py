@@ -41,7 +41,7 @@ def command(verb: str, model: str, options: Mapping[str, Any], remark: str = "",
         elif value is not None and value is not False:
             words += [flag, *map(str, value if isinstance(value, list | tuple) else [value])]
     time = "" if seconds is None or seconds < SAID_FROM else f"about {duration(seconds)}"
-    said = "; ".join(filter(None, [remark, time]))
+    said = f"{remark} ({time})" if remark and time else remark or time
     return shlex.join(words) + (f"  # {said}" if said else "")
 
 

@@ -2,11 +2,13 @@
 
 import json
 import math
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import sharpmax
+from sharpmax.hf.calibration import judge
 from sharpmax.hf.calibration.answers import Answered
 from sharpmax.hf.calibration.judge import Judgement, Sheet, Verdict, compare, must_take, sit, worst_perplexity_rise
 from tests.hf.calibration.questions import exam
@@ -21,6 +23,20 @@ def test_a_judgement_is_paired_and_strict(loaded):
     assert Judgement.from_json(content) == judged
     assert content["text"]["32"]["items"] == 10
     assert content["tasks"]["letters"]["1"]["accuracy"]["items"] == 3
+
+
+def test_the_bar_of_an_exam_ends_at_its_end(loaded, monkeypatch):
+    """A bar that is full too early leaves minutes without a time to wait."""
+    totals, read = [], []
+
+    @contextmanager
+    def stage(_, total):
+        totals.append(total)
+        yield read.append
+
+    monkeypatch.setattr(judge, "stage", stage)
+    sit(loaded, exam())
+    assert totals == [sum(read)]
 
 
 def sheet(exact, loss, text=1.0):

@@ -26,7 +26,8 @@ def test_a_given_card_is_judged_and_one_page_says_what_to_do(small, tmp_path):
     page = found.save_page().read_text()
     for heading in ("1. The symptom", "2. The heads", "3. What is seen and proved", "4. A card, or not", "5. The cost"):
         assert heading in page
-    assert "Right answers by items: 0% at 1, 0% at 2." in page
+    assert "Right answers to lookup by items: 0% at 1, 0% at 2 (8 questions each)." in page
+    assert "Right answers: 0% plain, 0% with the card (24 questions)." in page
     assert found.summary().count("\n") == 4
     assert found.closing().splitlines()[1].endswith("or leave the model as it is")
 

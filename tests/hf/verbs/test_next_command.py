@@ -13,7 +13,7 @@ from tests.hf.verbs.sheets import right_if
 
 def test_a_remark_and_a_time_stand_behind_a_hash():
     said = command("evaluate", "m", {"card": "my card.json", "sizes": [8, 16], "quick": True}, "worth it?", 200)
-    assert said == "sharpmax evaluate m --card 'my card.json' --sizes 8 16 --quick  # worth it?; about 3 min"
+    assert said == "sharpmax evaluate m --card 'my card.json' --sizes 8 16 --quick  # worth it? (about 3 min)"
     assert command("certify", "m", {}, seconds=20) == "sharpmax certify m"
 
 

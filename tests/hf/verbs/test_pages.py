@@ -76,6 +76,10 @@ def test_a_figure_says_what_it_shows_and_what_to_do_next_can_be_pasted(of, tmp_p
     assert "(" not in said or said.startswith("with ")
 
 
+def test_a_card_of_ones_own_is_judged_on_longer_text_before_it_is_used(tmp_path):
+    assert doctor(tmp_path).next_step().startswith("sharpmax evaluate smollm2 --card runs/calibrate/")
+
+
 def test_the_figure_of_the_docs_is_of_the_committed_diagnosis(tmp_path):
     written = diagnosis_figure.page(tmp_path).read_text(encoding="utf-8")
     assert "look first at head 21.8" in written
