@@ -97,7 +97,7 @@ class CurvesDisplay:
             if scale == "symlog":
                 getattr(ax, f"{axis}axis").set_major_formatter("{x:g}")
         largest = max((max(curve.x) for curve in self.curves), default=0)
-        if self.x_scale == "log2" and largest <= PLAIN or self.x_scale == "linear" and largest >= GROUPED:
+        if {"log2": largest <= PLAIN, "linear": largest >= GROUPED}.get(self.x_scale):
             ax.xaxis.set_major_formatter("{x:,.0f}")
         if self.y_scale == "log" and min((y for curve in self.curves for y in curve.y if y), default=0) >= 1:
             ax.yaxis.set_major_formatter("{x:,.0f}")

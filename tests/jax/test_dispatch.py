@@ -10,6 +10,7 @@ from sharpmax.jax import IMPLEMENTATIONS, attention, dispatch, row_stats, which_
 from tests.jax.conftest import ON_GPU
 
 HALF = jnp.ones((1, 8, 1, 64), jnp.bfloat16)
+NAMED = {"implementation": "pallas"}
 
 
 class Gpu:
@@ -51,7 +52,7 @@ def test_the_plan_says_why():
         ("12.0", {}, ("hybrid", "pallas_triton", "cudnn")),
         ("9.0", {"policy": LogLinear(0.1, 0.2, 0.3)}, ("hybrid", "pallas_mosaic", "cudnn")),
         ("9.0", {"policy": EntropyTarget(1.0)}, ("chunked", "chunked", "chunked")),
-        ("9.0", {"policy": EntropyTarget(1.0), "implementation": "pallas"}, ("pallas", "pallas_triton", "pallas_triton")),
+        ("9.0", {"policy": EntropyTarget(1.0)} | NAMED, ("pallas", "pallas_triton", "pallas_triton")),
         ("9.0", {"window": 4}, ("pallas", "pallas_mosaic", "pallas_triton")),
         ("9.0", {"window": 4, "policy": Constant(2.0)}, ("pallas", "count", "pallas_triton")),
         ("9.0", {"softcap": 3.0}, ("chunked", "chunked", "chunked")),

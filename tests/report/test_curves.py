@@ -72,3 +72,17 @@ def test_panels_share_one_legend(tmp_path):
     assert svg.count("<!-- title -->") == 4
     assert svg.count("<!-- band -->") == 1  # the legend's entry, once
     assert (tmp_path / "panels.png").exists()
+
+
+def test_ticks_are_plain_numbers():
+    """Of a logarithmic axis that begins at 1 or above, and with a comma on a linear one."""
+    curve = Curve("perplexity", [1000, 16000], [15.0, 140.0])
+    ax = CurvesDisplay([curve], "position", "perplexity", x_scale="linear", y_scale="log").plot()
+    ax.figure.draw_without_rendering()
+    across, major, minor = (
+        [label.get_text() for label in labels if label.get_text()]
+        for labels in (ax.get_xticklabels(), ax.get_yticklabels(), ax.get_yticklabels(minor=True))
+    )
+    assert "10,000" in across
+    assert "100" in major
+    assert "20" in minor

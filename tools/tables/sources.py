@@ -25,6 +25,8 @@ for _folder in (
     "calibration",
     "certify",
     "clrs-text",
+    "compare",
+    "context",
     "diagnose",
     "laws",
     "max-retrieval",
