@@ -24,6 +24,7 @@ from sharpmax.models.transformer import Transformer
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.recall import Recall
+from sharpmax.torch.device import must_run_on
 
 with extra("torch"):
     from torch import Tensor
@@ -81,6 +82,7 @@ def run(
     scale = QUICK if quick else FULL
     chosen = arms_named(arms)
     hardware = Hardware.of(device, precision, compiled)
+    must_run_on(hardware.device)
     count = scale.seeds if seeds is None else seeds
     recipe = scale.recipe if steps is None else replace(scale.recipe, steps=steps)
     for name, number in (("seeds", count), ("steps", recipe.steps)):
