@@ -85,9 +85,7 @@ def _recorded(card: Card, source: Any) -> dict[int, dict[str, float]]:
     return found
 
 
-def _by_record(
-    recorded: dict[int, dict[str, float]], sizes: Sequence[int], carded: dict[str, Any]
-) -> dict[str, Any]:
+def _by_record(recorded: dict[int, dict[str, float]], sizes: Sequence[int], carded: dict[str, Any]) -> dict[str, Any]:
     """Return which of the card's own figures the accuracy is nearer to: with the policy, or without."""
     known = {size: recorded[size] for size in sizes if size in recorded}
     if not known and recorded:  # sizes that it was not judged on: the nearest is a fair guess

@@ -70,7 +70,8 @@ def universal(lam: float, shape: float) -> Expected:
 
     The items near the top are a Poisson process: with u = beta·(M - e) their density is λ·u^(a-1)/Γ(a), where
     λ = n·C·Γ(a+1)·beta^-a is the mean of Z in units of the top. λ >> 1: H -> log λ + a; λ << 1: one item.
-    `lam` of 0.3 or more, and a shape from 0.1 to 100. From 100 items on a row is within 0.01 nats of it, if beta·spread is 30 or more.
+    `lam` of 0.3 or more, and a shape from 0.1 to 100. From 100 items on a row is within 0.01 nats of it, if beta·spread
+    is 30 or more.
     """
     check_number("universal", "lam", lam, above=0, scalar=True)
     check_number("universal", "shape", shape, least=0.1, most=100, scalar=True)

@@ -227,7 +227,9 @@ def _weight(layer: Any, name: str) -> nn.Parameter:
     if hasattr(layer, "base_layer"):
         raise _refusal(name, "an adapter stands beside its projections; merge it first")
     if not isinstance(weight, nn.Parameter) or not weight.is_floating_point() or weight.ndim != 2:
-        raise _refusal(name, "its projections are quantised, parametrised, or flattened by FSDP1; use fully_shard (FSDP2)")
+        raise _refusal(
+            name, "its projections are quantised, parametrised, or flattened by FSDP1; use fully_shard (FSDP2)"
+        )
     return weight
 
 

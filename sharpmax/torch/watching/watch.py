@@ -223,7 +223,7 @@ class Watch:
         return f"layer {layer}, head {head}"
 
     def heads(self) -> tuple[int, ...]:
-        """Return how many heads each layer has; 0 of one that has not run yet, as of images where only text was read."""
+        """Return how many heads each layer has; 0 of one that has not run yet, as of images where all was text."""
         layers = max(layer.indices.stop for layer in self.layers)
         return tuple(len(self.gauge.layers[at].maximum) if at in self.gauge.layers else 0 for at in range(layers))
 
