@@ -64,6 +64,8 @@ def run(
         raise ValueError(f"expected stages among {', '.join(STAGES)}, got {', '.join(unknown)}")
     if unknown := [arm for arm in chosen if arm not in TRAINED_ARMS]:
         raise ValueError(f"expected trained arms among {', '.join(TRAINED_ARMS)}, got {', '.join(unknown)}")
+    if gather and only:
+        raise ValueError(f"expected gather or only, got both: gather computes nothing, not {', '.join(only)} either")
     if together < 1:
         raise ValueError(f"expected at least 1 seed together, got {together}")
     if device is not None and not gather:

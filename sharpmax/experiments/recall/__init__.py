@@ -70,7 +70,7 @@ def run(
 ) -> dict[str, Any]:
     """Train and ask the arms, draw, and write the page, in `out/recall/<name>/`; returns the metrics.
 
-    An arm that is finished is read back, so arms can be added one by one.
+    An arm that is finished is read back and told too, so arms can be added one by one.
     The options are those of `sharpmax reproduce recall --help`. Softmax, to which the others are compared, is always
     among the arms.
 
@@ -103,6 +103,8 @@ def run(
     }
     changed = [f"{name}{value}" for name, value in (("seeds", seeds), ("steps", steps)) if value is not None]
     folder = RunFolder.open(out, "recall", "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *changed]), config)
+    there = {name for name in ARMS if all(folder.has(_step(name, size)) for size in scale.sizes)}
+    chosen = {name: arm for name, arm in ARMS.items() if name in chosen or name in there}
     found = {name: _answers(name, scale, seed, folder, hardware) for name in chosen}
     metrics = {
         "parameters": scale.model.parameters,
