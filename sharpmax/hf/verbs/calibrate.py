@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sharpmax import defaults
 from sharpmax.core.cards import CARD_FILE, Card
@@ -146,17 +146,15 @@ def calibrate(
     options = given(exam, seed, quick=quick)
     if method not in defaults.METHODS:
         raise ValueError(f"expected a method among {', '.join(defaults.METHODS)}, got {method!r}")
-    of_learn = {"steps": steps, "questions_a_step": questions_a_step, "text_before": text_before}
-    of_learn |= {"learning_rate": learning_rate, "penalty": penalty, "truth": truth, "learned": learned}
-    are_asked = {name: exam.get(name) is not None for name in ("sizes",)}
-    are_asked |= {"fit_sizes": fit_sizes is not None, "text_before": text_before is not None}
+    asked = {"sizes": exam.get("sizes"), "fit_sizes": fit_sizes, "text_before": text_before}
+    are_asked = {name: value is not None for name, value in asked.items()}
     if quick:
         exam |= quick_exam(exam)
     usual = USUAL_FIT | ({name: defaults.QUICK[name] for name in USUAL_FIT if name in defaults.QUICK} if quick else {})
-    fit_sizes = fit_sizes if fit_sizes is not None else usual["fit_sizes"]
-    steps, questions_a_step, text_before, learning_rate, truth, learned = (
-        usual[name] if of_learn[name] is None else of_learn[name] for name in of_learn if name != "penalty"
-    )
+    fit_sizes, text_before = _or(fit_sizes, usual["fit_sizes"]), _or(text_before, usual["text_before"])
+    steps, questions_a_step = _or(steps, usual["steps"]), _or(questions_a_step, usual["questions_a_step"])
+    learning_rate, learned = _or(learning_rate, usual["learning_rate"]), _or(learned, usual["learned"])
+    truth = _or(truth, usual["truth"])
     counts = {"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}
     check_exam(counts, seed, exam)
     if text_before < 0:
@@ -255,6 +253,13 @@ def calibrate(
                 metrics["card"] = str(card)
         folder.finish(metrics)
     return CalibrationResult(metrics, folder.path, loaded.name)
+
+
+T = TypeVar("T")
+
+
+def _or(given: T | None, usual: Any) -> T:
+    return usual if given is None else given  # type: ignore[no-any-return]
 
 
 def _room_before(loaded: LoadedModel, tasks: Sequence[str], size: int, most: int) -> int:

@@ -81,7 +81,7 @@ class QKClip:
     def _clip(self, maximum: Tensor) -> Tensor:
         """Scale the weights for the maxima of all heads, and return the factors."""
         counts = self.watch.heads()
-        factors = torch.split(torch.where(maximum > self.threshold, self.threshold / maximum, 1.0), counts)
+        factors = torch.split(torch.where(maximum > self.threshold, self.threshold / maximum, 1.0), list(counts))
         applied = list(factors)
         ran = [layer for layer in self.watch.layers if any(counts[index] for index in layer.indices)]
         of = {layer.name: self._weights_of(layer, counts) for layer in ran}
