@@ -259,7 +259,7 @@ T = TypeVar("T")
 
 
 def _or(given: T | None, usual: Any) -> T:
-    return usual if given is None else given  # type: ignore[no-any-return]
+    return usual if given is None else given
 
 
 def _room_before(loaded: LoadedModel, tasks: Sequence[str], size: int, most: int) -> int:
