@@ -24,11 +24,11 @@ from sharpmax.bench.attention.timing import attempt, timed
 from sharpmax.core.policies import PAPER, Constant, LogLinear
 from sharpmax.extras import extra
 from sharpmax.hf.models.batching import Round, answered
-from sharpmax.hf.models.load import must_run_on
 from sharpmax.hf.models.shapes import random_model
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import say
 from sharpmax.torch.api import attention
+from sharpmax.torch.device import must_run_on
 from sharpmax.torch.paged import Pages, paged_attention
 
 with extra("hf"):

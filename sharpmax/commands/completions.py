@@ -4,11 +4,13 @@ An answer is one that keeps to the interface: UTF-8, JSON of the right kinds, an
 error that names the server: an answer that merely looks empty would count as a different one.
 """
 
+import http.client
 import json
 import math
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,11 +39,12 @@ class Server:
     """A server of completions at a URL, which must end each answer within `timeout` seconds.
 
     Raises, with the URL in the message:
-        ValueError: what it answers is no completion.
-        OSError: it cannot be reached, or takes longer.
+        ValueError: the URL is none, or what it answers is no completion.
+        OSError: it cannot be reached, breaks off, or takes longer.
     """
 
     def __init__(self, url: str, *, timeout: float) -> None:
+        check_address(url)
         self.url, self.timeout = url.rstrip("/"), timeout
 
     def first_model(self) -> str:
@@ -117,7 +120,10 @@ class Server:
         choice = choices[0] if isinstance(choices, list) else None
         if len(choices or ()) > 1 or (isinstance(choice, dict) and choice.get("index") not in (None, 0)):
             raise self._wrong("several completions, where one was asked for")
-        if not isinstance(choice, dict) or not isinstance(choice.get("text"), str | None):
+        is_end = isinstance(choice, dict) and choice.get("finish_reason") is not None
+        if not isinstance(choice, dict) or not ("text" in choice or is_end):  # a chat has a delta in its place
+            raise self._wrong(f"an event without a text: {short(event)}")
+        if not isinstance(choice.get("text"), str | None):
             raise self._wrong(f"an event without a text: {short(event)}")
         return choice
 
@@ -126,8 +132,6 @@ class Server:
             return bytes(answer.read(MOST_BYTES))
 
     def _opened(self, url: str, body: dict[str, Any] | None) -> Any:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"expected an address that begins with http:// or https://, got {url!r}")
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
         try:
@@ -151,6 +155,11 @@ class Server:
                 done.append(call())
             except TimeoutError:
                 failed.append(self._late())
+            except http.client.HTTPException as error:
+                said = f"{type(error).__name__}: {short(str(error))}"
+                failed.append(ValueError(f"{self.url} does not answer as HTTP does ({said}); is it the right port?"))
+            except ConnectionError as error:
+                failed.append(OSError(f"{self.url} breaks off: {error.strerror or error}"))
             except BaseException as error:
                 failed.append(error)
 
@@ -168,6 +177,20 @@ class Server:
 
     def _wrong(self, what: str) -> ValueError:
         return ValueError(f"{self.url} answers {what}; expected a stream of OpenAI's /v1/completions")
+
+
+def check_address(url: str) -> None:
+    """Raise ValueError for what is no address of a server: it would be an error of the library's, later."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"expected an address that begins with http:// or https://, got {url!r}")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, beside = (parts.hostname or "").encode("idna"), (parts.username, parts.query, parts.fragment)
+        is_plain = parts.path.isascii() and parts.path.isprintable() and " " not in url and not any(beside)
+        if not host or parts.port == 0 or not is_plain:
+            raise ValueError
+    except ValueError:  # of `port` too, and of a host that cannot be encoded
+        raise ValueError(f"expected the address of a server, as http://127.0.0.1:8000, got {url!r}") from None
 
 
 def check_seconds(name: str, value: Any) -> None:

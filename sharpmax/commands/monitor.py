@@ -6,6 +6,8 @@ from pathlib import Path
 from sharpmax.report.monitor import PAGE, verdict, write_monitor_page
 from sharpmax.runs.watched.record import Recorded, read_record, record_file
 
+LONGEST = 10**6  # seconds between two looks
+
 
 def monitor(
     run: str | Path, *, out: str | Path | None = None, live: bool = False, interval: float = 5.0,
@@ -22,13 +24,15 @@ def monitor(
         rounds: how many looks; None: without end.
 
     Raises:
-        ValueError: a file that is not a record, or an interval that is not positive.
+        ValueError: a file that is not a record, an interval that no clock waits for, or a page in the record's place.
         OSError: no record, unless `live`, which waits for one.
     """
-    if not interval > 0:
-        raise ValueError(f"expected an interval above 0 seconds, got {interval!r}")
+    if not 0 < interval <= LONGEST:
+        raise ValueError(f"expected an interval above 0 and up to {LONGEST:,} seconds, got {interval!r}")
     file = record_file(run)
     page = Path(out) if out is not None else file.parent / PAGE
+    if page.resolve() == file.resolve():
+        raise ValueError(f"{page} is the record itself, which the page would replace; name another file")
     title = f"Attention of {file.parent.resolve().name if file.name == 'watch.jsonl' else file.stem}"
     if live:
         _follow(file, page, title, interval, rounds)

@@ -146,8 +146,8 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
         "8, … 128); beside those of an earlier run in the same folder"
     )
     number("--lengths", lengths_help, (), nargs="+")
-    number("--rows", "query rows observed at each length", defaults.ROWS)
-    number("--prompts", "prompts of a task at each length", defaults.ASKED, dest="asked")
+    number("--rows", f"query rows of a text observed at each length (default: {defaults.ROWS})")
+    number("--prompts", f"prompts of a task at each length (default: {defaults.ASKED})", dest="asked")
     _number(group(parser, RUN))("--seed", "seed of the prompts", defaults.SEED)
     _device(parser)
 
@@ -189,19 +189,22 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
         help="a card by match, learn or search; or a scale, merged",
     )
     add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help=f"tasks to fit on: {TASKS}; recall")
-    number("--fit-sizes", "entries of a question to fit on", defaults.FIT_SIZES, nargs=2, metavar=("LOW", "HIGH"))
-    number("--text-before", "characters of text before a question, at most; learn only", defaults.TEXT_BEFORE)
-    number("--steps", "training steps; learn only", defaults.LEARN_STEPS)
-    number("--questions-a-step", "questions per step; learn only", defaults.QUESTIONS_PER_STEP)
-    number("--learning-rate", "learning rate of Adam; learn only", defaults.LEARN_RATE, type=float)
+    low, high = defaults.FIT_SIZES
+    sizes_help = f"entries of a question to fit on (default: {low} {high})"
+    number("--fit-sizes", sizes_help, nargs=2, metavar=("LOW", "HIGH"))
+    before_help = f"characters of text before a question, at most; learn only (default: {defaults.TEXT_BEFORE})"
+    number("--text-before", before_help)
+    number("--steps", f"training steps; learn only (default: {defaults.LEARN_STEPS})")
+    number("--questions-a-step", f"questions per step; learn only (default: {defaults.QUESTIONS_PER_STEP})")
+    number("--learning-rate", f"learning rate of Adam; learn only (default: {defaults.LEARN_RATE})", type=float)
     number("--penalty", "a fixed price of text; learn only (default: prices follow --most-rise)", type=float)
-    add("--learned", default=defaults.LEARNED, help="which of a, b, c to learn; learn only")
+    add("--learned", help=f"which of a, b, c to learn; learn only (default: {defaults.LEARNED})")
     longer = group(parser, "how to read more than the trained context")
     extend = "times the trained context to read: fit, choose and judge there too (default: the trained context)"
     _number(longer)("--extend", extend, type=float, metavar="X")
     scalings = f"scaling of the positions, with --extend (default: {defaults.SCALING})"
     longer.add_argument("--scaling", choices=SCALINGS, help=scalings)
-    number("--truth", "weight of text's own loss, 0 to 1; learn only", defaults.TRUTH, type=float)
+    number("--truth", f"weight of text's own loss, 0 to 1; learn only (default: {defaults.TRUTH})", type=float)
     _exam_options(parser)
 
 
@@ -225,12 +228,14 @@ def _exam_options(parser: argparse.ArgumentParser) -> None:
     judging = group(parser, "how to judge")
     add, number = judging.add_argument, _number(judging)
     add("--tasks", nargs="+", default=defaults.EXAM_TASKS, metavar="TASK", help=f"tasks to judge on: {TASKS}")
-    number("--sizes", "entries of a question", defaults.EXAM_SIZES, nargs="+")
-    number("--prompts", "prompts per task and size", defaults.PROMPTS)
+    # No defaults here: with --quick others are usual, and what was typed is kept.
+    asked: dict[str, Any] = {"default": argparse.SUPPRESS}
+    number("--sizes", f"entries of a question (default: {' '.join(map(str, defaults.EXAM_SIZES))})", nargs="+", **asked)
+    number("--prompts", f"prompts per task and size (default: {defaults.PROMPTS})", **asked)
     usual = " ".join(map(str, defaults.WINDOWS))
     number("--windows", f"tokens per window of text (default: those of {usual} that the model holds)", nargs="+")
     add("--text", type=Path, metavar="FILE", help="the text (default: Python's reference and source, NumPy)")
-    number("--text-tokens", "tokens of each kind of text", defaults.TEXT_TOKENS)
+    number("--text-tokens", f"tokens of each kind of text (default: {defaults.TEXT_TOKENS})", **asked)
     number(
         "--most-rise", "allowed rise of perplexity, as a share: 0.005 is half a percent", defaults.MOST_RISE, type=float
     )

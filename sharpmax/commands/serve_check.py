@@ -13,12 +13,15 @@ from typing import Any
 
 from sharpmax import defaults
 from sharpmax.cards import card_file
-from sharpmax.commands.completions import Reply, Server, check_seconds
+from sharpmax.commands.completions import Reply, Server, check_address, check_seconds
 from sharpmax.core.cards import Card, load_card
-from sharpmax.core.checks import is_count
+from sharpmax.core.checks import is_count, is_number
 from sharpmax.runs.progress import stage
 from sharpmax.tasks.prompt import Prompt
 from sharpmax.tasks.prompts import draw, seed_of
+
+KINDS = ("plain", "policy")  # of a card's figures: without it, and with it
+SAME = 1e-9  # shares of right answers that differ by less are the same
 
 
 def serve_check(
@@ -30,19 +33,23 @@ def serve_check(
 
     The verdict is "acts" where an answer differs from the plain server's, and both are the same when they are asked for
     again; or the accuracy is nearer to what the card was judged to have than to the plain model's; "does not act" where
-    not; "unknown" where nothing says.
+    not; "unknown" where nothing says: no answer has a text, or the card's record is the same with it and without.
 
     Raises:
-        ValueError: no comparison was given, a number below 1, or what answers is no server of completions.
+        ValueError: no comparison was given, a number below 1, a card without figures that can be read, or what answers
+            is no server of completions.
         OSError: a server cannot be reached or takes too long, or the card cannot be read.
     """
     for name, numbers in (("sizes", sizes), ("prompts", [prompts]), ("together", [together])):
         if not numbers or not all(is_count(number, least=1) for number in numbers):
             raise ValueError(f"{name} must be 1 or more, got {', '.join(map(str, numbers)) or 'none'}")
     check_seconds("timeout", timeout)
+    for address in filter(None, (url, plain)):
+        check_address(address)
     found = None if card is None else load_card(card_file(card))
     if found is None and plain is None:
         raise ValueError("name a plain server (--plain URL) or the card (--card FILE): one server alone tells nothing")
+    recorded = _recorded(found, card) if plain is None and found is not None else {}
     of_report = seed_of(seed, "report")
     asked = [draw("lookup", size, seed=of_report, index=index) for size in sizes for index in range(prompts)]
     carded = _asked(url, model, asked, together, timeout)
@@ -56,25 +63,40 @@ def serve_check(
         again = [_asked(of, model, repeated, together, timeout)[0] for of in (url, plain) if repeated]
         steady = [a.text == c.text and b.text == d.text for (_, a, b), c, d in zip(differing, *again, strict=True)]
         result |= {"differ": sum(steady), "unsteady": len(differing) - sum(steady)}
-        result["verdict"] = "acts" if result["differ"] else "unknown" if result["unsteady"] else "does not act"
+        tells_nothing = result["unsteady"] or not any(reply.text for reply in carded[0])
+        result["verdict"] = "acts" if result["differ"] else "unknown" if tells_nothing else "does not act"
     else:
-        result |= _by_record(found, sizes, result["carded"])
+        result |= _by_record(recorded, sizes, result["carded"])
     return result
 
 
-def _by_record(card: Card | None, sizes: Sequence[int], carded: dict[str, Any]) -> dict[str, Any]:
+def _recorded(card: Card, source: Any) -> dict[int, dict[str, float]]:
+    """Return what the card records of lookups by size: the accuracy with it and without; ValueError names `source`."""
+    try:
+        lookups = card.held_out.get("tasks", {}).get("lookup", {})
+        found = {int(size): {kind: of["accuracy"][kind] for kind in KINDS} for size, of in lookups.items()}
+        if not all(is_number(share) and 0 <= share <= 1 for shares in found.values() for share in shares.values()):
+            raise ValueError
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"the card {source} does not record its accuracy as `sharpmax evaluate` finds it (held_out: tasks, lookup, "
+            "size, accuracy, plain and policy from 0 to 1): name a plain server instead, --plain URL"
+        ) from None
+    return found
+
+
+def _by_record(recorded: dict[int, dict[str, float]], sizes: Sequence[int], carded: dict[str, Any]) -> dict[str, Any]:
     """Return which of the card's own figures the accuracy is nearer to: with the policy, or without."""
-    recorded = card.held_out.get("tasks", {}).get("lookup", {}) if card is not None else {}
-    known = {size: recorded[str(size)]["accuracy"] for size in sizes if str(size) in recorded}
+    known = {size: recorded[size] for size in sizes if size in recorded}
     if not known and recorded:  # sizes that it was not judged on: the nearest is a fair guess
-        nearest = {size: min((abs(int(judged) - size), judged) for judged in recorded)[1] for size in sizes}
-        known = {size: recorded[judged]["accuracy"] for size, judged in nearest.items()}
+        known = {size: recorded[min(recorded, key=lambda judged: (abs(judged - size), judged))] for size in sizes}
     if not known:
         return {"verdict": "unknown"}
-    expected = {kind: statistics.mean(figures[kind] for figures in known.values()) for kind in ("plain", "policy")}
+    expected = {kind: statistics.mean(figures[kind] for figures in known.values()) for kind in KINDS}
     measured = statistics.mean(carded["accuracy_by_size"][size] for size in known)
-    is_nearer = abs(measured - expected["policy"]) < abs(measured - expected["plain"])
-    return {"recorded": expected, "verdict": "acts" if is_nearer else "does not act"}
+    apart = abs(measured - expected["plain"]) - abs(measured - expected["policy"])
+    verdict = "unknown" if abs(apart) < SAME else "acts" if apart > 0 else "does not act"
+    return {"recorded": expected, "verdict": verdict}
 
 
 def _asked(

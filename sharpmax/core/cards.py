@@ -21,7 +21,7 @@ from sharpmax.core.extension import Extension, Unscaled, extension_from_json
 from sharpmax.core.policies import Policy
 from sharpmax.core.stats import RowStats
 from sharpmax.files import atomic
-from sharpmax.files.untrusted import MEBIBYTE, Limits, read_json
+from sharpmax.files.untrusted import MEBIBYTE, Limits, parse_json, read_json
 
 SCHEMA = 1
 CARD_FILE = "sharpmax.json"  # a card in a model's folder: it is found without being named
@@ -73,14 +73,24 @@ class Card:
         return self.policy
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the card atomically: a reader sees the old file or the new one, never a part."""
+        """Write the card atomically: a reader sees the old file or the new one, never a part.
+
+        Raises:
+            ValueError: what `load_card` would not read again: a card that is too large or too deep, or no JSON.
+            OSError: it cannot be written.
+        """
         content: dict[str, Any] = {"sharpmax_card": SCHEMA, "policy": policy_to_json(self.policy)}
         _require_modest(content["policy"])  # a card that is written can be read
         plain = (f.name for f in dataclasses.fields(self) if f.name not in ("policy", "extension"))
         content |= {name: getattr(self, name) for name in plain}
         if self.extension is not None:  # an earlier version reads a card without one
             content["extension"] = self.extension.to_json()
-        atomic.write_json(Path(path), content)
+        try:
+            text = atomic.as_json(content) + "\n"
+            parse_json(text, LIMITS)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} would be a card that nobody can read: {' '.join(str(error).split())}") from None
+        atomic.write_text(Path(path), text)
 
 
 def load_card(path: str | PathLike[str]) -> Card:

@@ -56,13 +56,21 @@ def read_json(
     """
     limits = limits or Limits()
     with _naming(path, expected, advice):
-        text = _read(path, limits.size).decode("utf-8")
-        _require_within(limits, text)
-        checks = {"parse_constant": _refuse_number, "parse_float": _finite, "object_pairs_hook": _unique}
-        content = json.loads(text, **(checks if strict else {}))  # type: ignore[arg-type]
-        if _SURROGATE.search(text):  # half of a pair is no text, and could not be written again
-            json.dumps(content, ensure_ascii=False).encode()
-        return content
+        return parse_json(_read(path, limits.size).decode("utf-8"), limits, strict=strict)
+
+
+def parse_json(text: str, limits: Limits, *, strict: bool = True) -> Any:
+    """Return what JSON says; ValueError or RecursionError as `read_json` refuses a file of it, which it does not name.
+
+    What is about to be written can be tried with it: a file that cannot be read again is lost.
+    """
+    _require_size(len(text.encode()), limits.size)
+    _require_within(limits, text)
+    checks = {"parse_constant": _refuse_number, "parse_float": _finite, "object_pairs_hook": _unique}
+    content = json.loads(text, **(checks if strict else {}))  # type: ignore[arg-type]
+    if _SURROGATE.search(text):  # half of a pair is no text, and could not be written again
+        json.dumps(content, ensure_ascii=False).encode()
+    return content
 
 
 def read_bytes(path: str | PathLike[str], *, expected: str, most: int = Limits.size) -> bytes:
@@ -89,9 +97,13 @@ def _read(path: str | PathLike[str], most: int) -> bytes:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         _require_regular(os.fstat(file.fileno()))
         content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"it is larger than {most / MEBIBYTE:,g} MiB, the most that is read")
+    _require_size(len(content), most)
     return content
+
+
+def _require_size(size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(f"it is larger than {most / MEBIBYTE:,g} MiB, the most that is read")
 
 
 def _require_regular(found: os.stat_result) -> None:

@@ -49,10 +49,10 @@ def verdict(recorded: Recorded) -> list[str]:
     place, at = np.unravel_index(int(np.argmax(maximum)), maximum.shape)
     layer, head = places(recorded)[place]
     heads = f"{len(maximum)} head{'s' * (len(maximum) > 1)}"
-    said = [
-        f"{len(steps)} readings of {heads}, from step {steps[0]} to step {steps[-1]}.",
-        f"The largest logit is {maximum[place, at]:.4g}: layer {layer}, head {head}, at step {steps[at]}.",
-    ]
+    largest = f"The largest logit is {maximum[place, at]:.4g}: layer {layer}, head {head}, at step {steps[at]}."
+    if not np.isfinite(maximum[place, at]):
+        largest = "No row was counted: the model did not train, or every row holds a NaN or an infinity."
+    said = [f"{len(steps)} readings of {heads}, from step {steps[0]} to step {steps[-1]}.", largest]
     moves = first_moves(recorded)
     said.append(f"Moved first: {moves[0]}." if moves else "No head has moved far from where it began.")
     large = first_above(recorded)

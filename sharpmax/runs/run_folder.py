@@ -70,6 +70,11 @@ class RunFolder:
             atomic.require_folder(path)
         if (stored := stored_config(path)) is not None:
             _must_match(path, stored, wanted, grows)
+        elif any((path / "steps").glob("*.json")):
+            raise ValueError(
+                f"{path} holds steps of a run and no config.json, so nobody knows of which; delete that folder, or "
+                "choose another --out"
+            )
         return cls(path, wanted)
 
     @property

@@ -1,8 +1,17 @@
-"""Ask a CUDA device, once, what it can do."""
+"""Ask a device whether anything can be computed on it, and a CUDA device, once, what it can do."""
 
 from functools import cache
 
 import torch
+
+
+def must_run_on(device: str) -> None:
+    """Raise ValueError if nothing can be computed on the device."""
+    try:
+        torch.zeros(1, device=device).item()  # to be read back: the device "meta" takes numbers and keeps none
+    except (AssertionError, RuntimeError) as error:  # the first from a PyTorch that was built without it
+        first = next(iter(str(error).splitlines()), "no reason given")
+        raise ValueError(f"cannot run on the device {device!r}: {first}") from error
 
 
 @cache

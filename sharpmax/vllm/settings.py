@@ -121,7 +121,8 @@ def _must_extend(path: Path, extension: Extension | None, served: Served) -> Non
     }
     wanted |= {} if extension.temperature else {"attention_factor": 1.0}
     told = {name: served.rope.get(name) for name in wanted}
-    temperature = served.rope.get("attention_factor") or 0.1 * math.log(extension.factor) + 1.0
+    given = served.rope.get("attention_factor")  # 0 is one too, with which vLLM would have no logits
+    temperature = 0.1 * math.log(extension.factor) + 1.0 if given is None else given
     expected = 0.1 * math.log(extension.factor) + 1.0 if extension.temperature else 1.0
     others = set(served.rope) & {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
     same = all(_alike(told[name], wanted[name]) for name in wanted if name != "attention_factor")
@@ -148,6 +149,9 @@ def _settings(additional: Any) -> Mapping[str, Any]:
             f'sharpmax: expected {{"sharpmax": {{"card": "card.json"}}}} with no other keys than '
             f"{', '.join(sorted(KEYS))}, got {settings!r}"
         )
+    for name in sorted((KEYS - {"card"}) & settings.keys()):
+        if not isinstance(settings[name], bool):  # "false" would say yes
+            raise ValueError(f'sharpmax: "{name}" must be true or false, got {settings[name]!r}')
     return settings
 
 

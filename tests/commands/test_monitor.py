@@ -82,6 +82,8 @@ def test_a_live_page_waits_for_a_run_that_has_not_begun(tmp_path, monkeypatch):
         (None, [], "No such file"),
         ("{}\n", [], "not the record of a watched run"),
         ("", ["--interval", "0"], "interval above 0"),
+        ("", ["--live", "--interval", "inf"], "interval above 0 and up to 1,000,000 seconds, got inf"),
+        ("", ["--live", "--interval", "1e300"], "interval above 0 and up to"),
     ],
 )
 def test_errors_take_one_line(tmp_path, capsys, content, more, said):
@@ -90,3 +92,17 @@ def test_errors_take_one_line(tmp_path, capsys, content, more, said):
     assert main(["monitor", str(tmp_path), *more]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_the_page_never_takes_the_place_of_the_record(tmp_path, capsys):
+    write(tmp_path / "watch.jsonl", 2)
+    before = (tmp_path / "watch.jsonl").read_bytes()
+    assert main(["monitor", str(tmp_path), "--out", str(tmp_path / "watch.jsonl")]) == 2
+    assert "is the record itself" in capsys.readouterr().err
+    assert (tmp_path / "watch.jsonl").read_bytes() == before
+
+
+def test_readings_without_a_row_are_told_as_such(tmp_path, capsys):
+    (tmp_path / "watch.jsonl").write_text(json.dumps(HEAD) + "\n" + json.dumps({**line(0), "maximum": [[None]]}) + "\n")
+    assert main(["monitor", str(tmp_path)]) == 0
+    assert "No row was counted" in capsys.readouterr().out

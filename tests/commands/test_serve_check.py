@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import socketserver
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -163,6 +164,7 @@ END = b"data: [DONE]\n\n"
         ([event(text=" 1")] * 100, "more than 64 pieces"),
         ([event(text=" 9", index=1), event(text=" 1", index=0), END], "several completions"),
         ([b'data: {"choices": [{"text": "4"}, {"text": "9"}]}\n\n', END], "several completions"),
+        ([b'data: {"choices": [{"delta": {"content": "4"}}]}\n\n', END], "an event without a text"),
     ],
 )
 def test_a_server_that_answers_no_completion_passes_no_check(stream, words, capsys):
@@ -217,3 +219,84 @@ def test_an_option_that_means_nothing_is_named(option, words, capsys):
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
+
+
+@contextmanager
+def what_is_no_http(said):
+    """Say these bytes to whoever connects, as a server of something else does."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            self.request.recv(65536)
+            self.wfile.write(said)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{serving.server_address[1]}"
+        finally:
+            serving.shutdown()
+            thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"",
+        OK + b"X: 1\r\n" * 300 + b"\r\n",
+        OK + b"X: " + b"1" * 100_000 + b"\r\n\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n40\r\nabc",
+    ],
+)
+def test_a_server_of_something_else_is_named_in_one_line(said, capsys):
+    with what_is_no_http(said) as url:
+        assert main(["serve-check", url, "--plain", url]) == 2
+    said = capsys.readouterr().err
+    assert url in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a b", "http://127.0.0.1:word", "http://127.0.0.1:99999", "http://[::1", "http://127.0.0.1/é",
+        "http://user:secret@127.0.0.1:1", f"http://{'a' * 70}.example", "http://127.0.0.1:1/?v=1", "http://?",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_before_any_server_is_asked(url):
+    with server(right) as carded, pytest.raises(ValueError, match="expected the address of a server") as refused:
+        serve_check(carded, plain=url, **ASKED)
+    assert repr(url) in str(refused.value)
+
+
+def test_answers_without_a_text_tell_nothing():
+    with server(None, stream=[event(text="", finish_reason="stop")]) as url:
+        assert serve_check(url, plain=url, **ASKED)["verdict"] == "unknown"
+
+
+def recorded(lookup, tmp_path):
+    Card(policy=sharpmax.PAPER, held_out={"tasks": {"lookup": lookup}}).save(tmp_path / "card.json")
+    return tmp_path / "card.json"
+
+
+def test_a_record_that_is_the_same_with_and_without_the_card_tells_nothing(tmp_path):
+    card = recorded({"4": {"accuracy": {"plain": 0.5, "policy": 0.5}}}, tmp_path)
+    with server(right) as url:
+        assert serve_check(url, card=card, **ASKED)["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    "lookup",
+    [
+        [1], {"many": {"accuracy": {"plain": 0.1, "policy": 0.9}}}, {"4": {}}, {"4": {"accuracy": 0.5}},
+        {"4": {"accuracy": {"plain": "a", "policy": "b"}}}, {"4": {"accuracy": {"plain": 50, "policy": 90}}},
+    ],
+)  # fmt: skip
+def test_a_record_that_cannot_be_read_is_refused_and_the_card_named(lookup, tmp_path):
+    with pytest.raises(ValueError, match=r"the card .*card.json does not record its accuracy"):
+        serve_check("http://127.0.0.1:1", card=recorded(lookup, tmp_path), **ASKED)

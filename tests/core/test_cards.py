@@ -185,3 +185,25 @@ def test_a_policy_too_large_to_be_read_is_not_written(tmp_path):
 def test_a_card_holds_only_policies():
     with pytest.raises(TypeError, match="holds a sharpmax policy"):
         Card(policy="PAPER")
+
+
+def nested(depth):
+    return {} if depth == 0 else {"a": nested(depth - 1)}
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"held_out": nested(100)}, {"held_out": {"a": [0] * 2_000_000}}, {"notes": "x" * 20_000_000},
+        {"notes": "half a pair: \ud800"}, {"held_out": {"1": 1, 1: 2}}, {"held_out": {"a": float("nan")}},
+        {"held_out": {"a": 10**5000}},
+    ],
+    ids=["deep", "long", "large", "surrogate", "twice", "nan", "digits"],
+)  # fmt: skip
+def test_a_card_that_could_not_be_read_is_not_written(tmp_path, details):
+    file = tmp_path / "card.json"
+    Card(Constant(2.0)).save(file)
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=r"card.json would be a card that nobody can read"):
+        Card(Constant(2.0), **details).save(file)
+    assert file.read_bytes() == before

@@ -192,3 +192,11 @@ def test_a_run_is_named_after_its_model(tmp_path, monkeypatch):
     assert [run_name(model) for model in ("smollm2", "google/gemma-2b", ".", "../my model/", "..!")] == [
         "smollm2", "gemma-2b", "my-model", "my-model", "model"
     ]  # fmt: skip
+
+
+def test_steps_without_a_config_are_nobodys(tmp_path):
+    run = RunFolder.open(tmp_path, "one", "run", {"seed": 0})
+    run.once("step", lambda: 1)
+    (run.path / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"holds steps of a run and no config.json"):
+        RunFolder.open(tmp_path, "one", "run", {"seed": 1})

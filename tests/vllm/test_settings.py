@@ -145,6 +145,7 @@ def test_a_card_that_extends_is_served_where_the_server_scales_alike(extended):
         {**YARN, "factor": 2.0},
         {**YARN, "original_max_position_embeddings": 32},
         {**YARN, "attention_factor": 1.0},
+        {**YARN, "attention_factor": 0.0},
         {**YARN, "beta_fast": 16},
         {**YARN, "rope_type": "linear"},
     ],
@@ -162,3 +163,10 @@ def test_a_scaling_that_the_server_does_not_apply_is_never_served_in_silence(ext
 def test_an_extension_that_turns_keys_late_is_refused_by_name(extended, extension):
     with pytest.raises(ValueError, match=f"extends the context by {type(extension).__name__}.*vLLM caches them turned"):
         policy_for(extended(extension), {}, replace(SERVED, rope=YARN))
+
+
+@pytest.mark.parametrize("name", ["any_model", "any_version"])
+@pytest.mark.parametrize("value", ["false", "no", 1, ["0.31"], None])
+def test_what_is_neither_true_nor_false_says_nothing(tmp_path, name, value):
+    with pytest.raises(ValueError, match=f'"{name}" must be true or false'):
+        card_path({"sharpmax": {"card": str(tmp_path / "card.json"), name: value}}, "model")

@@ -24,12 +24,13 @@ from sharpmax.bench.so_far import keep
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import PAPER, Constant, EntropyTarget, PerLayer, Policy
 from sharpmax.extras import extra
-from sharpmax.hf.models.load import load, must_run_on
+from sharpmax.hf.models.load import load
 from sharpmax.hf.models.shapes import SHAPES, random_model
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import say
 from sharpmax.spelling import did_you_mean
+from sharpmax.torch.device import must_run_on
 from sharpmax.torch.torch_internals import graphs_compiled
 
 with extra("hf"):

@@ -42,8 +42,8 @@ def closed_form(law: Law, n: float, beta: float = 1.0) -> Expected:
     >>> round(closed_form(Bounded(shape=1, spread=10.0), n=1000).entropy, 2)
     5.61
     """
-    check_number("closed_form", "n", n, least=100)
-    check_number("closed_form", "beta", beta, above=0)
+    check_number("closed_form", "n", n, least=100, scalar=True)
+    check_number("closed_form", "beta", beta, above=0, scalar=True)
     found = _needle(law, n, beta) if isinstance(law, Needle) else _by_phase(law, n, beta)
     if found is None:
         raise ValueError(

@@ -51,8 +51,8 @@ def expect(law: Law, n: float, beta: float = 1.0) -> Expected:
     """
     if not isinstance(law, Law):
         raise TypeError(f"expected a law, got {law!r}")
-    check_number("expect", "n", n, least=2)
-    check_number("expect", "beta", beta, above=0)
+    check_number("expect", "n", n, least=2, scalar=True)
+    check_number("expect", "beta", beta, above=0, scalar=True)
     drawn = n - (law.leader is not None)
     top = math.log(drawn) if drawn > 1 else 0.0
     # Nodes are even in r, the log odds of lying below, whose density is smooth at both ends; y = log(1 + e^r).
@@ -70,10 +70,11 @@ def universal(lam: float, shape: float) -> Expected:
 
     The items near the top are a Poisson process: with u = beta·(M - e) their density is λ·u^(a-1)/Γ(a), where
     λ = n·C·Γ(a+1)·beta^-a is the mean of Z in units of the top. λ >> 1: H -> log λ + a; λ << 1: one item.
-    `lam` of 0.3 or more. From 100 items on a row is within 0.01 nats of it, if beta·spread is 30 or more.
+    `lam` of 0.3 or more, and a shape from 0.1 to 100. From 100 items on a row is within 0.01 nats of it, if beta·spread
+    is 30 or more.
     """
-    check_number("universal", "lam", lam, above=0)
-    check_number("universal", "shape", shape, above=0)
+    check_number("universal", "lam", lam, above=0, scalar=True)
+    check_number("universal", "shape", shape, least=0.1, most=100, scalar=True)
     log_spread = math.log(200.0 + 10 * shape)  # wide enough that what lies further down weighs nothing
     n = max(1e9, lam * math.exp(shape * log_spread - math.lgamma(shape + 1)))
     return expect(Bounded(shape), n, math.exp((math.log(n / lam) + math.lgamma(shape + 1)) / shape))

@@ -21,7 +21,7 @@ def size_at(law: Law, weight: float = 0.5, beta: float = 1.0) -> float:
     >>> round(size_at(Bounded(shape=1, spread=100.0), 0.01)), round(100.0 / 0.01)
     (9948, 10000)
     """
-    check_number("size_at", "weight", weight, above=0, most=1)
+    check_number("size_at", "weight", weight, above=0, most=1, scalar=True)
     low, high = math.log(2.0), math.log(2.0)
     while expect(law, math.exp(high), beta).largest_weight > weight:
         low, high = high, high + 1.0
@@ -48,8 +48,8 @@ def beta_at(law: Law, n: float, weight: float = 0.5) -> float:
     >>> round(law.critical_beta(4096), 2), round(beta_at(law, 4096), 2)
     (2.49, 3.51)
     """
-    check_number("beta_at", "n", n, least=2)
-    check_number("beta_at", "weight", weight, above=1 / n)
+    check_number("beta_at", "n", n, least=2, scalar=True)
+    check_number("beta_at", "weight", weight, above=1 / n, scalar=True)
     if not weight < 1:
         raise ValueError(f"beta_at: weight must be below 1, got {weight:g}")
 

@@ -9,6 +9,7 @@ Cost: two minutes on two CPU cores; `quick` takes seconds and shows only that it
 where without the clip logits rise first and the loss later, and with it neither does.
 """
 
+import math
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -47,9 +48,14 @@ def run(
     given: dict[str, Any] = {"steps": steps, "rate": rate, "threshold": threshold}
     recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
     count = (QUICK_SEEDS if quick else SEEDS) if seeds is None else seeds
-    for name, number in (("seeds", count), ("steps", recipe.steps - 9), ("rate", recipe.rate)):
-        if not number > 0:
-            least = {"seeds": "at least 1", "steps": "at least 10", "rate": "above 0"}[name]
+    for name, number in (
+        ("seeds", count),
+        ("steps", recipe.steps - 9),
+        ("rate", recipe.rate),
+        ("threshold", recipe.threshold),
+    ):
+        if not 0 < number < math.inf:
+            least = {"seeds": "at least 1", "steps": "at least 10"}.get(name, "above 0")
             raise ValueError(f"expected {name} of {least}, got {number + 9 * (name == 'steps')}")
     config = {"seed": seed, "seeds": count, "recipe": asdict(recipe)}
     changed = [f"{name}{value:g}" for name, value in {"seeds": seeds, **given}.items() if value is not None]

@@ -74,6 +74,10 @@ def run(
     """
     if seed != 0:
         raise ValueError(f"expected seed 0, because the study has five seeds of its own, got {seed}")
+    counts = {"prompts": prompts, "steps": steps, "questions": questions, "text_tokens": text_tokens}
+    for name, count in (counts | {"together": together}).items():
+        if count is not None and count < 1:
+            raise ValueError(f"expected {name} of at least 1, got {count}")
     changes: dict[str, Any] = {
         "model": model,
         "prompts": prompts,
@@ -85,6 +89,8 @@ def run(
     if arms:
         if only or gather:
             raise ValueError("expected arms alone, got only or gather beside them: an arm is judged where it is absent")
+        if quick and pilot:
+            raise ValueError("expected at most one of quick and pilot, got both")
         plan = plan_for(
             quick=quick, pilot=pilot, fits=fits_of(defaults.RIVAL_SEEDS if seeds is None else seeds), **changes
         )

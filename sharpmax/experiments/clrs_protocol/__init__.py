@@ -25,12 +25,9 @@ from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, TRAINED
 from sharpmax.experiments.clrs_protocol.summary import summarise
 from sharpmax.experiments.clrs_protocol.work import Work
 from sharpmax.experiments.compare.train import Hardware
-from sharpmax.extras import extra
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
-
-with extra("torch"):
-    import torch
+from sharpmax.torch.device import must_run_on
 
 STAGES = ("rates", "gate", "arms")
 
@@ -67,10 +64,12 @@ def run(
         raise ValueError(f"expected stages among {', '.join(STAGES)}, got {', '.join(unknown)}")
     if unknown := [arm for arm in chosen if arm not in TRAINED_ARMS]:
         raise ValueError(f"expected trained arms among {', '.join(TRAINED_ARMS)}, got {', '.join(unknown)}")
+    if gather and only:
+        raise ValueError(f"expected gather or only, got both: gather computes nothing, not {', '.join(only)} either")
     if together < 1:
         raise ValueError(f"expected at least 1 seed together, got {together}")
     if device is not None and not gather:
-        _require_device(device)
+        must_run_on(device)
     folder = RunFolder.open(out, "clrs-protocol", name, study.config)
     if not gather:
         work = _work(study, folder, Hardware.of(device, study.precision, compiled), together)
@@ -99,13 +98,6 @@ def run(
     folder.finish(metrics)
     tell(metrics, study, folder)
     return metrics
-
-
-def _require_device(device: str) -> None:
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"cannot run on the device {device!r}: {str(error).splitlines()[0]}") from error
 
 
 def _work(study: Study, folder: RunFolder, hardware: Hardware, together: int) -> Work:

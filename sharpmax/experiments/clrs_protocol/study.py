@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sharpmax.core.policies import PAPER, Beyond
-from sharpmax.experiments.compare.train import Recipe
+from sharpmax.experiments.compare.train import Recipe, must_be_rates
 from sharpmax.models.mechanisms import LearnedSSMax, Mechanism, Sharpened
 from sharpmax.models.transformer import PRECISIONS, Transformer
 from sharpmax.runs.run_folder import run_name
@@ -180,8 +180,7 @@ def plan(
     if unknown := [name for name in algorithms if name not in SUPPORTED]:
         raise ValueError(f"expected algorithms among {', '.join(SUPPORTED)}, got {', '.join(unknown)}")
     rates = tuple(rates)
-    if rates and min(rates) <= 0:
-        raise ValueError(f"expected learning rates above 0, got {min(rates)}")
+    must_be_rates(rates)
     given: dict[str, Any] = {
         "algorithms": tuple(algorithms) or None,
         **{name: numbers[name] for name in ("layers", "width", "heads", "samples", "tokens")},

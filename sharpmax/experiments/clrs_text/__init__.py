@@ -61,6 +61,8 @@ def run(
         raise ValueError(f"expected steps among {', '.join(STEPS)}, got {', '.join(unknown)}")
     if questions is not None and "agreement" not in only:
         raise ValueError("questions are asked by the step agreement: --only agreement")
+    if only and rates:
+        raise ValueError("expected rates or only, got both: rates are tried alone")
     if only:
         return {step: _step(step, study, out, questions) for step in only}
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -21,6 +21,7 @@ from sharpmax.experiments.compare.train import Hardware
 from sharpmax.runs.progress import is_shown, say_estimate, stage
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.catalogue import TASKS
+from sharpmax.torch.device import must_run_on
 
 
 class CellsFailedError(RuntimeError):
@@ -86,6 +87,8 @@ def compare(
     if largest is not None and largest < least:
         raise ValueError(f"expected a largest size of at least {least}, the first that is asked, got {largest}")
     hardware = Hardware.of(device, precision, compiled, threads)
+    if engine == "local":  # the nodes of a cluster may have what this machine has not
+        must_run_on(hardware.device)
     study = study_of(
         quick=quick,
         seed=seed,

@@ -40,8 +40,9 @@ def found_at(name: str) -> Any:
         sys.path.append(str(Path.cwd()))  # a module beside the command
     try:
         return getattr(_current(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"expected a mechanism at {name}, got {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
+        what = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"expected a mechanism at {name}, got {what}") from error
 
 
 def source_of(name: str, mechanism: Mechanism) -> str:

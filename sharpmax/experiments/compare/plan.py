@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from sharpmax.experiments.compare.arms import SOFTMAX, arm_named, source_of_arm
-from sharpmax.experiments.compare.train import Hardware, Recipe
+from sharpmax.experiments.compare.train import Hardware, Recipe, must_be_rates
 from sharpmax.models.transformer import POSITIONS, Transformer
 from sharpmax.tasks.catalogue import TASKS
 
@@ -140,7 +140,7 @@ def cells_of(tasks: Iterable[str], arms: Iterable[str], models: Iterable[str]) -
     Raises:
         ValueError: a name that does not exist.
     """
-    tasks, arms, models = list(tasks), list(dict.fromkeys((SOFTMAX, *arms))), list(models)
+    tasks, arms, models = (list(dict.fromkeys(names)) for names in (tasks, (SOFTMAX, *arms), models))
     for names, known, kind in ((tasks, TASKS, "task"), (models, MODELS, "model")):
         if unknown := sorted(set(names) - set(known)):
             raise ValueError(f"unknown {kind} {', '.join(unknown)}; there are: {', '.join(known)}")
@@ -173,11 +173,12 @@ def study_of(
     for name, number in (("seeds", seeds), ("steps", steps), ("batch", batch), ("largest", largest)):
         if number is not None and number < 1:
             raise ValueError(f"expected {name} of at least 1, got {number}")
+    if seed < 0:
+        raise ValueError(f"expected a seed of at least 0, got {seed}")
     if positions not in POSITIONS:
         raise ValueError(f"expected positions among {', '.join(POSITIONS)}, got {positions!r}")
     rates = tuple(rates) or study.rates
-    if min(rates) <= 0:
-        raise ValueError(f"expected learning rates above 0, got {min(rates)}")
+    must_be_rates(rates)
     recipe = replace(study.recipe, steps=steps, batch=batch)
     tuning = min(study.tuning_steps, max(1, steps // 2))
     study = replace(study, seed=seed, seeds=seeds, positions=positions, hardware=hardware, largest=largest)

@@ -4,11 +4,11 @@ Every step has the same shapes: sizes are mixed within a batch and padded at the
 layers and steps. Data, schedule and optimiser live on the device, and nothing waits for it between two reports.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import cos, pi
+from math import cos, inf, pi
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple, Protocol
@@ -44,6 +44,12 @@ class Recipe:
     batch: int = 256
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
+
+
+def must_be_rates(rates: Iterable[float]) -> None:
+    """Raise ValueError for a learning rate that is not above 0, or not finite."""
+    if wrong := [rate for rate in rates if not 0 < rate < inf]:
+        raise ValueError(f"expected learning rates above 0, got {wrong[0]}")
 
 
 @dataclass(frozen=True)

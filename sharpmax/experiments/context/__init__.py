@@ -50,7 +50,7 @@ def run(
     parts: Sequence[str] = PARTS,
     gather: bool = False,
 ) -> dict[str, Any]:
-    """Compute every part of every cell that is not on disk yet, and gather all that is; returns the metrics.
+    """Compute every part of every cell that is not on disk yet, and gather all that are there; returns the metrics.
 
     The options are those of `sharpmax reproduce context --help`; None is the plan's. With `gather`, nothing more is
     computed.
@@ -75,12 +75,18 @@ def run(
     folder = RunFolder.open(*place)
     study = Study(plan, loaded, folder, seed=seed)
     keys = [key for key in study.parts() if key[3].startswith(tuple(parts))]
+    if not keys:
+        raise ValueError(
+            f"these options leave nothing to compute: {', '.join(parts)} of {', '.join(plan.scalings)} at "
+            f"{', '.join(map(str, plan.factors))} times the context; at 1 there is no scaling but none"
+        )
     with _half(device), stage("context", len(keys)) as advance:
         for key in keys:
             if not gather or study.has(key):
                 study.part(key)
             advance()
-    cells = {key: study.part(key) for key in study.parts() if study.has(key)}
+    if not (cells := study.kept()):
+        raise ValueError(f"{folder.path} holds no cells yet; run it without --gather")
     metrics = summarise(cells, trained=study.trained, block=plan.block)
     folder.finish(metrics)
     from sharpmax.experiments.context.page import tell  # brings the report extra, which computing must not need

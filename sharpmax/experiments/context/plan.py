@@ -1,5 +1,6 @@
 """Settle what the study crosses and what it reads: scalings by arms by lengths, as data; an arm is one entry."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.defaults import SCALINGS
+from sharpmax.tasks.prompts import must_be_task
 from sharpmax.tasks.ruler import RULER
 
 BLOCK = 1024  # tokens of a document whose losses are one item of a comparison
@@ -95,9 +97,11 @@ def plan_for(*, quick: bool, **changes: Any) -> Plan:
         for one in getattr(plan, name):
             if one not in known:
                 raise ValueError(f"expected {name} among {', '.join(known)}, got {one!r}")
+    for task in plan.tasks:
+        must_be_task(task)
     for name in ("documents", "prompts", "block", "steps"):
         if getattr(plan, name) < (0 if name in ("prompts", "documents") else 1):
             raise ValueError(f"expected {name} of at least 1, got {getattr(plan, name)}")
-    if not plan.factors or min(plan.factors) < 1:
+    if not plan.factors or not all(1 <= factor < math.inf for factor in plan.factors):
         raise ValueError(f"expected factors of at least 1, got {', '.join(map(str, plan.factors)) or 'none'}")
     return plan

@@ -4,6 +4,7 @@ A cell is a scaling, an arm and a factor. Its parts: losses of long documents by
 text, and questions of each task. Items are the same in every cell of a factor, so cells are compared item by item.
 """
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from sharpmax.cards import card_file
 from sharpmax.core.cards import load_card, policy_from_json, policy_to_json
 from sharpmax.core.extension import extension_called
 from sharpmax.core.policies import Constant, LengthScaled, Policy
+from sharpmax.defaults import SCALINGS
 from sharpmax.experiments.context.plan import ARMS, BETAS, Plan
 from sharpmax.experiments.context.tiny import reads_tiny, tiny_documents
 from sharpmax.extras import extra
@@ -45,6 +47,12 @@ SHORTEST, SAMPLE, ROOM = 2048, 10_000, 0.9
 """Of a fit: the length in tokens from which on questions have their usual entries; the characters that tell how long a
 token is; and the share of a length that a question may fill."""
 
+_one_of = "|".join
+NAMED = re.compile(
+    rf"(?P<scaling>{_one_of(SCALINGS)})-(?P<arm>{_one_of(ARMS)})-(?P<factor>[0-9.e+]+)x-(?P<part>(text|short|ask).*)"
+)
+"""A part on disk, as `named` calls it."""
+
 SEVERAL = frozenset({"vt", "cwe", "fwe"})
 """Tasks whose answer has several parts, in any order: a reply is generated, and scored as RULER does."""
 
@@ -74,6 +82,14 @@ class Study:
         texts = [f"text{index}" for index in range(self.plan.documents)]
         asked = [f"ask-{task}" for task in self.plan.tasks if self.plan.prompts]
         return [*texts, *(["short"] if self.plan.short_tokens else []), *asked]
+
+    def kept(self) -> dict[tuple[str, str, float, str], Any]:
+        """Return every part that is on disk: the plan's, and those of other cells that an earlier call computed."""
+        known = {named(*key): key for key in self.parts()}
+        for file in sorted((self.folder.path / "steps").glob("*.json")):
+            if file.stem not in known and (found := NAMED.fullmatch(file.stem)):
+                known[file.stem] = (found["scaling"], found["arm"], float(found["factor"]), found["part"])
+        return {key: self.folder.read(name) for name, key in known.items() if self.folder.has(name)}
 
     def has(self, key: tuple[str, str, float, str]) -> bool:
         """Tell whether a part is on disk."""

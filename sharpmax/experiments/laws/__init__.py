@@ -24,7 +24,7 @@ import numpy as np
 from sharpmax.experiments.laws import monte_carlo, policies, trained_heads
 from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.progress import stage
-from sharpmax.runs.run_folder import RunFolder
+from sharpmax.runs.run_folder import RunFolder, read_metrics
 
 PARTS = ("checks", "policies", "trained", "heads", "depth", "small")
 DEPTH = {
@@ -44,7 +44,8 @@ def run(
 ) -> dict[str, Any]:
     """Compute, draw and write the page, in `out/laws/<full or quick>-seed<seed>/`; returns the metrics.
 
-    The options are those of `sharpmax reproduce laws --help`. Settings of restricted licences run only if named.
+    The options are those of `sharpmax reproduce laws --help`. Settings of restricted licences run only if named. Parts
+    that the folder has already are told too.
 
     Raises:
         ValueError: a setting or a part that there is not.
@@ -56,7 +57,8 @@ def run(
     folder = RunFolder.open(
         out, "laws", f"{'quick' if quick else 'full'}-seed{seed}", {"seed": seed, "settings": names}, grows="settings"
     )
-    metrics: dict[str, Any] = {}
+    kept = read_metrics(folder.path) or {}  # of parts that an earlier call computed
+    metrics: dict[str, Any] = {part: kept[part] for part in PARTS if part in kept}
     if "checks" in chosen:
         metrics["checks"] = _checks(folder, seed, quick)
     if "policies" in chosen:

@@ -24,6 +24,7 @@ from sharpmax.models.transformer import Transformer
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.recall import Recall
+from sharpmax.torch.device import must_run_on
 
 with extra("torch"):
     from torch import Tensor
@@ -69,7 +70,7 @@ def run(
 ) -> dict[str, Any]:
     """Train and ask the arms, draw, and write the page, in `out/recall/<name>/`; returns the metrics.
 
-    An arm that is finished is read back, so arms can be added one by one.
+    An arm that is finished is read back and told too, so arms can be added one by one.
     The options are those of `sharpmax reproduce recall --help`. Softmax, to which the others are compared, is always
     among the arms.
 
@@ -81,6 +82,7 @@ def run(
     scale = QUICK if quick else FULL
     chosen = arms_named(arms)
     hardware = Hardware.of(device, precision, compiled)
+    must_run_on(hardware.device)
     count = scale.seeds if seeds is None else seeds
     recipe = scale.recipe if steps is None else replace(scale.recipe, steps=steps)
     for name, number in (("seeds", count), ("steps", recipe.steps)):
@@ -101,6 +103,8 @@ def run(
     }
     changed = [f"{name}{value}" for name, value in (("seeds", seeds), ("steps", steps)) if value is not None]
     folder = RunFolder.open(out, "recall", "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *changed]), config)
+    there = {name for name in ARMS if all(folder.has(_step(name, size)) for size in scale.sizes)}
+    chosen = {name: arm for name, arm in ARMS.items() if name in chosen or name in there}
     found = {name: _answers(name, scale, seed, folder, hardware) for name in chosen}
     metrics = {
         "parameters": scale.model.parameters,

@@ -56,10 +56,11 @@ def run(
     chosen_tables = _known(tables, tuple(name for name, _ in plan.tables), "table")
     chosen_arms = _known(arms, COMPUTED, "arm")
     every = _possible(plan.cells(tuple(name for name, _ in plan.tables), COMPUTED))
-    cells = _possible(plan.cells(chosen_tables, chosen_arms))
-    cells = [cell for cell in cells if largest is None or cell[0] <= largest]
+    named = _possible(plan.cells(chosen_tables, chosen_arms))
+    cells = [cell for cell in named if largest is None or cell[0] <= largest]
     if not cells:
-        raise ValueError(f"expected sizes from {plan.sizes[0]:,} on, got largest={largest}")
+        least = f"asked from {min(named)[0]:,} rows on, got largest={largest}" if named else "asked nowhere in this run"
+        raise ValueError(f"{', '.join(chosen_arms)} of {', '.join(chosen_tables)} are {least}")
     # Through lists, so that every part of it is JSON.
     config = {"seed": seed, "plan": asdict(plan)}
     folder = RunFolder.open(out, "tables", f"{'quick' if quick else 'full'}-seed{seed}", config)

@@ -15,6 +15,7 @@ from sharpmax.hf.models.convert import convert
 from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers
 from sharpmax.runs.progress import stage
+from sharpmax.torch.device import must_run_on
 
 with extra("hf"):
     import torch
@@ -120,15 +121,6 @@ def _folder_of(builtin: Builtin) -> Path:
                 convert(*what)
 
         return fetch(builtin, converted, downloaded)
-
-
-def must_run_on(device: str) -> None:
-    """Raise ValueError if nothing can be computed on the device."""
-    try:
-        torch.zeros(1, device=device).item()  # to be read back: the device "meta" takes numbers and keeps none
-    except (AssertionError, RuntimeError) as error:  # the first from a PyTorch that was built without it
-        first = next(iter(str(error).splitlines()), "no reason given")
-        raise ValueError(f"cannot run on the device {device!r}: {first}") from error
 
 
 def must_be_finite(name: str, model: Any) -> None:

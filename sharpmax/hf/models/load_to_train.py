@@ -4,7 +4,8 @@ from pathlib import Path
 
 from sharpmax.builtin import BUILTIN
 from sharpmax.hf.models.gemma import SIZES, gemma
-from sharpmax.hf.models.load import LoadedModel, load, must_run_on
+from sharpmax.hf.models.load import LoadedModel, load
+from sharpmax.torch.device import must_run_on
 
 
 def load_by_name(name: str, *, seed: int, device: str, accept_license: bool = False) -> LoadedModel:

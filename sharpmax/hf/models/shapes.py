@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sharpmax.extras import extra
-from sharpmax.hf.models.load import must_run_on
+from sharpmax.torch.device import must_run_on
 
 with extra("hf"):
     import torch

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sharpmax import defaults
 from sharpmax.core.cards import CARD_FILE, Card
@@ -38,7 +38,6 @@ from sharpmax.hf.verbs.judgement import (
     keep_sizes_that_fit,
     loaded_generator,
     quick_exam,
-    quick_value,
     text_found,
 )
 from sharpmax.hf.verbs.next_command import given
@@ -50,6 +49,16 @@ MATCHED = (128, 256, 512, 1024, 2048, 4096, 8192)
 """The lengths that match measures at, those that the model and the text hold."""
 BETAS = (1.05, 1.1, 1.2)
 """What search tries in each layer."""
+USUAL_FIT: dict[str, Any] = {
+    "fit_sizes": defaults.FIT_SIZES,
+    "text_before": defaults.TEXT_BEFORE,
+    "steps": defaults.LEARN_STEPS,
+    "questions_a_step": defaults.QUESTIONS_PER_STEP,
+    "learning_rate": defaults.LEARN_RATE,
+    "learned": defaults.LEARNED,
+    "truth": defaults.TRUTH,
+}
+"""What a fit is where nothing else is said, of a run that is not quick."""
 QUICK_CANDIDATES = 5
 """How many candidates a quick run tries, usually."""
 READ = 0.6
@@ -78,14 +87,14 @@ def calibrate(
     method: str = "learn",
     quick: bool = False,
     fit_tasks: Sequence[str] = defaults.FIT_TASKS,
-    fit_sizes: Sequence[int] = defaults.FIT_SIZES,
-    text_before: int = defaults.TEXT_BEFORE,
-    steps: int = defaults.LEARN_STEPS,
-    questions_a_step: int = defaults.QUESTIONS_PER_STEP,
+    fit_sizes: Sequence[int] | None = None,
+    text_before: int | None = None,
+    steps: int | None = None,
+    questions_a_step: int | None = None,
     penalty: float | None = None,
-    learning_rate: float = defaults.LEARN_RATE,
-    learned: str = defaults.LEARNED,
-    truth: float = defaults.TRUTH,
+    learning_rate: float | None = None,
+    learned: str | None = None,
+    truth: float | None = None,
     extend: float | None = None,
     scaling: str | None = None,
     out: str | Path = defaults.OUT,
@@ -108,6 +117,7 @@ def calibrate(
         fit_tasks, fit_sizes: what to fit and choose on; sizes from low to high.
         text_before: the most characters of text that a question of `learn` stands behind.
         steps, questions_a_step, learning_rate, learned, truth: of `learn`, as in `Recipe`; a recall is one question.
+            What is None is as in `sharpmax.defaults`, or smaller if `quick`.
         extend: how many times the trained context the model is to read: it is then fitted, chosen and judged at that
             length too, on long documents (`sharpmax.tasks.documents`) unless a text is given, and the card carries its
             extension. The verdict is on the policy, beside the extension alone.
@@ -133,24 +143,18 @@ def calibrate(
             f"scaling is of an extended context: say how far with extend, or leave out scaling {scaling!r}"
         )
     scaling = scaling or defaults.SCALING
-    options = given(exam, seed)
-    unasked = {
-        "fit_sizes": tuple(fit_sizes) == defaults.FIT_SIZES,
-        "text_before": text_before == defaults.TEXT_BEFORE,
-    }
-    if quick:
-        steps, fit_sizes, text_before, learning_rate = (
-            quick_value(*pair)
-            for pair in (
-                ("steps", steps, defaults.LEARN_STEPS),
-                ("fit_sizes", fit_sizes, defaults.FIT_SIZES),
-                ("text_before", text_before, defaults.TEXT_BEFORE),
-                ("learning_rate", learning_rate, defaults.LEARN_RATE),
-            )
-        )
-        exam |= quick_exam(exam)
+    options = given(exam, seed, quick=quick)
     if method not in defaults.METHODS:
         raise ValueError(f"expected a method among {', '.join(defaults.METHODS)}, got {method!r}")
+    asked = {"sizes": exam.get("sizes"), "fit_sizes": fit_sizes, "text_before": text_before}
+    are_asked = {name: value is not None for name, value in asked.items()}
+    if quick:
+        exam |= quick_exam(exam)
+    usual = USUAL_FIT | ({name: defaults.QUICK[name] for name in USUAL_FIT if name in defaults.QUICK} if quick else {})
+    fit_sizes, text_before = _or(fit_sizes, usual["fit_sizes"]), _or(text_before, usual["text_before"])
+    steps, questions_a_step = _or(steps, usual["steps"]), _or(questions_a_step, usual["questions_a_step"])
+    learning_rate, learned = _or(learning_rate, usual["learning_rate"]), _or(learned, usual["learned"])
+    truth = _or(truth, usual["truth"])
     counts = {"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}
     check_exam(counts, seed, exam)
     if text_before < 0:
@@ -171,11 +175,11 @@ def calibrate(
             if quick and windows is None:  # the longer length is what it is about
                 exam["windows"] = (*exam["windows"], extension.context)
         exam["windows"] = windows_of(loaded, exam.get("windows"))
-        keep_sizes_that_fit(loaded, exam, quick=quick)
-        if unasked["fit_sizes"]:
+        keep_sizes_that_fit(loaded, exam, asked=are_asked["sizes"])
+        if not are_asked["fit_sizes"]:
             held = usual_sizes(loaded, fit_tasks, fit_sizes, "--fit-sizes")
             fit_sizes = (held[0], held[-1])
-        if unasked["text_before"]:
+        if not are_asked["text_before"]:
             text_before = _room_before(loaded, fit_tasks, fit_sizes[-1], text_before)
         # Held to itself at every length it is judged at: nothing is known beyond them.
         recipe = replace(recipe, windows=tuple(exam["windows"]))
@@ -249,6 +253,13 @@ def calibrate(
                 metrics["card"] = str(card)
         folder.finish(metrics)
     return CalibrationResult(metrics, folder.path, loaded.name)
+
+
+T = TypeVar("T")
+
+
+def _or(given: T | None, usual: Any) -> T:
+    return usual if given is None else given
 
 
 def _room_before(loaded: LoadedModel, tasks: Sequence[str], size: int, most: int) -> int:

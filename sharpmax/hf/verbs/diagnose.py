@@ -168,8 +168,8 @@ def diagnose(
     lengths: Sequence[int] = (),
     out: str | Path = defaults.OUT,
     seed: int = defaults.SEED,
-    rows: int = defaults.ROWS,
-    asked: int = defaults.ASKED,
+    rows: int | None = None,
+    asked: int | None = None,
     device: str | None = None,
     accept_license: bool = False,
     quiet: bool = False,
@@ -182,8 +182,8 @@ def diagnose(
         task: maximum, lookup, needle or copy, instead of text; lengths are then the number of items.
         lengths: what to measure at; those that fit the model and the text unless given. To them come those of the run
             that the folder holds already: it is measured anew, at all of them.
-        rows: query rows observed at each length.
-        asked: prompts of a task at each length.
+        rows: query rows of a text observed at each length, 64 unless given; of a prompt it is the last.
+        asked: prompts of a task at each length, 8 unless given.
         device: where to run; the processor unless given.
         quiet: say nothing while it works.
 
@@ -201,6 +201,11 @@ def diagnose(
         raise ValueError("expected texts or a task, got both")
     if seed < 0:
         raise ValueError(f"expected a seed of at least 0, got {seed}")
+    if task is None and asked is not None:
+        raise ValueError(f"prompts are of a task: name it (--task), or leave out the number of them, {asked}")
+    if task is not None and rows is not None:
+        raise ValueError(f"rows are of a text: of each prompt of {task} the last is read; leave out rows, {rows}")
+    rows, asked = defaults.ROWS if rows is None else rows, defaults.ASKED if asked is None else asked
     if asked < 1:
         raise ValueError(f"expected asked of at least 1 prompt, got {asked}")
     if lengths and min(lengths) < 1:

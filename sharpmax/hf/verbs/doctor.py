@@ -14,13 +14,16 @@ import numpy as np
 
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
-from sharpmax.hf.calibration.judge import Verdict
+from sharpmax.core.cards import policy_to_json
+from sharpmax.hf.calibration.judge import Verdict, must_take
 from sharpmax.hf.diagnosis.heads import must_read_text
 from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.sharpen.extended import extended
+from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.hf.verbs.calibrate import GIVEN_UP, calibrate
 from sharpmax.hf.verbs.certify import CertificationResult, certify
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, symptom
-from sharpmax.hf.verbs.evaluate import evaluate
+from sharpmax.hf.verbs.evaluate import digest, evaluate
 from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, verdict_lines
 from sharpmax.hf.verbs.next_command import command
 from sharpmax.hf.verbs.result import Result, loaded_model
@@ -139,15 +142,25 @@ def doctor(
         The result: `.summary()`, `.plot()` and `.save_page()`, and the verdict on the card.
 
     Raises:
-        ValueError: no such model, device, task or file, or an option out of its range; before any work.
+        ValueError: no such model, device, task or file, a card that does not fit the model, or an option out of its
+            range; before any work.
         NotImplementedError: a model that attends in a way that cannot be reached.
 
     >>> print(doctor("smollm2").summary())  # doctest: +SKIP
     """
     with shown(quiet=quiet):
+        called = model if isinstance(model, str) else model.name
+        given = None if card is None else card_for(called, card)
         loaded = loaded_model(model, accept_license, device)
         common: dict[str, Any] = {"out": out, "quiet": quiet}
         must_read_text(loaded)
+        name = f"{run_name(loaded.name)}-{run_name(task)}-seed{seed}"
+        if given is not None and card is not None:  # by what it says: another card is another run
+            with extended(loaded, given.extension) as longer:
+                must_take(longer, given.policy)
+            name = f"{name}-{run_name(Path(card).stem)}-{digest(policy_to_json(given.policy))[:8]}"
+        config = {"seed": seed, "model": loaded.name, "task": task, "card": None if card is None else str(card)}
+        RunFolder.planned(out, "doctor", name, config)
         sizes = usual_sizes(loaded, [task], SIZES, "questions of sizes")
         say("step 1 and 2 of 4: the symptom and the heads")
         diagnosis = diagnose(loaded, task=task, lengths=sizes, seed=seed, **common)
@@ -164,8 +177,7 @@ def doctor(
                 say(f"step 4 of 4: judging the card {chosen}")
                 exam = EXAM | {"sizes": usual_sizes(loaded, defaults.EXAM_TASKS, EXAM["sizes"], "judged on sizes")}
                 judged = evaluate(loaded, chosen, seed=seed, **common, **exam)
-        config = {"seed": seed, "model": loaded.name, "task": task, "card": None if card is None else str(card)}
-        folder = RunFolder.open(out, "doctor", f"{run_name(loaded.name)}-{run_name(task)}-seed{seed}", config)
+        folder = RunFolder.open(out, "doctor", name, config)
         metrics: dict[str, Any] = {"advice": _advice(diagnosis, judged), "right": diagnosis["right"]}
         metrics |= {"matters": diagnosis.metrics.get("matters"), "diagnosis": str(diagnosis.folder)}
         metrics |= {"certification": str(certification.folder), "judged": judged and str(judged.folder)}

@@ -72,7 +72,8 @@ def evaluate(
     >>> evaluate("smollm2", "smollm2", sizes=[32], prompts=24).verdict  # doctest: +SKIP
     'gains'
     """
-    options = given(exam, seed) | ({"quick": True} if quick else {})
+    options = given(exam, seed, quick=quick) | ({"quick": True} if quick else {})
+    are_asked = exam.get("sizes") is not None
     if quick:
         exam = exam | quick_exam(exam)
     check_exam({}, seed, exam)
@@ -83,7 +84,7 @@ def evaluate(
             loaded = on.enter_context(extended(as_it_is, found.extension))
             exam["text_tokens"] = at_length(found.extension, 0, exam)[1]
         exam["windows"] = windows_of(loaded, exam.get("windows"))
-        keep_sizes_that_fit(loaded, exam, quick=quick)
+        keep_sizes_that_fit(loaded, exam, asked=are_asked)
         policy_digest = digest(policy_to_json(found.policy))
         config = {"seed": seed, "model": loaded.name, "card": policy_digest, **exam_config(exam)}
         config |= {} if found.extension is None else {"extension": found.extension.to_json()}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
+from sharpmax.core.checks import is_count
 from sharpmax.core.extension import Extension
 from sharpmax.core.policies import Policy
 from sharpmax.hf.calibration.judge import (
@@ -27,7 +28,7 @@ from sharpmax.hf.calibration.reading_time import ReadingTime, reading_time
 from sharpmax.hf.calibration.splits import text_of
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.extended import extended
-from sharpmax.hf.verbs.next_command import command
+from sharpmax.hf.verbs.next_command import USUAL, command
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.hf.verbs.sizes import usual_sizes
 from sharpmax.statistics import Paired
@@ -50,8 +51,9 @@ def check_exam(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[st
     asked |= {name: [exam[name]] for name in ("prompts", "text_tokens", "together") if name in exam}
     for name, values in {**fitting, **asked}.items():
         least = 2 if name == "windows" else 1  # a token alone has no next one to predict
-        if not values or min(values) < least:
-            raise ValueError(f"expected {name} of at least {least}, got {', '.join(map(str, values)) or 'none'}")
+        if isinstance(values, int) or not values or not all(is_count(value, least=least) for value in values):
+            got = ", ".join(map(str, [values] if isinstance(values, int) else values)) or "none"
+            raise ValueError(f"expected {name} of at least {least}, got {got}")
     if seed < 0:
         raise ValueError(f"expected a seed of at least 0, got {seed}")
     most_rise = exam.get("most_rise", defaults.MOST_RISE)
@@ -63,25 +65,22 @@ def check_exam(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[st
 
 def quick_exam(exam: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a quick run judges on, but for what was asked for beside it."""
-    usual = {"sizes": defaults.EXAM_SIZES, "prompts": defaults.PROMPTS, "text_tokens": defaults.TEXT_TOKENS}
-    small = {name: quick_value(name, exam.get(name, of), of) for name, of in usual.items()}
-    return small | {"windows": quick_value("windows", exam.get("windows"), None)}
+    return {
+        name: defaults.QUICK[name] for name in ("sizes", "prompts", "text_tokens", "windows") if not _has(exam, name)
+    }
 
 
-def quick_value(name: str, given: Any, usual: Any) -> Any:
-    """Return what a quick run takes, unless something else than the usual was asked for."""
-    same = given is None or (tuple(given) == tuple(usual or ()) if isinstance(given, list | tuple) else given == usual)
-    return defaults.QUICK[name] if same else given
-
-
-def keep_sizes_that_fit(loaded: LoadedModel, exam: dict[str, Any], *, quick: bool = False) -> None:
-    """Leave out of an exam's usual sizes those that the model does not hold; those that were asked for stay."""
-    usual = defaults.QUICK["sizes"] if quick else defaults.EXAM_SIZES
-    sizes = exam.get("sizes", usual)
-    if tuple(sizes) == usual:
+def keep_sizes_that_fit(loaded: LoadedModel, exam: dict[str, Any], *, asked: bool) -> None:
+    """Leave out of an exam's usual sizes those that the model does not hold; where they were `asked` for, all stay."""
+    sizes = exam.get("sizes", defaults.EXAM_SIZES)
+    if not asked:
         held = usual_sizes(loaded, exam.get("tasks", defaults.EXAM_TASKS), sizes, "--sizes")
         if tuple(held) != tuple(sizes):
             exam["sizes"] = held
+
+
+def _has(exam: Mapping[str, Any], name: str) -> bool:
+    return exam.get(name) is not None
 
 
 def text_found(loaded: LoadedModel, exam: Mapping[str, Any], held_out: Exam) -> dict[str, Any] | None:
@@ -103,7 +102,8 @@ def text_found(loaded: LoadedModel, exam: Mapping[str, Any], held_out: Exam) -> 
 
 def exam_config(exam: Mapping[str, Any]) -> dict[str, Any]:
     """Return an exam's options as they are recorded: a text by its path and its contents."""
-    options = {name: str(value) if isinstance(value, Path) else value for name, value in exam.items()}
+    whole = {"text": None, **USUAL, **exam}  # the same run, whether what is usual was typed or not
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in whole.items()}
     if exam.get("text") is not None:
         options["text_sha256"] = hashlib.sha256(Path(exam["text"]).read_bytes()).hexdigest()
     return options

@@ -17,7 +17,7 @@ KINDS = 3
 """Kinds of text that are read where none is given."""
 CALIBRATING = 3
 """How many times as long as judging a quick calibration takes, about."""
-_USUAL = {
+USUAL = {
     "tasks": defaults.EXAM_TASKS,
     "sizes": defaults.EXAM_SIZES,
     "prompts": defaults.PROMPTS,
@@ -25,6 +25,7 @@ _USUAL = {
     "most_rise": defaults.MOST_RISE,
     "together": defaults.TOGETHER,
 }
+"""What an exam is where nothing else is said, of a run that is not quick."""
 
 
 def command(verb: str, model: str, options: Mapping[str, Any], remark: str = "", seconds: float | None = None) -> str:
@@ -45,12 +46,12 @@ def command(verb: str, model: str, options: Mapping[str, Any], remark: str = "",
     return shlex.join(words) + (f"  # {said}" if said else "")
 
 
-def given(exam: Mapping[str, Any], seed: int = defaults.SEED) -> dict[str, Any]:
-    """Return those options of an exam, as JSON values, that are not the usual ones."""
+def given(exam: Mapping[str, Any], seed: int = defaults.SEED, *, quick: bool = False) -> dict[str, Any]:
+    """Return those options of an exam, as JSON values, that are not the usual ones; in a quick run others are usual."""
     found = {}
     for name, value in {**exam, "seed": None if seed == defaults.SEED else seed}.items():
         plain = str(value) if isinstance(value, Path) else list(value) if isinstance(value, list | tuple) else value
-        usual = _USUAL.get(name)
+        usual = None if quick and name in defaults.QUICK else USUAL.get(name)
         if plain is not None and plain != (list(usual) if isinstance(usual, tuple) else usual):
             found[name] = plain
     return found

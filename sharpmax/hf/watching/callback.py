@@ -97,6 +97,8 @@ class AttentionWatch(TrainerCallback):
         for name, (of, together) in LOGGED.items():
             values = of(reading)
             for layer, (low, high) in enumerate(pairwise(ends)):
+                if low == high:  # it has not run yet
+                    continue
                 figures[f"attention/layer{layer}/{name}"] = float(together(values[low:high]))
                 if self.per_head and name in ("max_logit", "entropy"):
                     each = {f"attention/layer{layer}/head{i}/{name}": float(v) for i, v in enumerate(values[low:high])}

@@ -75,6 +75,8 @@ def answer(
     count = int(known.max()) + 1 if classes is None else classes
     if not 1 < count <= model.classes:
         raise ValueError(f"expected 2 to {model.classes} classes, got {count}")
+    if len(known) and not 0 <= int(known.min()) <= int(known.max()) < count:
+        raise ValueError(f"expected classes from 0 to {count - 1}, got {int(known.min())} to {int(known.max())}")
     options: dict[str, Any] = {"policy": policy, "observer": observer}
     logits = model(normalised(rows, len(known), model.features), known, **options)
     return torch.log_softmax(logits[:, :count] / TEMPERATURE, dim=-1)

@@ -42,11 +42,11 @@ def places(recorded: Recorded) -> list[tuple[int, int]]:
 
 def series(recorded: Recorded, name: str, missing: float = np.nan) -> np.ndarray:
     """Return a figure of every head at every reading, (heads, readings); `missing` where there is none."""
+    heads = recorded.about["heads"]
+    none: list[list[None]] = [[] for _ in heads]
     rows = [
-        [missing if value is None else value for layer in step[name] for value in layer]
-        if name in step
-        else [missing] * len(places(recorded))
-        for step in recorded.steps
+        [missing if value is None else value for of, n in zip(layers, heads, strict=True) for value in of or [None] * n]
+        for layers in (step.get(name, none) for step in recorded.steps)
     ]
     return np.array(rows, float).reshape(len(rows), -1).T
 

@@ -93,6 +93,7 @@ class Guard:
     armed_below: float = 0.9
     _armed: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
     _streak: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _places: list[tuple[int, int]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.action not in ("warn", "stop"):
@@ -105,6 +106,10 @@ class Guard:
                 continue
             if not is_number(share) or not 0 < share < 1:
                 raise ValueError(f"expected {name} to be a share of log n between 0 and 1, got {share!r}")
+        if self.collapse is not None and self.armed_above <= self.collapse:
+            raise ValueError(f"expected armed_above, {self.armed_above!r}, to be above collapse, {self.collapse!r}")
+        if self.explosion is not None and self.armed_below >= self.explosion:
+            raise ValueError(f"expected armed_below, {self.armed_below!r}, to be below explosion, {self.explosion!r}")
         if self.maximum is not None and not is_number(self.maximum):
             raise ValueError(f"expected maximum to be a finite number, the largest logit allowed, got {self.maximum!r}")
 
@@ -138,10 +143,22 @@ class Guard:
         self, kind: str, step: int, reading: Reading, values: np.ndarray, at_fault: np.ndarray, armed: np.ndarray,
         limit: float,
     ) -> list[Finding]:  # fmt: skip
+        places = reading.places()
+        if places != self._places:  # a layer has run for the first time
+            self._armed, self._streak = (self._spread(kept, places) for kept in (self._armed, self._streak))
+            self._places = places
         was_armed = self._armed.get(kind, np.zeros(len(values), bool)) | armed
         streak = np.where(at_fault & was_armed, self._streak.get(kind, np.zeros(len(values), int)) + 1, 0)
         self._armed[kind], self._streak[kind] = was_armed, streak
-        places = reading.places()
         return [
             Finding(kind, step, *places[i], float(values[i]), limit) for i in np.flatnonzero(streak == self.patience)
         ]
+
+    def _spread(self, kept: dict[str, np.ndarray], places: list[tuple[int, int]]) -> dict[str, np.ndarray]:
+        """Return what is kept of each head, for heads of which some are new."""
+        spread = {kind: np.zeros(len(places), values.dtype) for kind, values in kept.items()}
+        now = {place: at for at, place in enumerate(places)}
+        to = [now[place] for place in self._places]
+        for kind, values in kept.items():
+            spread[kind][to] = values
+        return spread

@@ -7,7 +7,7 @@ normed    the norm undoes any scale in front of it, so its own weight is scaled.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +31,10 @@ class Part(NamedTuple):
     axis: int
     rows: Tensor
     shift: float = 0.0
+
+    def is_also(self, other: "Part") -> bool:
+        """Tell whether another part is the same numbers, as where queries and keys share a projection."""
+        return self.parameter is other.parameter and torch.equal(self.rows, other.rows)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class HeadWeights:
             return factor
         root = factor.sqrt()
         self._multiply(self.query, root)
-        self._multiply(self.key, root)
+        self._multiply([part for part in self.key if not any(part.is_also(other) for other in self.query)], root)
         return factor
 
     def _multiply(self, parts: list[Part], factor: Tensor) -> None:
@@ -85,6 +89,16 @@ def head_weights(owner: Any, heads: int, name: str) -> HeadWeights:
         raise _refusal(name, "clip_qkv cuts off its queries and keys, which are then not linear in its weights")
     query, key = _projections(owner, heads, name)
     return HeadWeights(query, key if len(key[0].rows) == heads else [])
+
+
+def must_be_apart(of: Mapping[str, HeadWeights]) -> None:
+    """Raise NotImplementedError where two modules share a weight: it would be scaled once for each of them."""
+    owners: dict[int, str] = {}
+    for name, weights in of.items():
+        for parameter in {id(part.parameter) for part in (*weights.query, *weights.key)}:
+            if parameter in owners:
+                raise _refusal(name, f"it shares its weights with {owners[parameter]}")
+            owners[parameter] = name
 
 
 def _normed(owner: Any, heads: int, name: str) -> HeadWeights:
@@ -213,7 +227,9 @@ def _weight(layer: Any, name: str) -> nn.Parameter:
     if hasattr(layer, "base_layer"):
         raise _refusal(name, "an adapter stands beside its projections; merge it first")
     if not isinstance(weight, nn.Parameter) or not weight.is_floating_point() or weight.ndim != 2:
-        raise _refusal(name, "its projections are quantised, or flattened by FSDP1; use fully_shard (FSDP2)")
+        raise _refusal(
+            name, "its projections are quantised, parametrised, or flattened by FSDP1; use fully_shard (FSDP2)"
+        )
     return weight
 
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sharpmax.core.checks import is_count
-from sharpmax.runs.watched import Reading, Record
+from sharpmax.runs.watched import LAST_STEP, Reading, Record
 from sharpmax.torch.watching.counters import Counters, joined
 from sharpmax.torch.watching.guard import AttentionStoppedError, AttentionWarning, Guard
 from sharpmax.torch.watching.measure import Gauge
@@ -100,8 +100,8 @@ def watch(
         raise TypeError(f"expected a torch module, got {type(model).__name__}")
     if not is_count(every, least=1):
         raise ValueError(f"expected to watch every 1 step or more, got {every!r}")
-    if step is not None and not is_count(step):
-        raise ValueError(f"expected to begin at step 0 or later, got {step!r}")
+    if step is not None and not (is_count(step) and step < LAST_STEP):
+        raise ValueError(f"expected to begin at step 0 or later, and before 2^53, got {step!r}")
     if record is not None and not isinstance(record, str | PathLike):
         raise TypeError(f"expected record to be the path of a folder or a .jsonl file, got {record!r}")
     if guard is not None and not isinstance(guard, Guard):
@@ -144,13 +144,14 @@ class Watch:
         Raises:
             AttentionStoppedError: a guard that stops the run has found a head at fault.
         """
+        check_loss(loss)
         self.end_step(self.take() if self.gauge.measuring else None, loss=loss)
 
     def take(self) -> Counters | None:
         """Return the counters of the step, of all processes, on the device, and begin new ones; None: no rows."""
         if not self.gauge.layers:
             return None
-        found = joined([self.gauge.layers[layer] for layer in sorted(self.gauge.layers)])
+        found = joined(self._counters())
         for counters in self.gauge.layers.values():
             counters.reset()
         if _is_distributed():
@@ -190,10 +191,10 @@ class Watch:
         self._receive(wait=True)
         if not self.gauge.layers:
             raise ValueError("no row was gathered yet: run the model, in training mode or with in_evaluation=True")
-        found = joined([self.gauge.layers[layer] for layer in sorted(self.gauge.layers)])
+        found = joined(self._counters())
         if _is_distributed():
             found.reduce(self._group)
-        return _reading(self._heads(), [found.maximum.cpu(), found.sums.cpu(), found.bins.cpu()])
+        return _reading(self.heads(), [found.maximum.cpu(), found.sums.cpu(), found.bins.cpu()])
 
     def flush(self) -> None:
         """Wait for every step that is on its way, and record it."""
@@ -218,14 +219,19 @@ class Watch:
 
     def name_of(self, place: int) -> str:
         """Return the name of a head, by its place among all."""
-        layer, head = _places(self._heads())[place]
+        layer, head = _places(self.heads())[place]
         return f"layer {layer}, head {head}"
+
+    def heads(self) -> tuple[int, ...]:
+        """Return how many heads each layer has; 0 of one that has not run yet, as of images where all was text."""
+        layers = max(layer.indices.stop for layer in self.layers)
+        return tuple(len(self.gauge.layers[at].maximum) if at in self.gauge.layers else 0 for at in range(layers))
 
     def _choose(self) -> None:
         self.gauge.measuring = self.current_step % self.every == 0
 
-    def _heads(self) -> tuple[int, ...]:
-        return tuple(len(self.gauge.layers[layer].maximum) for layer in sorted(self.gauge.layers))
+    def _counters(self) -> list[Counters]:
+        return [self.gauge.layers[layer] for layer in sorted(self.gauge.layers)]
 
     def _send(self, found: Counters, loss: Any, scaled: Tensor | None) -> None:
         tensors = [found.maximum, found.sums, found.bins]
@@ -241,7 +247,7 @@ class Watch:
         if on_gpu:
             come = torch.cuda.Event()  # type: ignore[no-untyped-call]
             come.record(torch.cuda.current_stream(found.maximum.device))
-        self._sent.append(Snapshot(self.current_step, self._heads(), sent, come))
+        self._sent.append(Snapshot(self.current_step, self.heads(), sent, come))
 
     def _receive(self, *, wait: bool) -> None:
         while self._sent and (wait or self._sent[0].come is None or self._sent[0].come.query()):
@@ -289,6 +295,12 @@ class _TrainingGauge(Gauge):
     def counts(self) -> bool:
         """Whether a call that is made now is counted."""
         return self.measuring and (self._in_evaluation or self._model.training)
+
+
+def check_loss(loss: Any) -> None:
+    """Raise ValueError for a loss of several numbers, before the step is counted."""
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        raise ValueError(f"expected the loss of a step, one number, got a tensor of shape {tuple(loss.shape)}")
 
 
 def _route(model: nn.Module, gauge: Gauge) -> Route:

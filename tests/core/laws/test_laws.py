@@ -187,3 +187,30 @@ def test_the_normal_quantile_is_that_of_the_standard_library():
             assert said == pytest.approx(-NormalDist().inv_cdf(math.exp(-y)), rel=1e-13, abs=1e-13)
         else:
             assert said == pytest.approx(NormalDist().inv_cdf(-math.expm1(-y)), rel=1e-13)
+
+
+@pytest.mark.parametrize("c", [1e-6, 0.1, 1.0, 10.0, 60.0])
+def test_the_moment_of_a_stretched_law_of_power_2_is_its_closed_form(c):
+    """E e^(c√y) = 1 + c·√π/2·e^(c²/4)·(1 + erf(c/2)), y exponential; at 60 it hangs on y of 900."""
+    other = math.log(c * math.sqrt(math.pi) / 2 * (1 + math.erf(c / 2))) + c * c / 4
+    assert Stretched(2.0).log_moment(c) == pytest.approx(float(np.logaddexp(0.0, other)), rel=1e-6)
+
+
+@pytest.mark.parametrize(("power", "c", "most"), [(1.2, 5.0, 2e4), (1.5, 30.0, 3e4), (10.0, 0.1, 60.0)])
+def test_the_moment_of_a_stretched_law_is_a_sum_over_all_of_y(power, c, most):
+    y = (np.arange(4_000_000) + 0.5) * (most / 4_000_000)
+    exponent = c * y ** (1 / power) - y
+    expected = np.logaddexp.reduce(exponent) + math.log(most / 4_000_000)
+    assert Stretched(power).log_moment(c) == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_a_moment_beyond_any_float_is_infinite():
+    assert Stretched(1.001).log_moment(3.0) == math.inf
+
+
+def test_one_number_at_a_time_and_shapes_that_can_be_computed():
+    with pytest.raises(TypeError, match=r"expect.beta must be a number"):
+        expect(Gaussian(), 10, np.ones(2))
+    for shape in (0.01, 500.0):
+        with pytest.raises(ValueError, match=r"universal.shape must be .* at least 0.1 and at most 100"):
+            universal(10.0, shape)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from sharpmax.experiments import reproduce
@@ -44,7 +45,9 @@ def test_both_arms_begin_alike(out):
     assert plain["loss"] == clipped["loss"]
 
 
-@pytest.mark.parametrize("options", [{"seeds": 0}, {"steps": 9}, {"rate": 0.0}])
+@pytest.mark.parametrize(
+    "options", [{"seeds": 0}, {"steps": 9}, {"rate": 0.0}, {"rate": np.inf}, {"threshold": np.nan}]
+)
 def test_options_out_of_range_leave_nothing_behind(tmp_path, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         run(tmp_path / "runs", quick=True, **options)

@@ -83,6 +83,10 @@ def test_the_lora_of_the_study_is_the_one_among_the_rivals(small, monkeypatch):
         ({"arms": ["learn"], "seeds": 0}, "1 seed or more"),
         ({"arms": ["learn"], "only": ["seed0"]}, "arms alone"),
         ({"pilot": True}, "--arms all"),
+        ({"arms": ["learn"], "pilot": True}, "at most one of quick and pilot"),
+        ({"prompts": 0}, "expected prompts of at least 1, got 0"),
+        ({"questions": 0}, "expected questions of at least 1, got 0"),
+        ({"together": 0}, "expected together of at least 1, got 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_any_work(tmp_path, options, match):

@@ -77,9 +77,11 @@ def test_options_that_do_not_fit_are_refused(tmp_path):
     for options, message in (
         ({"only": ("gates",)}, "expected stages among rates, gate, arms, got gates"),
         ({"arms": ("beyond",)}, "expected trained arms among plain, paper, ssmax, got beyond"),
+        ({"gather": True, "only": ("rates",)}, "gather computes nothing, not rates either"),
         ({"together": 0}, "expected at least 1 seed together, got 0"),
         ({"steps": 0}, "expected steps of at least 1, got 0"),
         ({"rates": (0.0,)}, "expected learning rates above 0, got 0.0"),
+        ({"rates": (0.1, float("nan"))}, "expected learning rates above 0, got nan"),
         ({"algorithms": ("bfs",)}, "expected algorithms among activity_selector"),
         ({"precision": "fp8"}, "expected a precision among float32, tf32, bf16, got 'fp8'"),
         ({"device": "mars"}, "cannot run on the device 'mars': "),

@@ -189,8 +189,8 @@ def test_a_study_that_cannot_be_is_refused(options, word):
         plan_study(seed=0, quick=True, **options)
 
 
-@pytest.mark.parametrize("options", [{"parallel": -3}, {"seed": 2**32 - 1}])
+@pytest.mark.parametrize("options", [{"parallel": -3}, {"seed": 2**32 - 1}, {"only": ("budget",), "rates": (0.1,)}])
 def test_a_run_that_cannot_be_is_refused_before_any_work(options, tmp_path):
-    with pytest.raises(ValueError, match=r"at least 1, got -3|seeds below"):
+    with pytest.raises(ValueError, match=r"at least 1, got -3|seeds below|rates are tried alone"):
         run_study(tmp_path / "runs", quick=True, **options)
     assert not (tmp_path / "runs").exists()

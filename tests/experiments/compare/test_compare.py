@@ -305,6 +305,20 @@ def test_an_arm_that_is_none_is_refused(name, said):
         arm_named(name)
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def x(:", "got SyntaxError: invalid syntax"),
+        ("1 / 0", "got ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "got SystemExit: 3"),  # 3 would be the exit status of no gain
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named_in_one_line(beside, capsys, code, said):
+    (beside / "grow.py").write_text(code)
+    assert main(["compare", "--quick", "--device", "cpu", "--arms", "grow:Grow"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_an_arm_may_come_ready_made(monkeypatch):
     monkeypatch.setattr(package, "READY", Arm("mine", ARMS["entmax"].mechanism), raising=False)
     assert arm_named("sharpmax.experiments.compare:READY").label == "mine"
@@ -318,6 +332,10 @@ def test_an_arm_may_come_ready_made(monkeypatch):
         ({"engine": "slurm"}, "expected an engine among local, ray"),
         ({"address": "auto"}, "needs engine='ray'"),
         ({"rates": (0.0,)}, "expected learning rates above 0"),
+        ({"rates": (0.1, float("nan"))}, "expected learning rates above 0, got nan"),
+        ({"rates": (float("inf"),)}, "expected learning rates above 0, got inf"),
+        ({"device": "mars"}, "cannot run on the device 'mars'"),
+        ({"seed": -1}, "expected a seed of at least 0, got -1"),
         ({"jobs": 2, "engine": "ray"}, "expected jobs of at least 1, and 1 with engine='ray', got 2"),
         ({"seeds": 0}, "expected seeds of at least 1"),
         ({"positions": "sin"}, "expected positions among half"),
@@ -340,6 +358,7 @@ def test_models_have_the_parameters_they_are_named_after():
 def test_softmax_is_always_a_cell_and_tasks_of_a_mechanism_are_neighbours():
     found = [cell.name for cell in cells_of(("share", "copy"), ("paper",), ("tiny",))]
     assert found == ["share_softmax_tiny", "copy_softmax_tiny", "share_paper_tiny", "copy_paper_tiny"]
+    assert [cell.name for cell in cells_of(("share", "copy", "share"), ("paper", "paper"), ("tiny", "tiny"))] == found
 
 
 def test_long_sequences_are_fewer():

@@ -78,9 +78,21 @@ def test_what_there_is_not_is_refused(tmp_path):
         ({"scalings": ("linear",)}, "expected scalings among none"),
         ({"factors": (0.5,)}, "factors of at least 1"),
         ({"parts": ("prose",)}, "expected parts among text"),
+        ({"factors": (2.0, float("nan"))}, "factors of at least 1"),
+        ({"tasks": ("nonsense",)}, "expected a task among"),
+        ({"scalings": ("yarn",), "factors": (1,)}, "leave nothing to compute: text, short, ask of yarn at 1 times"),
+        ({"gather": True}, "holds no cells yet; run it without --gather"),
     ):
         with pytest.raises(ValueError, match=said):
             run(tmp_path, quick=True, **options)
+
+
+def test_cells_of_an_earlier_call_are_told_too(tmp_path, few_steps):
+    options = {**SMALL, "parts": ("text",), "scalings": ("self-extend",)}
+    run(tmp_path, arms=("log-n",), **options)
+    told = run(tmp_path, arms=("nothing",), **{**options, "scalings": ("yarn", "none")})
+    found = {(one["scaling"], one["arm"], one["factor"]) for one in told["cells"]}
+    assert found == {("self-extend", "log-n", 2), ("yarn", "nothing", 2), ("none", "nothing", 2)}
 
 
 def test_the_full_plan_crosses_everything():

@@ -128,6 +128,9 @@ def test_a_small_run_writes_its_page(tmp_path, monkeypatch):
     folder = tmp_path / "laws" / "quick-seed0"
     assert (folder / "page.json").exists()
     assert (folder / "figures" / "critical.svg").exists()
+    monkeypatch.setattr(laws, "_policies", lambda *_: {})
+    told = laws.run(tmp_path, quick=True, only=["policies"])  # another part: the page keeps the first
+    assert told["checks"] == metrics["checks"]
 
 
 @pytest.mark.parametrize("options", [{"settings": ["minilm-poems"]}, {"only": ["poems"]}])

@@ -39,6 +39,7 @@ def test_arms_can_be_added_one_by_one(small, tmp_path, monkeypatch, capsys):
     added = recall.run(tmp_path / "parts", quick=True, device="cpu", arms=("paper", "rising-0.5"))
     assert trained == ["softmax", "paper", "rising"]  # whose weights `rising-0.5` is asked with
     assert added["answers"] == whole["answers"]
+    assert recall.run(tmp_path / "parts", quick=True, device="cpu", arms=("softmax",))["answers"] == whole["answers"]
     page = json.loads((tmp_path / "whole" / "recall" / "quick-seed0" / "page.json").read_text())
     assert page["title"] == "Recall in a deep model"
 

@@ -75,7 +75,7 @@ def test_parts_with_the_fit_make_the_same_whole_and_a_page(small, tmp_path):
     [
         ({"tables": ["irises"]}, "unknown table 'irises'; there are: trees, waves"),
         ({"arms": ["magic"]}, "unknown arm 'magic'; there are: plain, log-n"),
-        ({"largest": 8}, "expected sizes from 16 on, got largest=8"),
+        ({"largest": 8}, "are asked from 16 rows on, got largest=8"),
         ({"gather": True}, "holds no answers yet; run it without --gather"),
     ],
 )

@@ -37,3 +37,30 @@ def test_a_model_that_answers_nothing_is_told_so(small, tmp_path):
     assert found.judged is None
     assert "no card" in found["advice"]
     assert found.save_page().exists()
+
+
+def works(*_, **__):
+    raise AssertionError("no work was to begin")
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (None, "there is no card"),
+        (sharpmax.PerLayer((sharpmax.Constant(1.1),) * 3), "the policy holds 3 layers"),
+    ],
+)
+def test_a_card_that_cannot_be_judged_is_refused_before_any_work(small, tmp_path, monkeypatch, policy, said):
+    monkeypatch.setattr(whole, "diagnose", works)
+    if policy is not None:
+        policy.save(tmp_path / "card.json")
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
+        doctor(tiny("llama", max_position_embeddings=2048), card=tmp_path / "card.json", out=tmp_path, quiet=True)
+
+
+def test_another_card_is_another_run(small, tmp_path):
+    big, folders = tiny("llama", max_position_embeddings=2048), set()
+    for beta in (1.1, 1.2):
+        sharpmax.Constant(beta).save(tmp_path / f"{beta}.json")
+        folders.add(doctor(big, card=tmp_path / f"{beta}.json", out=tmp_path, quiet=True).folder)
+    assert len(folders) == 2

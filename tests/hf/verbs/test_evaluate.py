@@ -6,7 +6,7 @@ import sharpmax
 from sharpmax import cli
 from sharpmax.hf.calibration.choose import Choice
 from sharpmax.hf.calibration.exams import _texts
-from sharpmax.hf.verbs import calibrate, judgement, result
+from sharpmax.hf.verbs import calibrate, judgement, next_command, result
 from sharpmax.hf.verbs.evaluate import evaluate
 from tests.hf.tiny import tiny
 from tests.hf.verbs.sheets import right_if
@@ -85,3 +85,42 @@ def test_a_card_of_another_model_is_refused_before_any_work_and_bars_nothing(tmp
             tiny("llama", max_position_embeddings=2048), tmp_path / "card.json", out=tmp_path, sizes=(2,), windows=(32,)
         )
     assert [file.name for file in tmp_path.iterdir()] == ["card.json"]
+
+
+def test_what_is_typed_beside_quick_is_kept_also_where_it_is_the_usual(tmp_path, monkeypatch):
+    """40 questions are what a run without quick asks: they were taken for none."""
+    asked = {}
+
+    def noted(model, card, **options):
+        asked.update(options)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("sharpmax.hf.evaluate", noted)
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    command = ["evaluate", "smollm2", "--card", str(tmp_path / "card.json"), "--quick", "--prompts", "40"]
+    assert cli.main(command) == 2
+    exam = {name: asked[name] for name in ("sizes", "prompts", "text_tokens") if name in asked}
+    assert exam == {"prompts": 40}
+    assert judgement.quick_exam(exam) == {"sizes": (16, 32), "text_tokens": 4096, "windows": (256,)}
+    assert next_command.given(exam, quick=True) == {"prompts": 40}
+    assert next_command.given(exam) == {}
+
+
+def test_what_was_typed_and_does_not_fit_is_refused_also_where_it_is_the_usual(tmp_path):
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    asked = {"prompts": 1, "windows": [32], "text_tokens": 64}
+    with pytest.raises(ValueError, match="a question of lookup, size 32, has"):
+        evaluate(
+            tiny("llama", max_position_embeddings=1024), tmp_path / "card.json", sizes=[16, 32, 64], out=tmp_path,
+            quiet=True, **asked,
+        )  # fmt: skip
+
+
+def test_a_run_is_the_same_whether_what_is_usual_was_typed_or_not():
+    assert judgement.exam_config({}) == judgement.exam_config({"prompts": 40, "tasks": ("lookup",), "text": None})
+
+
+@pytest.mark.parametrize("prompts", [1.5, True, "4"])
+def test_a_number_that_is_not_whole_is_refused(prompts):
+    with pytest.raises(ValueError, match="expected prompts of at least 1, got"):
+        judgement.check_exam({}, 0, {"prompts": prompts})

@@ -10,10 +10,11 @@ from sharpmax.commands.options import parser
 from sharpmax.dispersion import Dispersion
 from sharpmax.hf.verbs.calibrate import CalibrationResult
 from sharpmax.hf.verbs.certify import CertificationResult
-from sharpmax.hf.verbs.diagnose import DiagnosisResult, verdict
+from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, verdict
 from sharpmax.hf.verbs.doctor import DoctorResult
 from sharpmax.hf.verbs.evaluate import EvaluationResult
 from sharpmax.report.page import Figure
+from tests.hf.tiny import tiny
 from tests.places import ROOT
 from tests.report.browser import assert_legible, needs_browser
 from tools import diagnosis_figure
@@ -84,3 +85,13 @@ def test_the_figure_of_the_docs_is_of_the_committed_diagnosis(tmp_path):
     written = diagnosis_figure.page(tmp_path).read_text(encoding="utf-8")
     assert "look first at head 21.8" in written
     assert "695, 875, 832, 488" in written
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"asked": 20}, "prompts are of a task: name it"), ({"task": "lookup", "rows": 3}, "rows are of a text")],
+)
+def test_an_option_that_would_not_be_read_is_refused(tmp_path, options, said):
+    with pytest.raises(ValueError, match=said):
+        diagnose(tiny("llama"), out=tmp_path, quiet=True, **options)
+    assert not list(tmp_path.iterdir())

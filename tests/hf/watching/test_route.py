@@ -177,6 +177,7 @@ def test_a_step_in_which_nothing_was_counted_is_said_once():
         ({"guard": Guard}, TypeError, r"a Guard\(…\)"),
         ({"record": 5}, TypeError, "path of a folder"),
         ({"step": -1}, ValueError, "step 0 or later"),
+        ({"step": 2**60}, ValueError, "before 2"),  # no record that it writes could be read
         ({"every": True}, ValueError, "every 1 step"),
     ],
 )

@@ -73,3 +73,10 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
         tabpfn._convert(tmp_path, tmp_path / "made")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("known", [[0, 1, 3], [-1, 0, 1]])
+def test_a_class_that_there_is_not_is_refused(known):
+    rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="expected classes from 0 to 2, got"):
+        tabpfn.answer(small_model(), rows, torch.tensor(known), classes=3)

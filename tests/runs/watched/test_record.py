@@ -4,10 +4,12 @@ import errno
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sharpmax.files import atomic
 from sharpmax.runs.watched import Record, RecordStoppedWarning, read_record
+from sharpmax.runs.watched.movers import series
 
 ABOUT = {"layers": ["a"], "heads": [2], "every": 1}
 
@@ -98,3 +100,57 @@ def test_steps_that_do_not_rise_are_refused(tmp_path, numbers):
     (tmp_path / "watch.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(ValueError, match="its steps do not rise"):
         read_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"step": 0, "maximum": [[1.0, 2.0, 9.0]]},  # would be told of a head that is not there
+        {"step": 0, "maximum": [[1.0, 2.0], [3.0]]},
+        {"step": 0, "maximum": [1.0, 2.0]},
+        {"step": 0, "maximum": [["a", "b"]]},
+        {"step": 0, "maximum": None},
+        {"step": 0, "loss": "low"},
+        {"step": 0, "loss": [1.0]},
+        {"step": 0, "warned": [{"kind": "growth"}]},
+        {"step": 0, "warned": [{"kind": "growth", "layer": 4, "head": 0, "value": 1.0}]},
+        {"step": True},
+        {"step": 0, "loss": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_reading_of_other_heads_or_without_numbers_is_refused(tmp_path, line):
+    (tmp_path / "watch.jsonl").write_text(json.dumps({"watched": 1, **ABOUT}) + "\n" + json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match=r"watch.jsonl is not the record of a watched run"):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("heads", [["two"], [-1], [10**9], [True], [0], "2"])
+def test_heads_that_are_no_numbers_or_too_many_are_refused_at_once(tmp_path, heads):
+    about = {"watched": 1, "layers": ["a"], "heads": heads}
+    (tmp_path / "watch.jsonl").write_text(json.dumps(about) + "\n" + json.dumps({"step": 0}) + "\n")
+    with pytest.raises(ValueError, match="not the record of a watched run"):
+        read_record(tmp_path)
+
+
+def test_json_without_end_is_refused(tmp_path):
+    (tmp_path / "watch.jsonl").write_text("[" * 100_000 + "\n")
+    with pytest.raises(ValueError, match="not the record of a watched run"):
+        read_record(tmp_path)
+
+
+def test_a_layer_that_runs_later_joins_the_record(tmp_path):
+    record = Record(tmp_path)
+    about = {"layers": ["a", "b"], "heads": [0, 2], "every": 1}
+    record.append(about, {"step": 0, "maximum": [[], [1.0, 2.0]]})
+    record.append({**about, "heads": [1, 2]}, {"step": 1, "maximum": [[5.0], [3.0, 4.0]]})
+    record.close()
+    found = read_record(tmp_path)
+    assert found.about["heads"] == [1, 2]
+    expected = [[np.nan, 5.0], [1.0, 3.0], [2.0, 4.0]]
+    np.testing.assert_array_equal(series(found, "maximum"), expected)
+    again = Record(tmp_path)  # a run that continues, in which it has not run yet
+    again.append(about, {"step": 2, "maximum": [[], [1.0, 2.0]]})
+    again.close()
+    assert read_record(tmp_path).about["heads"] == [1, 2]
+    assert len(read_record(tmp_path).steps) == 3

@@ -1,11 +1,13 @@
 """QK-clip: heads above the threshold come down to it, heads below it stay bit-equal."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
 
 from sharpmax.runs.watched import read_record
-from sharpmax.torch import QKClip, watch
+from sharpmax.torch import AttentionWarning, QKClip, watch
 from tests.torch.watching.small import batch, model, train
 
 THRESHOLD = 3.0
@@ -164,3 +166,88 @@ def test_settings_that_mean_nothing_are_refused():
             QKClip(model(), threshold)
     with watch(model()) as watched, pytest.raises(TypeError, match="where the watch is made"):
         QKClip(watched, 1.0, every=3)
+
+
+class Some(nn.Module):
+    """Layers of which some do not run, as where a step reads no image."""
+
+    def __init__(self, net, left_out):
+        super().__init__()
+        self.net, self.left_out = net, left_out
+
+    def forward(self, x):
+        for at, layer in enumerate(self.net):
+            x = x if at in self.left_out else layer(x)
+        return x
+
+
+@pytest.mark.parametrize("left_out", [{0}, {1}, {2}])
+def test_a_layer_that_does_not_run_is_left_alone_and_the_others_get_their_own_factors(left_out):
+    net, x = Some(model(layers=3), left_out), batch()
+    before = [layer.q_proj.weight.detach().clone() for layer in net.net]
+    with QKClip(net, 0.01) as clip:
+        net(x)
+        maximum = clip.watch.read().maximum
+        names = [clip.watch.name_of(place) for place in (0, 4)]
+        clip.step()
+        assert torch.tensor(clip.watch.latest.heads).tolist() == [0 if at in left_out else 4 for at in range(3)]
+    ran = [at for at in range(3) if at not in left_out]
+    assert names == [f"layer {ran[0]}, head 0", f"layer {ran[1]}, head 0"]
+    root = torch.as_tensor((0.01 / maximum) ** 0.5).float().clamp(max=1).view(2, 4)
+    for at, layer in enumerate(net.net):
+        expected = before[at] if at in left_out else before[at] * root[ran.index(at)].repeat_interleave(8)[:, None]
+        torch.testing.assert_close(layer.q_proj.weight.detach(), expected)
+
+
+def test_queries_and_keys_of_one_projection_are_scaled_once():
+    net, x = grown(), batch()
+    net[0].k_proj = net[0].q_proj
+    with QKClip(net, THRESHOLD) as clip:
+        net(x)
+        clip.step()
+    torch.testing.assert_close(torch.as_tensor(maxima(net, x)[1:3]).float(), torch.full((2,), THRESHOLD))
+
+
+def test_weights_that_two_layers_share_are_refused():
+    net, x = model(layers=2), batch()
+    net[1].q_proj.weight = net[0].q_proj.weight
+    with QKClip(net, 0.01) as clip:
+        net(x)
+        with pytest.raises(NotImplementedError, match=r"1.attend cannot be clipped per head: it shares its weights"):
+            clip.step()
+
+
+def test_a_projection_that_was_replaced_is_found():
+    net, x = grown(), batch()
+    with QKClip(net, THRESHOLD) as clip:
+        net(x)
+        clip.step()
+        net[0].q_proj = grown()[0].q_proj
+        net(x)
+        clip.step()
+    assert (maxima(net, x) <= THRESHOLD * (1 + 1e-6)).all()
+
+
+def test_a_clip_in_vain_is_said_once():
+    net, x = grown(), batch()
+    # Queries of length 100, whatever the projection's weights are.
+    net[0].q_proj.register_forward_hook(lambda module, given, made: 100 * torch.nn.functional.normalize(made, dim=-1))
+    with QKClip(net, 0.1) as clip, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(6):
+            with torch.no_grad():
+                net[0].k_proj.weight.copy_(grown()[0].k_proj.weight)  # as an optimiser may put it back
+            net(x)
+            clip.step()
+    (one,) = [warning for warning in said if warning.category is AttentionWarning]
+    assert "not linear in the weights" in str(one.message)
+
+
+@pytest.mark.parametrize("step", [{"loss": torch.ones(2)}])
+def test_a_loss_of_several_numbers_is_refused_before_the_step_is_counted(step):
+    net = model(layers=1)
+    with QKClip(net) as clip:
+        net(batch())
+        with pytest.raises(ValueError, match="expected the loss of a step, one number"):
+            clip.step(**step)
+        assert clip.watch.current_step == 0

@@ -1,5 +1,7 @@
 """Guards: a head that collapses, explodes or grows is named once; heads that were so from the beginning are not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -93,3 +95,19 @@ def test_one_guard_serves_many_runs():
             net(batch(), batch(), batch())
             with pytest.raises(AttentionStoppedError, match="step 0: layer 0, head"):
                 watched.step()
+
+
+@pytest.mark.parametrize("limits", [{"collapse": 0.1}, {"explosion": 0.9}, {"collapse": 0.5, "armed_above": 0.2}])
+def test_marks_in_the_wrong_order_are_refused(limits):
+    with pytest.raises(ValueError, match="expected armed_"):
+        Guard(**limits)
+
+
+def test_a_layer_that_runs_later_keeps_what_is_known_of_the_others():
+    def of(heads, shares):
+        return replace(reading(shares), heads=heads)
+
+    guard = Guard()
+    assert guard.check(0, of((0, 1), [0.5])) == []
+    assert guard.check(1, of((1, 1), [0.5, 0.5])) == []
+    assert [(f.layer, f.head) for f in guard.check(2, of((1, 1), [0.5, 0.01]))] == [(1, 0)]
