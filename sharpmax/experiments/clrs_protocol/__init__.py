@@ -70,7 +70,11 @@ def run(
         raise ValueError(f"expected at least 1 seed together, got {together}")
     if device is not None and not gather:
         must_run_on(device)
-    folder = RunFolder.open(out, "clrs-protocol", name, study.config)
+    place = (out, "clrs-protocol", name, study.config)
+    planned = RunFolder.planned(*place).path
+    if gather and not any((planned / "steps").glob("*.json")):
+        raise ValueError(f"{planned} holds nothing to gather yet; run it without --gather")
+    folder = RunFolder.open(*place)
     if not gather:
         work = _work(study, folder, Hardware.of(device, study.precision, compiled), together)
         told, began = report_as("clrs-protocol"), perf_counter()
