@@ -24,10 +24,10 @@ def context_answer() -> str:
         best = min(cells, key=lambda cell: cell["beyond"])
         documents = len(best["documents"])
         said.append(
-            f"**Answer.** On {documents} document{'s' * (documents > 1)} at {best['factor']:g} times the context, "
-            f"perplexity beyond the trained context is {plain['beyond']:.0f} without scaling, where it is "
-            f"{plain['within']:.1f} within. Lowest is {label(best)}: {best['beyond']:.1f} beyond, {best['within']:.1f} "
-            "within."
+            f"**Answer.** On {'one document' if documents == 1 else f'{documents} documents'} at {best['factor']:g} "
+            f"times the context, perplexity rises from {plain['within']:.1f} within the trained context to\n"
+            f"{plain['beyond']:.0f} beyond it. {label(best)} keeps it lowest: {best['within']:.1f} within, "
+            f"{best['beyond']:.1f} beyond."
         )
     return "\n".join(said) or NONE
 

@@ -31,9 +31,9 @@ def test_each_cell_has_a_row(committed):
 
 def test_the_answer_names_the_plain_model_and_the_best_cell(committed):
     said = tables.context_answer()
-    assert "1 document at 2 times the context" in said
-    assert "33 without scaling" in said
-    assert "dynamic NTK: 5.8 beyond" in said
+    assert "On one document at 2 times the context" in said
+    assert "from 2.7 within the trained context to\n33 beyond it" in said
+    assert "dynamic NTK keeps it lowest: 2.7 within, 5.8 beyond" in said
 
 
 def test_without_records_no_figure_is_shown(tmp_path, monkeypatch):
