@@ -39,10 +39,10 @@ def rows_at(by_task: ByTask, index: int) -> list[list[str]]:
     """
     arms = {arm for by_arm in by_task.values() for arm in by_arm}
 
-    def order(arm: str) -> tuple[bool, int, float]:
+    def order(arm: str) -> tuple[bool, int, float, str]:
         found = [by_arm[arm] for by_arm in by_task.values() if arm in by_arm]
         accuracy = sum(_at(one, index)["mean"] for one in found) / len(found)
-        return arm != PLAIN, len(by_task) - len(found), -accuracy
+        return arm != PLAIN, len(by_task) - len(found), -accuracy, arm
 
     return [
         [arm, *(_cell(_at(by_arm[arm], index)) if arm in by_arm else "" for by_arm in by_task.values())]
