@@ -96,7 +96,7 @@ class CurvesDisplay:
             getattr(ax, f"set_{axis}scale")("log" if base else scale, **base)
             if scale == "symlog":
                 getattr(ax, f"{axis}axis").set_major_formatter("{x:g}")
-        largest = max((max(curve.x) for curve in self.curves), default=0)
+        largest = max((x for curve in self.curves for x in curve.x), default=0)
         if {"log2": largest <= PLAIN, "linear": largest >= GROUPED}.get(self.x_scale):
             ax.xaxis.set_major_formatter("{x:,.0f}")
         if self.y_scale == "log" and min((y for curve in self.curves for y in curve.y if y), default=0) >= 1:

@@ -76,8 +76,8 @@ def test_panels_share_one_legend(tmp_path):
 
 def test_ticks_are_plain_numbers():
     """Of a logarithmic axis that begins at 1 or above, and with a comma on a linear one."""
-    curve = Curve("perplexity", [1000, 16000], [15.0, 140.0])
-    ax = CurvesDisplay([curve], "position", "perplexity", x_scale="linear", y_scale="log").plot()
+    curves = [Curve("perplexity", [1000, 16000], [15.0, 140.0]), Curve("nothing", [], [])]
+    ax = CurvesDisplay(curves, "position", "perplexity", x_scale="linear", y_scale="log").plot()
     ax.figure.draw_without_rendering()
     across, major, minor = (
         [label.get_text() for label in labels if label.get_text()]

@@ -154,8 +154,14 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     assert "seen on 64 tokens: with the spread of logits" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("source", ["--text text.txt", pytest.param("--task maximum", marks=pytest.mark.slow)])
-def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("source", "option", "differ"),
+    [
+        ("--text text.txt", "--rows", "rows: 64 there, 3 here"),
+        pytest.param("--task maximum", "--prompts", "asked: 'nothing' there, 3 here", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, option, differ, tmp_path, capsys, monkeypatch):
     from sharpmax.cli import main
 
     monkeypatch.chdir(tmp_path)
@@ -176,9 +182,9 @@ def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, tmp_pat
     assert run("8 32") == run("64 16") == run("32") == run("8 16 32 64", out="at once") == (0, "")
     assert dispersion("runs")["lengths"] == [8, 16, 32, 64]
     assert dispersion("runs") == dispersion("at once")
-    status, said = run("8", "--rows", "3", "--seed", "1")
+    status, said = run("8", option, "3", "--seed", "1")
     assert status == 2
-    assert "(rows: 64 there, 3 here; seed: 0 there, 1 here); choose another --out, or delete that folder" in said
+    assert f"({differ}; seed: 0 there, 1 here); choose another --out, or delete that folder" in said
     assert dispersion("runs")["lengths"] == [8, 16, 32, 64]
 
 
