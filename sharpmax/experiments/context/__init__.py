@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax.experiments.context.plan import plan_for
-from sharpmax.experiments.context.study import Study
+from sharpmax.experiments.context.study import EXACT, Study
 from sharpmax.experiments.context.summary import summarise
 from sharpmax.experiments.context.tiny import reads_tiny, train_tiny
 from sharpmax.extras import extra
@@ -73,7 +73,9 @@ def run(
     tiny = reads_tiny(plan.model)
     loaded = train_tiny(seed) if tiny else load_by_name(plan.model, seed=seed, device=device)
     folder = RunFolder.open(*place)
-    study = Study(plan, loaded, folder, seed=seed)
+    study = Study(plan, loaded, folder, seed=seed, products="bfloat16" if device.startswith("cuda") else EXACT)
+    if not gather:
+        study.must_be_alike()
     keys = [key for key in study.parts() if key[3].startswith(tuple(parts))]
     if not keys:
         raise ValueError(

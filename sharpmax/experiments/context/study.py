@@ -53,6 +53,9 @@ NAMED = re.compile(
 )
 """A part on disk, as `named` calls it."""
 
+EXACT = "float32"
+"""The dtype of products on a processor, and of cells that do not say."""
+
 SEVERAL = frozenset({"vt", "cwe", "fwe"})
 """Tasks whose answer has several parts, in any order: a reply is generated, and scored as RULER does."""
 
@@ -60,8 +63,8 @@ SEVERAL = frozenset({"vt", "cwe", "fwe"})
 class Study:
     """One model, one folder: every part of every cell by its key."""
 
-    def __init__(self, plan: Plan, loaded: LoadedModel, folder: RunFolder, *, seed: int) -> None:
-        self.plan, self.loaded, self.folder, self.seed = plan, loaded, folder, seed
+    def __init__(self, plan: Plan, loaded: LoadedModel, folder: RunFolder, *, seed: int, products: str = EXACT) -> None:
+        self.plan, self.loaded, self.folder, self.seed, self.products = plan, loaded, folder, seed, products
         self.trained = loaded.context
         self._documents = cache(self._read)
         self._rivals: dict[tuple[str, str, float], Rival] = {}
@@ -91,6 +94,15 @@ class Study:
                 known[file.stem] = (found["scaling"], found["arm"], float(found["factor"]), found["part"])
         return {key: self.folder.read(name) for name, key in known.items() if self.folder.has(name)}
 
+    def must_be_alike(self) -> None:
+        """Raise ValueError where cells on disk have products of another dtype: they would be compared with these."""
+        others = {found.get("products", EXACT) for found in self.kept().values()} - {self.products}
+        if others:
+            raise ValueError(
+                f"{self.folder.path} holds cells with products in {', '.join(sorted(others))}, and this device has "
+                f"them in {self.products}; choose another --out, or the --device of before"
+            )
+
     def has(self, key: tuple[str, str, float, str]) -> bool:
         """Tell whether a part is on disk."""
         return self.folder.has(named(*key))
@@ -103,7 +115,7 @@ class Study:
             began = time.perf_counter()
             with self.cell(scaling, arm, factor) as loaded, torch.no_grad():
                 found = self._measured(loaded, factor, what)
-            return {**found, "seconds": round(time.perf_counter() - began, 1)}
+            return {**found, "products": self.products, "seconds": round(time.perf_counter() - began, 1)}
 
         fresh = not self.has(key)
         found = self.folder.once(named(*key), compute)

@@ -1,6 +1,7 @@
 """The context study, quick: every cell of the table, the same twice, and what it refuses."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -93,6 +94,18 @@ def test_cells_of_an_earlier_call_are_told_too(tmp_path, few_steps):
     told = run(tmp_path, arms=("nothing",), **{**options, "scalings": ("yarn", "none")})
     found = {(one["scaling"], one["arm"], one["factor"]) for one in told["cells"]}
     assert found == {("self-extend", "log-n", 2), ("yarn", "nothing", 2), ("none", "nothing", 2)}
+
+
+def test_cells_of_other_products_are_not_mixed(tmp_path):
+    options = {**SMALL, "scalings": ("none",), "parts": ("text",), "arms": ("nothing",)}
+    run(tmp_path, **options)
+    place = tmp_path / "context" / "tiny-quick-seed0"
+    config = {k: v for k, v in json.loads((place / "config.json").read_text()).items() if k != "sharpmax"}
+    folder = RunFolder.open(tmp_path, "context", "tiny-quick-seed0", config)
+    plan, model = plan_for(quick=True, arms=("nothing",)), SimpleNamespace(context=8)
+    on_a_gpu = Study(plan, model, folder, seed=0, products="bfloat16")
+    with pytest.raises(ValueError, match="products in float32, and this device has them in bfloat16; choose another"):
+        on_a_gpu.must_be_alike()
 
 
 def test_the_full_plan_crosses_everything():
