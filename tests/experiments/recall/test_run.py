@@ -52,6 +52,12 @@ def test_another_number_of_seeds_is_another_run(small, tmp_path):
         recall.run(tmp_path, quick=True, seeds=0)
 
 
+def test_a_device_that_is_not_there_is_refused_before_any_work(small, tmp_path):
+    with pytest.raises(ValueError, match="cannot run on the device 'mars': "):
+        recall.run(tmp_path, quick=True, device="mars")
+    assert not any(tmp_path.iterdir())
+
+
 def test_differences_are_paired_over_seeds():
     right = {"softmax": [[4, 2], [3, 3], [1, 0]], "paper": [[4, 4], [4, 3], [2, 1]]}
     answers = {arm: {"8": {"right": r, "questions": 4}} for arm, r in right.items()}

@@ -48,6 +48,7 @@ def works(*_, **__):
     [
         (None, "there is no card"),
         (sharpmax.PerLayer((sharpmax.Constant(1.1),) * 3), "the policy holds 3 layers"),
+        (sharpmax.Card(sharpmax.Constant(1.1), extension=sharpmax.Yarn(2.0, 64)), "trained"),
     ],
 )
 def test_a_card_that_cannot_be_judged_is_refused_before_any_work(small, tmp_path, monkeypatch, policy, said):

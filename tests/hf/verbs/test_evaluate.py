@@ -124,3 +124,9 @@ def test_a_run_is_the_same_whether_what_is_usual_was_typed_or_not():
 def test_a_number_that_is_not_whole_is_refused(prompts):
     with pytest.raises(ValueError, match="expected prompts of at least 1, got"):
         judgement.check_exam({}, 0, {"prompts": prompts})
+
+
+@pytest.mark.parametrize("sizes", [2, "16", [16, 0]])
+def test_sizes_that_are_no_list_of_sizes_are_refused(sizes):
+    with pytest.raises(ValueError, match="expected sizes"):
+        judgement.check_exam({}, 0, {"sizes": sizes})
