@@ -150,8 +150,8 @@ def _solved_beta(request: Request) -> str | None:
 
 def _unasked(name: str, request: Request) -> str | None:
     """Say why an implementation that could serve does so only when it is named."""
-    if name == "pallas" and getattr(request.policy, "iterative", False):
-        return "no GPU has run its kernels under a policy that solves for beta yet: name it to take it"
+    if name in ("hybrid", "pallas") and (request.extra or getattr(request.policy, "iterative", False)):
+        return "no GPU has run the kernel that gives the variance, and solves for beta with it, yet: name it to take it"
     return None
 
 

@@ -1,16 +1,29 @@
 """The plan: which implementation and kernels serve, by arguments and device, and why the faster ones do not."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sharpmax import Constant, EntropyTarget, LogLinear
+from sharpmax import Constant, EntropyTarget, LogLinear, Policy
 from sharpmax.jax import IMPLEMENTATIONS, attention, dispatch, row_stats, which_implementation
 from tests.jax.conftest import ON_GPU
 
 HALF = jnp.ones((1, 8, 1, 64), jnp.bfloat16)
 NAMED = {"implementation": "pallas"}
+
+
+@dataclass(frozen=True)
+class ByVariance(Policy):
+    """A policy that reads what one of the kernels gives, and does not solve for anything."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"variance"})
+
+    def __call__(self, stats):
+        return 1 + stats.variance
 
 
 class Gpu:
@@ -53,6 +66,8 @@ def test_the_plan_says_why():
         ("9.0", {"policy": LogLinear(0.1, 0.2, 0.3)}, ("hybrid", "pallas_mosaic", "cudnn")),
         ("9.0", {"policy": EntropyTarget(1.0)}, ("chunked", "chunked", "chunked")),
         ("9.0", {"policy": EntropyTarget(1.0)} | NAMED, ("pallas", "pallas_triton", "pallas_triton")),
+        ("9.0", {"policy": ByVariance()}, ("chunked", "chunked", "chunked")),
+        ("9.0", {"policy": ByVariance()} | NAMED, ("pallas", "pallas_triton", "pallas_triton")),
         ("9.0", {"window": 4}, ("pallas", "pallas_mosaic", "pallas_triton")),
         ("9.0", {"window": 4, "policy": Constant(2.0)}, ("pallas", "count", "pallas_triton")),
         ("9.0", {"softcap": 3.0}, ("chunked", "chunked", "chunked")),

@@ -104,14 +104,14 @@ def watch_cost() -> str:
     return markdown(["watched", "ms per step", "over plain", "asked at most"], rows)
 
 
-TENTHS = 0.005
-"""What one turn cannot tell apart, as a share of a step."""
+MARGIN = 0.005
+"""How far below what was asked one turn must lie to say "met", as a share of a step: a judgement, not measured."""
 
 
 def _percent_judged(added: float, asked: float, turns: int) -> str:
     if added > asked:
         return f"{100 * asked:g} %: **missed**"
-    return f"{100 * asked:g} %: {'undecided by one turn' if turns == 1 and asked - added < TENTHS else 'met'}"
+    return f"{100 * asked:g} %: {'undecided by one turn' if turns == 1 and asked - added < MARGIN else 'met'}"
 
 
 DECODED = {"unpaged, paper": "`PAPER`", "unpaged, card": "numbers per head"}

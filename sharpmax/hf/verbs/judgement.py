@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,9 @@ def check_exam(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[st
     asked |= {name: [exam[name]] for name in ("prompts", "text_tokens", "together") if name in exam}
     for name, values in {**fitting, **asked}.items():
         least = 2 if name == "windows" else 1  # a token alone has no next one to predict
-        if isinstance(values, int) or not values or not all(is_count(value, least=least) for value in values):
-            got = ", ".join(map(str, [values] if isinstance(values, int) else values)) or "none"
+        several = isinstance(values, Iterable)
+        if not several or not values or not all(is_count(value, least=least) for value in values):
+            got = ", ".join(map(str, values if several else [values])) or "none"
             raise ValueError(f"expected {name} of at least {least}, got {got}")
     if seed < 0:
         raise ValueError(f"expected a seed of at least 0, got {seed}")

@@ -5,9 +5,9 @@ to Mosaic, for Hopper (`hopper/`), or to Triton, for any NVIDIA GPU (`triton_*.p
 and Mosaic's are the faster where they serve; values have them in Triton. `dispatch.py` chooses.
 
 Served: half precision, causal or windowed or full, grouped heads, any length, widths that are powers of two; policies
-that read entropy, logsumexp, maximum, variance, count or position, or solve for beta on rows scaled by it: these two by
-Triton's kernels. Three matrix products forward where plain attention has two,
-and eight backward where it has five.
+that read entropy, logsumexp, maximum, count or position. Triton's kernels also give the variance, and the statistics of
+rows scaled by a beta, for policies that solve for it. Three matrix products forward where plain attention has two, and
+eight backward where it has five.
 """
 
 from functools import partial

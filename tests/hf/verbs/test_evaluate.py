@@ -126,7 +126,7 @@ def test_a_number_that_is_not_whole_is_refused(prompts):
         judgement.check_exam({}, 0, {"prompts": prompts})
 
 
-@pytest.mark.parametrize("sizes", [2, "16", [16, 0]])
+@pytest.mark.parametrize("sizes", [2, 2.5, "16", [16, 0], []])
 def test_sizes_that_are_no_list_of_sizes_are_refused(sizes):
     with pytest.raises(ValueError, match="expected sizes"):
         judgement.check_exam({}, 0, {"sizes": sizes})
