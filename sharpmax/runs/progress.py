@@ -28,6 +28,7 @@ from rich.progress import (
 
 from sharpmax.terminal import printable
 
+LONG = 15 * 60  # seconds of work from which on advice is given how to shorten it
 SILENT = 3.0  # seconds without a line after which the next one comes, where there is no terminal
 _AVERAGED = 3600.0  # seconds over which the speed of a bar is averaged
 
@@ -167,10 +168,11 @@ def say_first(line: str) -> None:
 
 
 def say_estimate(seconds: float, device: str = "cpu", advice: str = "") -> None:
-    """Tell how long the work will take, about; a GPU is advised for what takes a CPU longer than a coffee."""
-    gpu = "; a GPU is advised" if device == "cpu" and seconds > 15 * 60 else ""
+    """Tell how long the work will take, about; of long work also the advice, and on a CPU that a GPU is advised."""
+    is_long = seconds > LONG
+    gpu = "; a GPU is advised" if device == "cpu" and is_long else ""
     where = "this CPU" if device == "cpu" else device
-    say(f"this takes about {duration(seconds)} on {where}{gpu}{f' ({advice})' if advice else ''}")
+    say(f"this takes about {duration(seconds)} on {where}{gpu}{f' ({advice})' if advice and is_long else ''}")
 
 
 def report_as(name: str) -> Callable[[str], None]:
