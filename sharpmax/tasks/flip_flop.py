@@ -32,7 +32,7 @@ class FlipFlop(Task):
         return 2 * size
 
     def chance(self, size: int) -> float:
-        """Return the chance of one symbol."""
+        """Return the chance of one symbol; to repeat what the last read named is right for 41 % at any size."""
         return 1 / SYMBOLS
 
     def draw(self, batch: int, sizes: tuple[int, int], *, generator: "torch.Generator") -> Batch:

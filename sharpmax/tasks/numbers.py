@@ -4,7 +4,8 @@
     sort       h l  h l  …  mark  h l  h l  …                 from a random one on, the next larger ones
 
 High and low digits have symbols of their own. A list holds no number twice. Its numbers lie below a bound that is drawn
-for each list, so that large lists do not give their largest number away.
+for each list, so that large lists do not give their largest number away. Large lists are dense: "one more" than the
+number before is right for 1 % of lists of 24 numbers, and for 46 % of those of 4,096.
 """
 
 from sharpmax.extras import extra
@@ -26,9 +27,12 @@ class _Numbers(Task):
     vocabulary = 2 * BASE + 2
     trained = (4, 24)
 
-    def chance(self, size: int) -> float:
-        """Return a bound on the chance of a guess: the bound of a list is uniform over NUMBERS - size values."""
-        return size / (size - 1) / (NUMBERS - size + 1)
+    def next_to(self, size: int) -> float:
+        """Return the chance that one number is the next after another in order: what a guess from one of them gets.
+
+        Below a bound b that is size/b, the share of the numbers that are there; b is uniform from `size` to NUMBERS.
+        """
+        return sum(size / bound for bound in range(size, NUMBERS + 1)) / (NUMBERS - size + 1)
 
     def _list(self, batch: int, sizes: tuple[int, int], generator: "torch.Generator") -> tuple[Tensor, Tensor, Tensor]:
         """Return numbers (batch, most), how many of them each list has, and their ranks among those, largest first."""
@@ -51,6 +55,11 @@ class Maximum(_Numbers):
     def length_of(self, size: int) -> int:
         """Return the tokens of the numbers, and two questions of three."""
         return TOKENS * size + 6
+
+    def chance(self, size: int) -> float:
+        """Return the mean chance of both: the second stands behind the largest, and is guessed to be one less."""
+        largest = size / (size - 1) / (NUMBERS - size + 1)
+        return (largest + self.next_to(size)) / 2
 
     def draw(self, batch: int, sizes: tuple[int, int], *, generator: "torch.Generator") -> Batch:
         """Draw lists and ask for both."""
@@ -75,6 +84,10 @@ class Sort(_Numbers):
     def length_of(self, size: int) -> int:
         """Return the tokens of the numbers, the mark, the first one and the eight that follow."""
         return TOKENS * (size + 1 + self.questions) + 1
+
+    def chance(self, size: int) -> float:
+        """Return the chance of the number before, and one."""
+        return self.next_to(size)
 
     def draw(self, batch: int, sizes: tuple[int, int], *, generator: "torch.Generator") -> Batch:
         """Draw lists, and a rank to begin at that leaves eight to come."""

@@ -57,7 +57,7 @@ class Task(ABC):
 
     @abstractmethod
     def chance(self, size: int) -> float:
-        """Return the accuracy of the best guess that ignores the items."""
+        """Return the accuracy of the best guess that ignores the items, and reads what is asked alone."""
 
     @abstractmethod
     def draw(self, batch: int, sizes: tuple[int, int], *, generator: "torch.Generator") -> Batch:
