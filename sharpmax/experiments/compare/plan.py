@@ -124,7 +124,7 @@ class Cell:
     def command(self, study: Study) -> str:
         """Return the command that computes this cell, and what it is compared to."""
         arms = SOFTMAX if self.arm == SOFTMAX else f"{SOFTMAX} {self.arm}"
-        rates = " ".join(f"{rate:g}" for rate in study.rates)
+        rates = " ".join(map(str, study.rates))
         scale = " --quick" if study.quick else ""
         largest = "" if study.largest is None else f" --largest {study.largest}"
         return (
@@ -173,8 +173,8 @@ def study_of(
     for name, number in (("seeds", seeds), ("steps", steps), ("batch", batch), ("largest", largest)):
         if number is not None and number < 1:
             raise ValueError(f"expected {name} of at least 1, got {number}")
-    if seed < 0:
-        raise ValueError(f"expected a seed of at least 0, got {seed}")
+    if not 0 <= seed <= 2**32 - seeds:  # a CPU's generator keeps 32 bits: beyond, seeds are those from 0 on again
+        raise ValueError(f"expected seeds from 0 to {2**32 - 1}, got {seed}" + f" and {seeds - 1} more" * (seeds > 1))
     if positions not in POSITIONS:
         raise ValueError(f"expected positions among {', '.join(POSITIONS)}, got {positions!r}")
     rates = tuple(rates) or study.rates
