@@ -119,7 +119,7 @@ def _trained(folder: RunFolder, quick: bool) -> dict[str, Any] | None:
 
 
 def _heads(folder: RunFolder, names: list[str], seed: int) -> dict[str, Any]:
-    from sharpmax.experiments.laws import heads
+    from sharpmax.experiments.laws import heads, table_heads
 
     by_name = {setting.name: setting for setting in heads.SETTINGS}
     with stage("forecasting heads", sum(heads.tokens_of(by_name[name]) for name in names)) as advance:
@@ -128,7 +128,8 @@ def _heads(folder: RunFolder, names: list[str], seed: int) -> dict[str, Any]:
             setting = by_name[name]
 
             def work(setting: heads.Setting = setting) -> dict[str, Any]:
-                return heads.judged(setting, heads.measure(setting, seed=seed, advance=advance), seed=seed)
+                measure = table_heads.measure if setting.text == "tables" else heads.measure
+                return heads.judged(setting, measure(setting, seed=seed, advance=advance), seed=seed)
 
             found[name] = folder.once(f"heads-{name}", work)
     return {"settings": found, "holds": {name: heads.holds(record) for name, record in found.items()}}
@@ -177,7 +178,7 @@ def _settings(settings: Sequence[str], *, quick: bool) -> list[str]:
     names = [setting.name for setting in SETTINGS]
     if unknown := set(settings) - set(names):
         raise ValueError(f"expected settings among {', '.join(names)}, got {', '.join(sorted(unknown))}")
-    free = [setting.name for setting in SETTINGS if not BUILTIN[setting.model].restricted]
+    free = [s.name for s in SETTINGS if s.model not in BUILTIN or not BUILTIN[s.model].restricted]
     return list(settings) or (["minilm-source"] if quick else free)
 
 

@@ -27,6 +27,7 @@ from sharpmax.dispersion.forecast import (
 )
 from sharpmax.dispersion.rates import rank_correlation
 from sharpmax.dispersion.record import json_values
+from sharpmax.experiments.laws.ceiling import ceiling
 from sharpmax.extras import extra
 from sharpmax.runs.progress import Advance
 from sharpmax.statistics import paired
@@ -65,8 +66,8 @@ class Setting:
     """One model on one kind of text: the lengths fitted, and a target 8 times the longest of them.
 
     Attributes:
-        text: "source" or "docstrings" (Python's and NumPy's), "reactions", "chains", or a task of prompts, whose
-            lengths are items.
+        text: "source" or "docstrings" (Python's and NumPy's), "reactions", "chains"; a task of prompts, whose lengths
+            are items; "tables", whose lengths are rows with a known class.
         windows, targets: how many short and long ones; `rows` are observed in each, at each length.
         between: lengths between that are recorded and not used.
         beta: of a constant temperature that is on in every head.
@@ -98,6 +99,7 @@ SETTINGS = (
     Setting("iglm", "chains", (8, 11, 15), 120, between=(30, 60), rows=4),
     Setting("minilm", "source", (16, 32, 64), 512, between=(128, 256), beta=1.5),
     Setting("smollm2", "maximum", (4, 8, 16), 128, windows=32, targets=16, rows=1),
+    Setting("tabpfn", "tables", (32, 64, 128), 1024, between=(256, 512)),
 )
 
 
@@ -169,6 +171,7 @@ def judged(setting: Setting, found: Dispersion, *, seed: int) -> dict[str, Any]:
         "weight_log_error": weight,
         "noise": _noise(found, made),
         "exponents": np.nanquantile(exponents(found, fitted), [0.1, 0.5, 0.9]).tolist(),
+        "ceiling": ceiling(found, made, seed=seed),
         "coverage": _coverage(found, fitted, made, seed),
         "by_times": by_times(found),
         "spread": json_values(np.nanmean(found.values["spread"], axis=1)),

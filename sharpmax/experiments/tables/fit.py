@@ -26,6 +26,9 @@ with extra("torch"):
     from torch import Tensor
     from torch.nn import functional
 
+    from sharpmax.torch import row_stats
+
+WATCHED = 64  # asked rows whose entropy is measured
 RATE, DECAYS, EPSILON = 0.08, (0.9, 0.99), 1e-8  # of Adam
 SHARES = (0.0, 0.5, 1.0)  # of the fitted slopes, to choose from
 SLOPES = (-1.0, 0.0, 1.0, 2.0)  # of all heads together, to choose from; in units of log n / log trained
@@ -40,6 +43,12 @@ def tensors(table: Table, known: int, asked: int) -> tuple[Tensor, Tensor, Tenso
     order = np.r_[asked : asked + known, 0:asked]
     labels = torch.from_numpy(table.labels[order].astype(np.int64))
     return torch.from_numpy(table.rows[order]), labels[:known], labels[known:]
+
+
+def mean_entropies(query: Tensor, key: Tensor) -> list[float]:
+    """Return each head's mean entropy over the first asked rows."""
+    entropy: Tensor = row_stats(query[:, :, :WATCHED].contiguous(), key.contiguous()).entropy[0]
+    return entropy.double().mean(-1).tolist()
 
 
 def fitted(model: RowTransformer, plan: Plan, seed: int, folder: RunFolder) -> dict[str, Any]:
@@ -126,8 +135,8 @@ def _plainly(model: RowTransformer, plan: Plan, table: Table) -> dict[str, Any]:
     rows, known, wanted = tensors(table, plan.choose_rows, plan.asked)
     seen: dict[int, list[float]] = {}
 
-    def observer(layer: int, entropy: Tensor) -> None:
-        seen[layer] = entropy.double().mean(-1).tolist()
+    def observer(layer: int, query: Tensor, key: Tensor) -> None:
+        seen[layer] = mean_entropies(query, key)
 
     with torch.inference_mode():
         said = tabpfn.answer(model, rows, known, policy=PLAIN, classes=table.classes)

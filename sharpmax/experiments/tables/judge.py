@@ -4,7 +4,7 @@ from time import perf_counter
 from typing import Any
 
 from sharpmax.experiments.tables import baselines
-from sharpmax.experiments.tables.fit import tensors
+from sharpmax.experiments.tables.fit import mean_entropies, tensors
 from sharpmax.experiments.tables.plan import Cell, Plan
 from sharpmax.experiments.tables.rules import policy_of
 from sharpmax.extras import extra
@@ -29,8 +29,8 @@ def judge(model: RowTransformer, plan: Plan, fitted: dict[str, Any], seed: int, 
     rows, known, wanted = tensors(table, n, plan.asked)
     seen: dict[int, list[float]] = {}
 
-    def observer(layer: int, entropy: Tensor) -> None:
-        seen[layer] = [round(float(h), 4) for h in entropy.double().mean(-1)]
+    def observer(layer: int, query: Tensor, key: Tensor) -> None:
+        seen[layer] = [round(h, 4) for h in mean_entropies(query, key)]
 
     start = perf_counter()
     with torch.inference_mode():

@@ -9,6 +9,7 @@ one another. There are no positions. Hollmann et al., "TabPFN", arXiv 2207.01848
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from sharpmax.core.policies import Constant, Policy
 from sharpmax.extras import extra
@@ -18,9 +19,9 @@ with extra("torch"):
     from torch import Tensor
     from torch.nn import functional
 
-    from sharpmax.torch import attention, row_stats
+    from sharpmax.torch import attention
 
-Observer = Callable[[int, "Tensor"], None]
+Observer = Callable[[int, "Tensor", "Tensor"], None]
 PLAIN = Constant(1.0)
 
 
@@ -56,7 +57,6 @@ class RowTransformer:
         *,
         policy: Policy = PLAIN,
         observer: Observer | None = None,
-        watched: int = 64,
     ) -> Tensor:
         """Return logits (asked, classes) of the rows behind the known ones.
 
@@ -64,8 +64,8 @@ class RowTransformer:
             rows: (known + asked, features), normalised as the model expects (`normalised`).
             known: the classes (known,) of the first rows, as numbers from 0.
             policy: of every head; `PerLayer` gives each layer its own.
-            observer: is told each layer's index and the entropy (heads, watched) of the first asked rows.
-            watched: how many asked rows the observer is told of.
+            observer: is told each layer's index, the queries (1, heads, asked, width) of the asked rows, and the keys
+                (1, heads, known, width) of the known ones, before the policy.
 
         Raises:
             ValueError: tables that do not fit the model, or without a known or an asked row.
@@ -80,7 +80,7 @@ class RowTransformer:
         h = torch.cat([h[:n] + self._linear("y_encoder", known[:, None].to(h.dtype)), h[n:]])
         for layer in range(self.layers):
             of = f"transformer_encoder.layers.{layer}."
-            watch = None if observer is None else _watch(observer, layer, n, watched)
+            watch = None if observer is None else partial(observer, layer)
             h = self._norm(of + "norm1", h + self._attention(of + "self_attn", h, n, policy.for_layer(layer), watch))
             h = self._norm(of + "norm2", h + self._mlp(of + "linear1", of + "linear2", h))
         return self._mlp("decoder.0", "decoder.2", h[n:])
@@ -94,7 +94,7 @@ class RowTransformer:
         k, v = functional.linear(h[:n], weight[width:], bias[width:]).chunk(2, dim=-1)
         q, k, v = (x.view(1, len(x), self.heads, -1).transpose(1, 2) for x in (q, k, v))
         if watch is not None:
-            watch(q, k)
+            watch(q[:, :, n:], k)
         mixed = attention(q, k.contiguous(), v.contiguous(), policy=policy)
         return self._linear(of + ".out_proj", mixed[0].transpose(0, 1).reshape(h.shape))
 
@@ -106,10 +106,3 @@ class RowTransformer:
 
     def _norm(self, name: str, h: Tensor) -> Tensor:
         return functional.layer_norm(h, h.shape[-1:], self.weights[name + ".weight"], self.weights[name + ".bias"])
-
-
-def _watch(observer: Observer, layer: int, n: int, watched: int) -> "Callable[[Tensor, Tensor], None]":
-    def watch(q: Tensor, k: Tensor) -> None:
-        observer(layer, row_stats(q[:, :, n : n + watched].contiguous(), k.contiguous()).entropy[0])
-
-    return watch

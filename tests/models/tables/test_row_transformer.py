@@ -61,13 +61,13 @@ def test_a_policy_of_each_layer_sees_the_known_rows(model, table):
     assert (sharper - said).abs().max() > 1e-3
 
 
-def test_an_observer_is_told_entropies_below_log_n(model, table):
+def test_an_observer_is_told_what_the_asked_rows_attend_by(model, table):
     seen = {}
-    model(*table, observer=lambda layer, entropy: seen.update({layer: entropy}), watched=2)
+    model(*table, observer=lambda layer, query, key: seen.update({layer: (query, key)}))
     assert sorted(seen) == list(range(model.layers))
-    for entropy in seen.values():
-        assert entropy.shape == (model.heads, 2)
-        assert ((entropy > 0) & (entropy <= torch.tensor(float(KNOWN)).log() + 1e-5)).all()
+    for query, key in seen.values():
+        assert query.shape[:3] == (1, model.heads, ROWS - KNOWN)
+        assert key.shape[:3] == (1, model.heads, KNOWN)
 
 
 @pytest.mark.parametrize(("rows", "known"), [((ROWS, 4), KNOWN), ((KNOWN, 5), KNOWN), ((ROWS, 5), 0)])
