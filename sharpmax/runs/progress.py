@@ -30,6 +30,7 @@ from sharpmax.terminal import printable
 
 LONG = 15 * 60  # seconds of work from which on advice is given how to shorten it
 SILENT = 3.0  # seconds without a line after which the next one comes, where there is no terminal
+EARLY = 0.01  # share of the work below which no time left is told: starting up is most of what was timed
 _AVERAGED = 3600.0  # seconds over which the speed of a bar is averaged
 
 
@@ -217,7 +218,7 @@ def _in_words(task: Task) -> str:
     """Return the state of a bar as a line says it."""
     counted = f" {task.completed:,.0f} of {task.total:,.0f}" if task.total else ""
     elapsed, left = task.elapsed or 0.0, ""
-    if task.total and task.completed:
+    if task.total and task.completed >= EARLY * task.total > 0:
         left = f", about {duration(elapsed * (task.total / task.completed - 1))} left"
     note = f", {task.fields['note']}" if task.fields.get("note") else ""
     return f"{task.description}{counted}{note}, {duration(elapsed)}{left}"

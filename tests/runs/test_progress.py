@@ -32,6 +32,15 @@ def test_a_stage_says_how_far_it_is_and_what_is_left(spoken):
     assert "fit 2 of 4, loss 0.5, 1 s, about 1 s left\n" in spoken()
 
 
+def test_no_time_left_is_told_from_the_first_thousandth_of_the_work(spoken):
+    with shown(), stage("fit", 5000) as advance:
+        advance(5)
+        time.sleep(0.7)
+    said = spoken()
+    assert "fit 5 of 5,000" in said
+    assert "left" not in said
+
+
 def test_a_stage_that_takes_more_than_it_said_is_still_named(spoken):
     with shown(), stage("fit", 2) as advance:
         advance(3)

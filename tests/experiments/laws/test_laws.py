@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from sharpmax.core.laws import Bounded, Gaussian, expect
-from sharpmax.dispersion.forecast import Rehearsal
+from sharpmax.dispersion import measure
+from sharpmax.dispersion.forecast import Rehearsal, rehearse
 from sharpmax.experiments import laws, reproduce
-from sharpmax.experiments.laws import depth, heads, monte_carlo, policies, small, trained_heads
+from sharpmax.experiments.laws import depth, heads, monte_carlo, policies, small, table_heads, trained_heads
+from sharpmax.experiments.laws.ceiling import ceiling
 from sharpmax.runs.committed import committed_metrics
 from tests.hf.tiny import tiny
+from tests.models.tables.small_model import small_model
 
 RECORD = committed_metrics("laws", "full-seed0")
 
@@ -79,6 +82,36 @@ def test_the_same_windows_are_read_every_time(monkeypatch):
     setting = heads.Setting("smollm2", "source", (8, 16), 128, windows=2, targets=1, rows=2)
     first, again = (heads.measure(setting, seed=3, advance=lambda _: None).entropy for _ in range(2))
     np.testing.assert_array_equal(first, again)
+
+
+def test_tables_are_read_at_every_length_by_rows_that_see_none_ahead(monkeypatch):
+    monkeypatch.setattr(table_heads.tabpfn, "load", lambda: small_model(features=8))
+    monkeypatch.setattr(table_heads, "FAMILIES", ("clusters", "waves"))
+    setting = heads.Setting("tabpfn", "tables", (16, 24), 192, windows=2, targets=1, rows=3)
+    read = []
+    found = table_heads.measure(setting, seed=0, advance=read.append)
+    assert (list(found.lengths), found.rows) == ([16, 24, 192], [6, 6, 3])
+    assert sum(read) == 2 * (16 + 24) + 192
+    assert np.all(found.entropy <= np.log(found.lengths) + 1e-5)
+    assert np.nanmax(found.observed[192].keys_ahead) < 0.1
+    assert heads.judged(setting, found, seed=0)["target"] == 192
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_ceiling_is_high_where_short_inputs_tell_and_low_where_they_do_not(told):
+    """Heads lead by 1 to 5 over a crowd. Untold, the longest input has another head in each one's place."""
+    leads = np.linspace(1.0, 5.0, 60)
+    shuffled = np.random.default_rng(1).permutation(leads)
+
+    def logits(n):
+        rows = np.random.default_rng(n).normal(0, 0.5, (60, 12, n))
+        rows[..., 0] = (leads if told or n < 512 else shuffled)[:, None]
+        return rows
+
+    found = measure(logits, [16, 32, 64, 512])
+    said = ceiling(found, rehearse(found), seed=0)
+    assert (said["error"] < 0.15) == told
+    assert (said["rate_agreement"] > 0.9) == told
 
 
 def test_one_token_moves_what_comes_after_it_less_in_a_longer_text(monkeypatch):
