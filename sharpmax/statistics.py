@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.core.checks import is_count, is_number
 from sharpmax.extras import extra
 
 with extra("jax"):
@@ -50,7 +49,7 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": None})
     {'a': 0.03, 'b': 0.06, 'c': 0.06, 'd': None}
     """
-    if wrong := [name for name, p in p_values.items() if p is not None and not (is_number(p) and 0 <= p <= 1)]:
+    if wrong := [name for name, p in p_values.items() if p is not None and not (_is_number(p) and 0 <= p <= 1)]:
         raise ValueError(f"expected p-values from 0 to 1, got {p_values[wrong[0]]!r} for {wrong[0]!r}")
     known = sorted((p, name) for name, p in p_values.items() if p is not None)
     adjusted: dict[str, float | None] = dict.fromkeys(p_values)
@@ -96,11 +95,11 @@ def smallest_detectable(deviation: float, pairs: int, power: float) -> float:
     >>> round(smallest_detectable(0.04, 8, 0.8), 4)
     0.0461
     """
-    if not is_count(pairs, least=2):
+    if not isinstance(pairs, int | np.integer) or isinstance(pairs, bool) or pairs < 2:
         raise ValueError(f"expected at least 2 pairs, got {pairs!r}")
-    if not is_number(deviation) or deviation < 0:
+    if not _is_number(deviation) or deviation < 0:
         raise ValueError(f"expected a standard deviation of 0 or more, got {deviation!r}")
-    if not is_number(power) or not 0 < power < 1:
+    if not _is_number(power) or not 0 < power < 1:
         raise ValueError(f"expected a power between 0 and 1, got {power!r}")
     quantiles = stats.t.ppf([(1 + LEVEL) / 2, power], pairs - 1)
     return float(quantiles.sum() * deviation / math.sqrt(pairs))
@@ -226,6 +225,10 @@ def _pair(plain: Sequence[float], policy: Sequence[float]) -> tuple[np.ndarray, 
     if a.shape != b.shape or a.ndim != 1 or not a.size:
         raise ValueError(f"expected two lists of one length, got {a.shape} and {b.shape}")
     return a, b
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value)
 
 
 def _error(differences: np.ndarray) -> float:
