@@ -105,4 +105,9 @@ class AttentionWatch(TrainerCallback):
                     figures |= each
         if reading.scaled is not None:
             figures["attention/clipped_heads"] = float((reading.scaled < 1).sum())
+        # `log` takes back the Trainer's own wish to log in this step, and with it the loss would go missing.
+        control: Any = getattr(self.trainer, "control", None)
+        wished = getattr(control, "should_log", None)
         self.trainer.log(figures)
+        if wished is not None:
+            control.should_log = wished
