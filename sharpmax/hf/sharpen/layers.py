@@ -17,6 +17,7 @@ from torch import nn
 
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.modules import Attention
+from sharpmax.torch.watching.slot import Watchable
 
 with extra("hf"):
     from transformers import PreTrainedModel
@@ -134,6 +135,11 @@ def _family_of(module: nn.Module) -> type[PreTrainedModel] | None:
 def _refuse_out_of_reach(name: str, module: nn.Module) -> None:
     """Raise NotImplementedError for a module whose attention would stay plain, or would be replaced by another."""
     kind = type(module)
+    if isinstance(module, Watchable):
+        raise NotImplementedError(
+            f"{name or 'the model'} is a {kind.__name__}, which can be watched and not sharpened; nothing was changed. "
+            "Attend through sharpmax.hf.Attention in its place, which can be both"
+        )
     if isinstance(module, nn.MultiheadAttention) and kind.forward is not nn.MultiheadAttention.forward:
         raise NotImplementedError(
             f"{name or 'the model'} is a {kind.__name__}, an nn.MultiheadAttention with a forward of its own, which "
