@@ -157,7 +157,8 @@ def test_lengths_may_be_an_array_or_come_one_by_one():
 
 def test_a_head_that_sees_nothing_is_nan_without_a_warning():
     found = measure(lambda n: np.where(np.arange(2)[:, None, None] == 0, -np.inf, two_heads(n)), [4, 8])
-    assert np.isnan(found.entropy[0, 0]).all() and np.isnan(found.most_spread[0, 0])
+    assert np.isnan(found.entropy[0, 0]).all()
+    assert np.isnan(found.most_spread[0, 0])
     assert np.isfinite(found.entropy[0, 1]).all()
 
 

@@ -69,7 +69,7 @@ def sharpen(
             `Attention` slots inside.
         policy: a policy, `PerLayer` for one per layer (`attention_layers` gives their order), or a card: itself, its
             path, the folder that holds one, or the name of one that `sharpmax cards` lists. A card that was fitted on
-            another model is warned of (`OtherModelWarning`).
+            another model is warned of (`OtherModelWarning`). A module keeps its policy if it is moved to another place.
         extension: how the model reads more than its trained context; a card's own, if it carries one. Inside the block
             of another policy, that block's stays on.
         observer: called with a layer's index and its row statistics at every attention call.

@@ -63,6 +63,9 @@ def collect(logits: Logits, stats: RowStats) -> None:
 def collecting() -> Iterator[Collection]:
     """Collect the counters of the attention calls in this block; inside another block, only in this one.
 
+    Calls are those of `attention`, `attention_varlen` and `sharded_attention`. A layer inside `jax.checkpoint`,
+    `lax.scan` or `jax.vmap` has a block of its own in there, and returns what it collected.
+
     >>> with collecting() as collection:  # doctest: +SKIP
     ...     sharpmax.jax.attention(q, k, v)
     """
