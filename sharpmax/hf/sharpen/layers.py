@@ -58,10 +58,12 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     """Return the attention modules of a model, in model order.
 
     Raises:
+        TypeError: something else for a model.
         NotImplementedError: part of the model attends in a way that cannot be reached; the message names it.
 
     >>> [layer.name for layer in attention_layers(model)]  # doctest: +SKIP
     """
+    check_module(model)
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
             raise NotImplementedError(
@@ -80,6 +82,12 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
         )
     runs = _runs_of_a_shared_module(model) if len(found) == 1 else 1
     return [AttentionLayer(name, module, index, runs) for index, (name, module) in enumerate(found)]
+
+
+def check_module(model: Any) -> None:
+    """Raise TypeError unless it is a torch module, not a class of one."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch module, got {type(model).__name__}")
 
 
 def layer_count(layers: list[AttentionLayer]) -> int:

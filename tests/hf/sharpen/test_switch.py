@@ -478,3 +478,15 @@ def test_positions_are_refused_in_cross_attention_whose_keys_are_others(of):
     layers = [sharpmax.Constant(1.0) if "encoder_attn" in layer.name else policy for layer in attention_layers(model)]
     with sharpen(model, sharpmax.PerLayer(tuple(layers))):
         model(**given)  # its own tokens have positions
+
+
+def test_what_cannot_be_told_or_sharpened_is_refused_at_the_call():
+    model = build("llama")
+    before = state(model)
+    for name in ("observer", "probe"):
+        with pytest.raises(TypeError, match=f"expected {name} to be a function, got 3"):
+            sharpen(model, sharpmax.PAPER, **{name: 3})
+    assert state(model) == before
+    for call in (attention_layers, unsharpen):
+        with pytest.raises(TypeError, match="expected a torch module, got dict"):
+            call({})
