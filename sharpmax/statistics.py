@@ -141,7 +141,14 @@ class Paired:
         """The 95 % interval of a difference between shares of right answers: Tango's score interval (1998).
 
         Student's interval of four answers that all stayed right has no width.
+
+        Raises:
+            ValueError: means that are no shares, as those of losses are not.
         """
+        if not (0 <= self.plain <= 1 and 0 <= self.policy <= 1):
+            raise ValueError(
+                f"expected shares from 0 to 1, got means of {self.plain:g} and {self.policy:g}: `interval`"
+            )
         n, d = self.items, self.difference
         changed = n * (n - 1) * self.standard_error**2 + n * d**2 if n > 1 else abs(d)
         lost = (changed - n * d) / 2

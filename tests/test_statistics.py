@@ -163,3 +163,8 @@ def test_a_loss_that_is_not_finite_has_no_p_value(strange):
 def test_numbers_that_no_test_can_be_made_of_are_refused(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_losses_have_no_interval_of_shares():
+    with pytest.raises(ValueError, match="expected shares from 0 to 1"):
+        _ = paired([3.0, 5.0, 9.0], [1.0, 2.0, 3.0]).interval_of_shares
