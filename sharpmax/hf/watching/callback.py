@@ -14,6 +14,7 @@ import numpy as np
 
 from sharpmax.core.checks import is_count
 from sharpmax.extras import extra
+from sharpmax.hf.trainer_log import log_beside
 from sharpmax.runs.watched import Reading
 from sharpmax.torch import Guard, QKClip, Watch, watch
 
@@ -105,9 +106,4 @@ class AttentionWatch(TrainerCallback):
                     figures |= each
         if reading.scaled is not None:
             figures["attention/clipped_heads"] = float((reading.scaled < 1).sum())
-        # `log` takes back the Trainer's own wish to log in this step, and with it the loss would go missing.
-        control: Any = getattr(self.trainer, "control", None)
-        wished = getattr(control, "should_log", None)
-        self.trainer.log(figures)
-        if wished is not None:
-            control.should_log = wished
+        log_beside(self.trainer, figures)
