@@ -49,9 +49,9 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": None})
     {'a': 0.03, 'b': 0.06, 'c': 0.06, 'd': None}
     """
-    known = sorted((p, name) for name, p in p_values.items() if p is not None)
-    if wrong := [name for p, name in known if not 0 <= p <= 1]:
+    if wrong := [name for name, p in p_values.items() if p is not None and not (_is_number(p) and 0 <= p <= 1)]:
         raise ValueError(f"expected p-values from 0 to 1, got {p_values[wrong[0]]!r} for {wrong[0]!r}")
+    known = sorted((p, name) for name, p in p_values.items() if p is not None)
     adjusted: dict[str, float | None] = dict.fromkeys(p_values)
     least = 0.0
     for rank, (p, name) in enumerate(known):
@@ -65,7 +65,13 @@ def crossed_bootstrap(values: np.ndarray, *, seed: int = 0) -> tuple[float, floa
 
     Every seed answered the same items, so a replicate draws one set of items for all of them. `scipy.stats.bootstrap`
     resamples along one axis only.
+
+    Raises:
+        ValueError: values that are no table of one seed and one item or more.
     """
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"expected values (seed, item), one or more of each, got shape {values.shape}")
     draws = np.random.default_rng(seed)
     seeds, items = values.shape
     weights = draws.multinomial(items, np.full(items, 1 / items), size=REPLICATES) / items
@@ -89,8 +95,12 @@ def smallest_detectable(deviation: float, pairs: int, power: float) -> float:
     >>> round(smallest_detectable(0.04, 8, 0.8), 4)
     0.0461
     """
-    if pairs < 2:
-        raise ValueError(f"expected at least 2 pairs, got {pairs}")
+    if not isinstance(pairs, int | np.integer) or isinstance(pairs, bool) or pairs < 2:
+        raise ValueError(f"expected at least 2 pairs, got {pairs!r}")
+    if not _is_number(deviation) or deviation < 0:
+        raise ValueError(f"expected a standard deviation of 0 or more, got {deviation!r}")
+    if not _is_number(power) or not 0 < power < 1:
+        raise ValueError(f"expected a power between 0 and 1, got {power!r}")
     quantiles = stats.t.ppf([(1 + LEVEL) / 2, power], pairs - 1)
     return float(quantiles.sum() * deviation / math.sqrt(pairs))
 
@@ -131,7 +141,14 @@ class Paired:
         """The 95 % interval of a difference between shares of right answers: Tango's score interval (1998).
 
         Student's interval of four answers that all stayed right has no width.
+
+        Raises:
+            ValueError: means that are no shares, as those of losses are not.
         """
+        if not (0 <= self.plain <= 1 and 0 <= self.policy <= 1):
+            raise ValueError(
+                f"expected shares from 0 to 1, got means of {self.plain:g} and {self.policy:g}: `interval`"
+            )
         n, d = self.items, self.difference
         changed = n * (n - 1) * self.standard_error**2 + n * d**2 if n > 1 else abs(d)
         lost = (changed - n * d) / 2
@@ -159,8 +176,13 @@ class Paired:
 
 
 def paired(plain: Sequence[float], policy: Sequence[float]) -> Paired:
-    """Compare losses: Student's paired t-test, two-sided; p is 1 where nothing differs or there is one item."""
+    """Compare losses: Student's paired t-test, two-sided.
+
+    p is 1 where nothing differs or there is one item, and NaN where a loss is NaN or infinite.
+    """
     a, b = _pair(plain, policy)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return Paired(a.size, float(a.mean()), float(b.mean()), math.nan, math.nan)
     error = _error(b - a)
     p = float(stats.ttest_rel(b, a).pvalue) if error > 0 else (1.0 if a.size == 1 or (a == b).all() else 0.0)
     return Paired(a.size, float(a.mean()), float(b.mean()), error, p)
@@ -176,8 +198,14 @@ def difference(plain: Sequence[float], values: Sequence[float]) -> dict[str, Any
 
 
 def paired_accuracy(plain: Sequence[bool], policy: Sequence[bool]) -> Paired:
-    """Compare right and wrong answers: McNemar's exact test on the items where the two differ."""
+    """Compare right and wrong answers: McNemar's exact test on the items where the two differ.
+
+    Raises:
+        ValueError: lists of two lengths, or an answer that is neither right (1) nor wrong (0).
+    """
     a, b = _pair(plain, policy)
+    if not (np.isin(a, (0, 1)) & np.isin(b, (0, 1))).all():
+        raise ValueError("expected answers that are right (1, True) or wrong (0, False), got others: use `paired`")
     won, lost = int(((b == 1) & (a == 0)).sum()), int(((b == 0) & (a == 1)).sum())
     p = float(stats.binomtest(won, won + lost, 0.5).pvalue) if won + lost else 1.0
     return Paired(a.size, float(a.mean()), float(b.mean()), _error(b - a), p)
@@ -204,6 +232,10 @@ def _pair(plain: Sequence[float], policy: Sequence[float]) -> tuple[np.ndarray, 
     if a.shape != b.shape or a.ndim != 1 or not a.size:
         raise ValueError(f"expected two lists of one length, got {a.shape} and {b.shape}")
     return a, b
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value)
 
 
 def _error(differences: np.ndarray) -> float:

@@ -14,6 +14,7 @@ from sharpmax.statistics import (
     paired,
     paired_accuracy,
     paired_p_value,
+    smallest_detectable,
     standard_error,
     student_interval,
 )
@@ -138,3 +139,32 @@ def test_the_interval_of_two_independent_shares_is_newcombes():
     low, high = difference_of_shares(1, 8, 4, 8)
     assert low < 0 < high  # eight questions each tell nothing
     assert difference_of_shares(8, 8, 0, 8)[0] > 0.5
+
+
+@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_has_no_p_value(strange):
+    found = paired([1.0, strange, 3.0], [1.0, 2.0, 4.0])
+    assert math.isnan(found.p_value)  # not 0, which would be as sure as can be
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: paired_accuracy([0.5, 1, 0], [1, 1, 1]), r"right \(1, True\) or wrong"),
+        (lambda: paired_accuracy([math.nan, 1, 0], [1, 1, 1]), r"right \(1, True\) or wrong"),
+        (lambda: crossed_bootstrap(np.arange(4.0)), r"values \(seed, item\)"),
+        (lambda: crossed_bootstrap(np.zeros((0, 3))), r"values \(seed, item\)"),
+        (lambda: smallest_detectable(1.0, 8, 1.5), "power between 0 and 1"),
+        (lambda: smallest_detectable(-1.0, 8, 0.8), "deviation of 0 or more"),
+        (lambda: smallest_detectable(1.0, 2.5, 0.8), "at least 2 pairs"),
+        (lambda: holm({"a": "x"}), "p-values from 0 to 1"),
+    ],
+)
+def test_numbers_that_no_test_can_be_made_of_are_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+def test_losses_have_no_interval_of_shares():
+    with pytest.raises(ValueError, match="expected shares from 0 to 1"):
+        _ = paired([3.0, 5.0, 9.0], [1.0, 2.0, 3.0]).interval_of_shares

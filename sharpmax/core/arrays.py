@@ -95,6 +95,8 @@ def like(value: Any, row: Array) -> Any:
         # By NumPy: PyTorch reads the memory of a JAX array as if it had the row's dtype. And a copy: a policy's own
         # array is read-only, which PyTorch warns of.
         value = np.array(value)
+    elif is_torch_array(value):  # which others read neither with a gradient, nor in bfloat16, nor off a GPU
+        value = to_numpy(value)
     return namespace(row).asarray(value, dtype=row.dtype, device=_device(row))
 
 

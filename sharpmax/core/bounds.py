@@ -73,7 +73,7 @@ def log10_dispersion_size(spread: Any, weight: Any, inverse_temperature: Any = 1
     620
     """
     delta, weight = _scaled_spread(spread, inverse_temperature), _weight(weight)
-    return np.logaddexp(0.0, np.log(1.0 / weight - 1.0) + delta) / np.log(10.0)
+    return np.logaddexp(0.0, np.log1p(-weight) - np.log(weight) + delta) / np.log(10.0)
 
 
 def spread_bound(query_weight: Any, key_weight: Any, query_norm: Any, key_norm: Any, *, scale: float = 1.0) -> Any:

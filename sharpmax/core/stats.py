@@ -81,7 +81,7 @@ def row_stats(logits: Array, *, axis: int = -1, where: Array | None = None, extr
     >>> print(stats.count, stats.entropy.round(4))
     [3.] [1.0397]
     """
-    return StreamState.of(logits, axis=axis, where=where, extra=checked_extra(extra)).stats()
+    return StreamState.of(logits, axis=axis, where=where, extra=extra).stats()
 
 
 def checked_extra(extra: Collection[str]) -> frozenset[str]:
@@ -118,7 +118,8 @@ class StreamState(NamedTuple):
     def of(
         cls, logits: Array, *, axis: int = -1, where: Array | None = None, extra: Collection[str] = ()
     ) -> "StreamState":
-        """Return the state after seeing `logits` along `axis`; arguments as in `row_stats`."""
+        """Return the state after seeing `logits` along `axis`; arguments, and what is raised, as in `row_stats`."""
+        extra = checked_extra(extra)
         rows = masked_rows(logits, axis=axis, where=where)
         shifted, maximum = shift(rows)
         return cls.of_shifted(
@@ -153,7 +154,7 @@ class StreamState(NamedTuple):
         )
 
     def merge(self, other: "StreamState") -> "StreamState":
-        """Return the state after seeing both parts; the order does not matter."""
+        """Return the state after seeing both parts; the order does not matter. What only one of them has is None."""
         xp = namespace(self.Z)
         maximum = xp.maximum(self.maximum, other.maximum)
         parts = [state._shifted_to(maximum) for state in (self, other)]

@@ -84,7 +84,12 @@ def spread_from_reach(query: float, key: float, scale: float, *, softcap: float 
 
 
 def largest_inverse_temperature(policy: Policy) -> float | None:
-    """Return the largest beta the policy can choose for any row, at any n; None where there is no such bound."""
+    """Return the largest beta the policy can choose for any row, at any n; None where there is no such bound.
+
+    None for a class of a user's own, one that inherits from ours too: what it chooses nobody knows.
+    """
+    if not type(policy).__module__.startswith("sharpmax."):
+        return None
     match policy:
         case Constant():
             return float(np.max(np.asarray(policy.freeze().inverse_temperature)))
@@ -112,9 +117,11 @@ def _start(policy: LengthScaled) -> float | None:
     slope, offset = np.asarray(policy.slope, dtype=np.float64), np.asarray(policy.offset, dtype=np.float64)
     if np.max(slope) > 0:
         return None
-    # A smooth form takes log(1/reference) of one item; of position 0, as a stepped form of its first step, log 1.
-    shortest = 0.0 if policy.stepped else -math.log(policy.reference)
-    return max(float(np.max(offset)), float(np.max(offset + slope * shortest)), policy.minimum)
+    # Of one item a smooth form takes log(1/reference), a stepped one log(1 + floor(1/reference)); of position 0 both
+    # take log 1.
+    of_one = math.log(1 + math.floor(1 / policy.reference)) if policy.stepped else -math.log(policy.reference)
+    least = [0.0, of_one] if policy.of == "position" else [of_one]
+    return max(policy.minimum, *(float(np.max(offset + slope * grown)) for grown in least))
 
 
 def _peak(policy: Polynomial) -> float | None:
@@ -122,7 +129,7 @@ def _peak(policy: Polynomial) -> float | None:
     c = np.asarray(policy.coefficients, dtype=np.float64)
     if c.ndim != 1:
         return None
-    low, high = policy.domain or (policy.threshold, math.inf)
+    low, high = policy.domain or (max(policy.threshold, 0.0), math.inf)  # no entropy is below 0
     if math.isinf(high) and len(c) > 1 and c[np.flatnonzero(c)[:1]].sum() > 0 and np.flatnonzero(c)[0] < len(c) - 1:
         return None
     turns = np.roots(np.polyder(c))

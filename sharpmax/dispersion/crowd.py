@@ -87,15 +87,15 @@ def gathered(parts: list[ObservedRows], axis: int = -1) -> ObservedRows:
 
 
 def far_keys(position: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Return which keys are far, (row, key): in the outer half of the row's reach, neither first nor last visible.
+    """Return which keys are far, (…, row, key): in the outer half of the row's reach, neither first nor last visible.
 
-    `position` (row,) is each row's own place among the keys, `visible` (row, key) what it sees.
+    `position` (…, row) is each row's own place among the keys, `visible` (…, row, key) what it sees.
 
     >>> far_keys(np.array([7]), np.ones((1, 8), dtype=bool)).astype(int)
     array([[0, 1, 1, 1, 0, 0, 0, 0]])
     """
     place = np.arange(visible.shape[-1])
-    distance = np.abs(place - position[:, None])
+    distance = np.abs(place - position[..., None])
     reach = np.where(visible, distance, 0).max(axis=-1, keepdims=True)
     first = np.where(visible, place, place.size).min(axis=-1, keepdims=True)
     last = np.where(visible, place, -1).max(axis=-1, keepdims=True)
@@ -103,14 +103,17 @@ def far_keys(position: np.ndarray, visible: np.ndarray) -> np.ndarray:
 
 
 def observe_logits(logits: Any) -> ObservedRows:
-    """Return what a forecast needs of logits (layer, head, row, key); -inf is hidden. A row stands at its last key."""
+    """Return what a forecast needs of logits (layer, head, row, key); -inf is hidden. A row stands at its last key.
+
+    Heads may see other keys than one another.
+    """
     e = np.asarray(logits, dtype=np.float64)
-    visible = np.isfinite(e[0, 0])
+    visible = np.isfinite(e)
     position = np.where(visible, np.arange(e.shape[-1]), 0).max(axis=-1)
     far = far_keys(position, visible)
     whole, outer = _entropy(e), _entropy(np.where(far, e, -np.inf))
     count, chosen = visible.sum(-1), far.sum(-1)
-    grows = np.broadcast_to(np.where(chosen > 0, count / np.maximum(chosen, 1), 0.0), whole[0].shape)
+    grows = np.where(chosen > 0, count / np.maximum(chosen, 1), 0.0)
     largest, far_weight = np.exp(e.max(-1) - whole[1]), np.exp(outer[1] - whole[1])
     return ObservedRows(whole[0], largest, far_weight, outer[0], grows, np.zeros_like(largest))
 

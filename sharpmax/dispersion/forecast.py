@@ -135,11 +135,13 @@ def forecast(found: Dispersion, times: Sequence[int] = TIMES) -> Forecast:
     """Forecast every head beyond the longest length of a diagnosis that kept its rows.
 
     Raises:
-        ValueError: a record without rows: `Dispersion.observed` is None.
+        ValueError: a record without rows: `Dispersion.observed` is None; or no times to forecast at, or some below 1.
 
     >>> forecast(dispersion).entropy.shape  # doctest: +SKIP
     (30, 9, 3)
     """
+    if not len(times):
+        raise ValueError("expected at least one multiple of the longest length to forecast at, got none")
     last = len(found.lengths)
     rows, rehearsal = _rows(found, last), rehearse(found)
     believed = rehearsal is not None and rehearsal.believed

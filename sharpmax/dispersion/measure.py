@@ -7,8 +7,8 @@ import numpy as np
 
 from sharpmax.core.arrays import floating_array, to_numpy
 from sharpmax.core.stats import RowStats, row_stats
-from sharpmax.dispersion.crowd import observe_logits
-from sharpmax.dispersion.record import QUANTITIES, Dispersion
+from sharpmax.dispersion.crowd import mean_of_rows, observe_logits
+from sharpmax.dispersion.record import QUANTITIES, Dispersion, checked_lengths
 
 
 def quantities(stats: RowStats, first: Any) -> dict[str, np.ndarray]:
@@ -18,7 +18,7 @@ def quantities(stats: RowStats, first: Any) -> dict[str, np.ndarray]:
 
     >>> from sharpmax.core.stats import row_stats
     >>> logits = np.array([[1.0, 0.0, 0.0]])
-    >>> sorted(quantities(row_stats(logits, minimum=True), logits[:, 0])) == sorted(QUANTITIES)  # doctest: +SKIP
+    >>> sorted(quantities(row_stats(logits, extra={"minimum"}), logits[:, 0])) == sorted(QUANTITIES)
     True
     """
     H, lse, top, n, low = (
@@ -43,12 +43,13 @@ def measure(logits_at: Callable[[int], Any], lengths: Sequence[int]) -> Dispersi
 
     Raises:
         TypeError: logits that are not a floating array.
-        ValueError: no length, logits of another shape, or none at all.
+        ValueError: no length, lengths that do not rise, logits of another shape, or none at all.
 
     >>> even = measure(lambda n: np.zeros((1, 2, n)), [4, 16])
     >>> bool(np.allclose(even.entropy[0, 0], np.log([4, 16])))
     True
     """
+    lengths = checked_lengths(lengths)
     if not lengths:
         raise ValueError("expected at least one length to measure at, got none")
     by_length, observed = [], {}
@@ -58,7 +59,8 @@ def measure(logits_at: Callable[[int], Any], lengths: Sequence[int]) -> Dispersi
             raise ValueError(f"expected logits (heads, rows, {n}), got shape {tuple(logits.shape)}")
         by_length.append(quantities(row_stats(logits, extra={"minimum"}), logits[..., 0]))
         observed[n] = observe_logits(to_numpy(logits)[None])
-    values = {name: np.stack([np.nanmean(q[name], axis=-1) for q in by_length], axis=-1)[None] for name in QUANTITIES}
-    most = np.max([np.nanmax(q["spread"], axis=-1) for q in by_length], axis=0)[None]
+    values = {name: np.stack([mean_of_rows(q[name]) for q in by_length], axis=-1)[None] for name in QUANTITIES}
+    spread = np.concatenate([q["spread"] for q in by_length], axis=-1)
+    most = np.fmax.reduce(spread, axis=-1)[None]  # of what was seen; NaN where nothing was
     rows = [q["entropy"].shape[-1] for q in by_length]
-    return Dispersion(tuple(lengths), values, most, rows, ("layer 0",), observed=observed)
+    return Dispersion(lengths, values, most, rows, ("layer 0",), observed=observed)

@@ -160,8 +160,15 @@ def fastest_losing(dispersion: Dispersion, rate: np.ndarray, most: int = 10) -> 
 
 
 def rank_correlation(one: Sequence[float] | np.ndarray, other: Sequence[float] | np.ndarray) -> float:
-    """Return Spearman's rank correlation, ties sharing their mean rank; 0 where one side does not vary."""
-    a, b = (_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other))
+    """Return Spearman's rank correlation, ties sharing their mean rank; 0 where one side does not vary.
+
+    Raises:
+        ValueError: two lists of other lengths, or a NaN, which has no rank.
+    """
+    a, b = (np.asarray(values, dtype=np.float64) for values in (one, other))
+    if a.ndim != 1 or a.shape != b.shape or np.isnan(a).any() or np.isnan(b).any():
+        raise ValueError(f"expected two lists of one length without a NaN, got shapes {a.shape} and {b.shape}")
+    a, b = _ranks(a), _ranks(b)
     a, b = a - a.mean(), b - b.mean()
     norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum() / norm) if norm else 0.0

@@ -11,6 +11,7 @@ spread            max - min of the logits: the delta of the certificates
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class Dispersion:
     observed: Mapping[int, ObservedRows] | None = None
 
     def __post_init__(self) -> None:
+        checked_lengths(self.lengths)
         shape = (*np.shape(self.most_spread), len(self.lengths))
         if len(shape) != 3 or set(self.values) != set(QUANTITIES):
             raise ValueError(f"expected (layer, head, length) arrays of {', '.join(QUANTITIES)}")
@@ -85,6 +87,14 @@ class Dispersion:
         values = {name: np.array(found[name], dtype=np.float64) for name in QUANTITIES}
         most, keys = (np.array(found[name], dtype=np.float64) for name in ("most_spread", "keys"))
         return cls(found["lengths"], values, most, found["rows"], found["layers"], keys)
+
+
+def checked_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths, or raise ValueError unless they rise: the last one is taken for the longest."""
+    found = tuple(lengths)
+    if any(not later > earlier for earlier, later in pairwise(found)):
+        raise ValueError(f"expected lengths that rise, each once, got {list(found)}")
+    return found
 
 
 def json_values(array: np.ndarray) -> Any:

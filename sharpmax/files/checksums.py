@@ -53,7 +53,7 @@ def require_sealed(file: Path, content: dict[str, Any], advice: str) -> dict[str
 
 def record(folder: Path) -> None:
     """Write the checksums of all files in a folder into the folder."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != RECORD)
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / RECORD)
     atomic.write_json(folder / RECORD, {file.relative_to(folder).as_posix(): of_file(file) for file in files})
 
 

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sharpmax.core.arrays import is_array, is_floating, is_torch_array, to_numpy
+from sharpmax.core.checks import is_number, short
 from sharpmax.core.stats import row_stats
 
 CRITERIA = ("coefficient", "majority")
@@ -69,7 +71,9 @@ def best_inverse_temperatures(
 
 def checked_rows(logits: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows as float64 and the indices, or raise saying what is wrong with them."""
-    logits, correct = np.asarray(logits), np.asarray(correct)
+    # By `to_numpy`: NumPy itself reads neither a gradient, nor bfloat16, nor a GPU.
+    logits = to_numpy(logits) if is_array(logits) and is_floating(logits) else np.asarray(logits)
+    correct = np.asarray(correct.cpu() if is_torch_array(correct) else correct)
     if not np.issubdtype(logits.dtype, np.floating):
         raise TypeError(f"expected floating logits, got {logits.dtype}")
     if not np.issubdtype(correct.dtype, np.integer):
@@ -89,10 +93,10 @@ def checked_rows(logits: Any, correct: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def checked_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     """Return the bounds, or raise unless 0 < low < high < inf."""
-    low, high = bounds
-    if not 0 < low < high < np.inf:
-        raise ValueError(f"expected bounds (low, high) with 0 < low < high, both finite, got {bounds!r}")
-    return float(low), float(high)
+    is_pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(map(is_number, bounds))
+    if not is_pair or not 0 < bounds[0] < bounds[1]:
+        raise ValueError(f"expected bounds (low, high) with 0 < low < high, both finite, got {short(bounds)}")
+    return float(bounds[0]), float(bounds[1])
 
 
 def _bisect(enough: Any, shifted: np.ndarray, of_correct: np.ndarray, low: float, high: float) -> np.ndarray:

@@ -10,10 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax.core.checks import is_count, is_number, short
 from sharpmax.core.policies import Constant, Policy
 from sharpmax.core.softmax import sharpened_rows
-from sharpmax.fitting.best_temperature import BestTemperatures, best_inverse_temperatures, checked_rows
-from sharpmax.fitting.regression import NothingToFitError, fit_polynomial, fit_table
+from sharpmax.fitting.best_temperature import (
+    BestTemperatures,
+    best_inverse_temperatures,
+    checked_bounds,
+    checked_rows,
+)
+from sharpmax.fitting.regression import NothingToFitError, check_degree, check_knots, fit_polynomial, fit_table
 
 FORMS = ("polynomial", "table")
 
@@ -57,7 +63,7 @@ def calibrate(
 
     Args:
         rows: pairs of logits (rows, n), -inf where masked, and the index of the correct item (rows,); one pair a size.
-        form: "polynomial" (the paper's, of `degree`) or "table" (monotone, of `knots`).
+        form: "polynomial" (the paper's, of `degree`) or "table" (monotone, of `knots`); the other's number is not read.
         criterion, bounds: see `best_inverse_temperatures`.
         held_out: the share of rows kept for judging, drawn by `seed`.
 
@@ -72,8 +78,13 @@ def calibrate(
     """
     if form not in FORMS:
         raise ValueError(f"expected a form of {', '.join(FORMS)}, got {form!r}")
-    if not 0 < held_out < 1:
-        raise ValueError(f"expected a share of rows to hold out between 0 and 1, got {held_out!r}")
+    if not is_number(held_out) or not 0 < held_out < 1:
+        raise ValueError(f"expected a share of rows to hold out between 0 and 1, got {short(held_out)}")
+    if not is_count(seed):
+        raise ValueError(f"expected a seed, a whole number of 0 or more, got {short(seed)}")
+    check_degree(degree) if form == "polynomial" else check_knots(knots)
+    checked_bounds(bounds)
+    rows = list(rows)  # read more than once
     if not rows:
         raise ValueError("expected at least one pair (logits, correct), got none")
     if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in rows):

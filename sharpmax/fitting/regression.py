@@ -4,13 +4,16 @@ The polynomial is the paper's: least squares, degree 4. Outside the entropies it
 records them as its `domain`, and the policy holds its end values beyond.
 
 The table is the least-squares *non-decreasing* function on bins of equal count, found by pooling adjacent violators:
-wherever a bin's mean falls below the one before, the two become one bin with their common mean.
+wherever a bin's mean falls below the one before, the two become one bin with their common mean. Rows of one entropy
+count with their mean, so the order in which rows are given does not matter.
 """
 
 from typing import Any
 
 import numpy as np
 
+from sharpmax.core.arrays import is_array, to_numpy
+from sharpmax.core.checks import is_count
 from sharpmax.core.policies import Polynomial, Table
 
 
@@ -22,16 +25,16 @@ def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, t
     """Regress beta on the entropy; rows whose beta is NaN take no part.
 
     Raises:
-        ValueError: shapes that differ, or a degree below 1.
+        TypeError: something else than real numbers.
+        ValueError: shapes that differ, an entropy that is not finite or below 0, an infinite beta, or a degree below 1.
         NothingToFitError: fewer than degree + 1 different entropies.
 
     >>> H = np.linspace(1, 4, 50)
     >>> fit_polynomial(H, 1 + H, degree=1).domain
     (1.0, 4.0)
     """
+    check_degree(degree)
     x, y = _pairs(entropy, inverse_temperature)
-    if type(degree) is not int or degree < 1:
-        raise ValueError(f"expected a degree of at least 1, got {degree!r}")
     if len(np.unique(x)) <= degree:
         raise NothingToFitError(
             f"expected at least {degree + 1} different entropies to fit degree {degree}, got {len(np.unique(x))} "
@@ -49,7 +52,9 @@ def fit_table(entropy: Any, inverse_temperature: Any, *, knots: int = 8) -> Tabl
     """Fit a non-decreasing table of at most `knots` knots; rows whose beta is NaN take no part.
 
     Raises:
-        ValueError: shapes that differ, or fewer than 2 knots.
+        TypeError: something else than real numbers.
+        ValueError: shapes that differ, an entropy that is not finite or below 0, an infinite beta, or fewer than 2
+            knots.
         NothingToFitError: fewer rows or different entropies than knots.
 
     >>> H = np.linspace(0, 4, 80)
@@ -57,19 +62,20 @@ def fit_table(entropy: Any, inverse_temperature: Any, *, knots: int = 8) -> Tabl
     >>> len(table.entropies)
     4
     """
+    check_knots(knots)
     x, y = _pairs(entropy, inverse_temperature)
-    if type(knots) is not int or knots < 2:
-        raise ValueError(f"expected at least 2 knots, got {knots!r}")
-    if len(np.unique(x)) < knots:
+    different, of, count = np.unique(x, return_inverse=True, return_counts=True)
+    if len(different) < knots:
         raise NothingToFitError(
-            f"expected at least as many different entropies as knots ({knots}), got {len(np.unique(x))}"
+            f"expected at least as many different entropies as knots ({knots}), got {len(different)}"
         )
+    y = (np.bincount(of, y) / count)[of]  # bins may part rows of one entropy
     order = np.argsort(x, kind="stable")
     bins = np.array_split(order, knots)
     entropies = np.array([x[b].mean() for b in bins])
     betas = non_decreasing(np.array([y[b].mean() for b in bins]), np.array([float(len(b)) for b in bins]))
-    # Bins of one and the same entropy are one knot.
-    distinct = np.concatenate([[True], np.diff(entropies) > 0])
+    # Bins of one and the same entropy are one knot; their means may differ by a rounding, either way.
+    distinct = np.concatenate([[True], entropies[1:] > np.maximum.accumulate(entropies)[:-1]])
     return Table(tuple(map(float, entropies[distinct])), tuple(map(float, betas[distinct])))
 
 
@@ -84,9 +90,33 @@ def non_decreasing(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.concatenate([np.full(count, mean) for mean, _, count in pools])
 
 
+def check_degree(degree: Any) -> None:
+    """Raise ValueError unless it is the degree of a polynomial, 1 or more."""
+    if not is_count(degree, least=1):
+        raise ValueError(f"expected a degree of at least 1, got {degree!r}")
+
+
+def check_knots(knots: Any) -> None:
+    """Raise ValueError unless it is a number of knots, 2 or more."""
+    if not is_count(knots, least=2):
+        raise ValueError(f"expected at least 2 knots, got {knots!r}")
+
+
 def _pairs(entropy: Any, inverse_temperature: Any) -> tuple[np.ndarray, np.ndarray]:
-    x, y = (np.asarray(a, dtype=np.float64) for a in (entropy, inverse_temperature))
+    x, y = (_numbers(name, a) for name, a in (("entropies", entropy), ("betas", inverse_temperature)))
     if x.ndim != 1 or x.shape != y.shape:
         raise ValueError(f"expected one entropy and one inverse temperature per row, got {x.shape} and {y.shape}")
     known = ~np.isnan(y)
-    return x[known], y[known]
+    x, y = x[known], y[known]
+    if not np.all((x >= 0) & np.isfinite(x)):
+        raise ValueError(f"expected entropies that are finite and 0 or more, got {x[~((x >= 0) & np.isfinite(x))][0]}")
+    if not np.all(np.isfinite(y)):
+        raise ValueError("expected betas that are finite, or NaN where a row has none; got an infinite one")
+    return x, y
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    array = values if is_array(values) else np.asarray(values)
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "iuf":
+        raise TypeError(f"expected {name} that are real numbers, got {array.dtype}")
+    return to_numpy(array)

@@ -11,7 +11,7 @@ from sharpmax.core.stats import RowStats, checked_extra
 from sharpmax.jax.dispatch import Plan, attend, plan, row_statistics
 from sharpmax.jax.request import validated
 from sharpmax.jax.shapes import Attended, Bias, Key, Mask, Query, Segments, Sinks, Value
-from sharpmax.jax.watching.collect import current
+from sharpmax.jax.watching.collect import collect, wants_stats
 
 
 def attention(
@@ -75,11 +75,10 @@ def attention(
         segments=segments,
         dropout=dropout,
         dropout_key=dropout_key,
-        return_stats=(return_stats is False and current() is not None) or return_stats,  # a watch reads them too
+        return_stats=wants_stats(return_stats),
     )
     output, stats = attend(request, implementation)
-    if (collection := current()) is not None:
-        collection.add(request.logits, stats)
+    collect(request.logits, stats)
     return (output, stats) if return_stats else output
 
 
@@ -142,4 +141,5 @@ def which_implementation(query: Query, key: Key, value: Value, **arguments: Any)
     """
     inspect.signature(attention).bind(query, key, value, **arguments)  # names what `attention` does not take
     implementation = arguments.pop("implementation", None)
-    return plan(validated(query, key, value, **{"policy": PAPER, **arguments}), implementation)
+    wanted = wants_stats(arguments.pop("return_stats", False))
+    return plan(validated(query, key, value, **{"policy": PAPER, **arguments, "return_stats": wanted}), implementation)

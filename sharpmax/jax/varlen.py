@@ -18,6 +18,7 @@ from sharpmax.core.stats import RowStats
 from sharpmax.jax.dispatch import attend
 from sharpmax.jax.request import check_options, validated
 from sharpmax.jax.shapes import Ends, PackedAttended, PackedKey, PackedQuery, PackedValue
+from sharpmax.jax.watching.collect import collect, wants_stats
 
 OPTIONS = ("is_causal", "scale", "window", "softcap", "sinks", "dropout", "dropout_key")
 
@@ -40,7 +41,7 @@ def attention_varlen(
     They must rise from 0 to the total, which is checked (and waits for the device) outside jit only. `options` are
     those of `attention` that make sense within each document: is_causal, scale, window, softcap, sinks, dropout and
     dropout_key. Each document's last query is aligned with its last key; n, the visible keys of a row, is counted
-    within its document. Statistics are (N, T).
+    within its document. Statistics are (N, T). Inside `collecting()` its rows are counted too.
 
     Raises:
         TypeError, ValueError: lengths that do not cut the arrays, or options that do not fit.
@@ -75,13 +76,14 @@ def attention_varlen(
         value[None],
         policy=policy,
         segments=(of_queries[None], of_keys[None]),
-        return_stats=return_stats,
+        return_stats=wants_stats(return_stats),
         **options,
     )
     last_key_behind_last_query = k_ends[of_queries + 1] - q_ends[of_queries + 1]
     places = jnp.arange(query.shape[0]) + last_key_behind_last_query
     request = replace(request, logits=replace(request.logits, query_places=places))
     output, stats = attend(request, implementation)
+    collect(request.logits, stats)
     if not return_stats:
         return output[0]
     return output[0], RowStats(*(None if field is None else field[0] for field in stats))

@@ -14,10 +14,12 @@ def with_tensors(policy: Policy, device: torch.device) -> Policy:
     """Return the policy with one value per head, as a card holds it in nested tuples, as a tensor on the device.
 
     Done once, not at every call; and an implementation that takes a few heads at a time sees that it is an array.
+    On a CPU it is as exact as the card; elsewhere float32, which is all that some devices have.
     """
+    wide = torch.float64 if device.type == "cpu" else torch.float32
     with torch.inference_mode(False):  # a server attends in it, and a tensor of that mode does not tell of writes
         columns = {
-            name: torch.tensor(value, dtype=torch.float32, device=device)
+            name: torch.tensor(value, dtype=wide, device=device)
             for name in policy.learnable
             if isinstance(value := getattr(policy, name), tuple) and value and isinstance(value[0], tuple)
         }

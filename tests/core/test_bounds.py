@@ -136,3 +136,8 @@ def test_replacing_one_item_moves_the_output_no_further_than_the_corollary_says(
         after = sharpmax.softmax(logits, sharpmax.Constant(1.0)) @ values
         assert abs(after - before) <= 2.0 * bounds.influence_bound(spread, n)
     assert bounds.influence_bound(spread, 10**6) < 1e-4
+
+
+def test_the_logarithm_of_a_size_is_finite_for_the_least_weight_too():
+    found = bounds.log10_dispersion_size(1.0, 1e-320)
+    np.testing.assert_allclose(found, 320 + np.log10(np.e), rtol=1e-3)

@@ -367,3 +367,20 @@ def test_a_policy_that_is_no_dataclass_is_not_saved(tmp_path, monkeypatch):
 
     with pytest.raises(TypeError, match="Bare is no dataclass"):
         Bare().save(tmp_path / "card.json")
+
+
+@pytest.mark.parametrize("made", [np.array, lambda c: tuple(np.float64(x) for x in c), lambda c: list(map(float, c))])
+def test_numbers_of_numpy_switch_themselves_off_as_others_do(made):
+    again = Polynomial(made(PAPER.coefficients))
+    assert again.silent_above == PAPER.silent_above
+    with pytest.warns(sharpmax.SilentPolicyWarning):
+        softmax(np.zeros(2000), again, return_stats=True)
+    one_per_head = Polynomial(np.array(PAPER.coefficients)[:, None, None] * np.ones((1, 2, 1)))
+    assert one_per_head.silent_above is None
+
+
+@pytest.mark.parametrize("rows", [np.array, jnp.array])
+def test_a_number_that_learns_in_pytorch_serves_rows_of_other_libraries(rows):
+    logits = rows([0.0, 1.0, 2.0])
+    for beta in (torch.tensor(2.0, requires_grad=True), torch.tensor(2.0, dtype=torch.bfloat16)):
+        np.testing.assert_allclose(softmax(logits, Constant(beta)), softmax(logits, Constant(2.0)), rtol=1e-6)

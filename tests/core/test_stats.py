@@ -160,3 +160,9 @@ def test_wider_floats_are_not_narrowed_below_float64():
 def test_an_unknown_extra_statistic_is_refused():
     with pytest.raises(ValueError, match="extra may name"):
         row_stats(np.zeros(3), extra=["median"])
+
+
+@pytest.mark.parametrize("extra", [["varience"], "variance", ["entropy"]])
+def test_a_state_asks_for_no_statistic_that_does_not_exist(extra):
+    with pytest.raises(ValueError, match="extra may name"):
+        StreamState.of(np.zeros((2, 3)), extra=extra)

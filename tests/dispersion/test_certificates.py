@@ -78,3 +78,30 @@ def test_sizes_follow_the_tight_lemma():
     assert head.log10_sizes([0.5])["0.5"] == pytest.approx(np.log10(1 + np.exp(11.38)))
     assert head.log10_sizes([0.5], measured=True)["0.5"] == pytest.approx(np.log10(1 + np.exp(4.0)))
     assert Certificate(0, 0, 1.0).log10_sizes(measured=True) is None
+
+
+def test_a_policy_of_a_users_own_has_no_known_bound():
+    class Hotter(sharpmax.Constant):
+        def __call__(self, stats, stats_at=None):
+            return 10 * super().__call__(stats, stats_at)
+
+    try:
+        assert largest_inverse_temperature(Hotter(2.0)) is None
+        assert largest_inverse_temperature(sharpmax.PerHead((sharpmax.Constant(1.0), Hotter(2.0)))) is None
+    finally:
+        del sharpmax.Policy.known["Hotter"]
+
+
+def test_no_entropy_below_0_counts():
+    policy = sharpmax.Polynomial((-1.0, 1.5), threshold=-10.0)
+    assert largest_inverse_temperature(policy) == 1.5
+
+
+@pytest.mark.parametrize("of", ["count", "length", "position"])
+@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize("reference", [0.3, 1.0, 30.0])
+def test_the_largest_beta_of_a_falling_length_policy_is_attained(of, stepped, reference):
+    policy = sharpmax.LengthScaled(-1.0, 2.0, reference=reference, of=of, stepped=stepped)
+    n = np.arange(1.0, 500.0)
+    beta = policy(RowStats(count=n, position=n - 1, maximum=n))
+    assert largest_inverse_temperature(policy) == pytest.approx(beta.max(), rel=1e-12)

@@ -145,3 +145,17 @@ def test_rows_that_were_not_observed_stay_out():
 def test_a_row_does_not_shrink():
     with pytest.raises(ValueError, match="1 times"):
         observe_logits(np.zeros((1, 1, 1, 8))).grown(0.5)
+
+
+def test_each_head_is_observed_by_the_keys_that_it_sees():
+    logits = np.random.default_rng(0).normal(size=(1, 2, 3, 32))
+    logits[:, 1, :, :28] = -np.inf  # a window, of this head alone
+    both, alone = observe_logits(logits), observe_logits(logits[:, 1:])
+    for name in ("far_weight", "far_entropy", "keys_per_far_key", "largest_weight"):
+        np.testing.assert_allclose(getattr(both, name)[:, 1:], getattr(alone, name))
+
+
+def test_a_forecast_at_no_length_is_refused():
+    found = measure(lambda n: crowd(n, np.random.default_rng(n), heads=2, rows=4), LENGTHS)
+    with pytest.raises(ValueError, match="at least one multiple"):
+        forecast(found, times=())

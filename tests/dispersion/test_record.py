@@ -139,3 +139,30 @@ def test_a_record_is_read_back_as_it_was_written():
     assert Dispersion.from_json(found).to_json() == found
     holes = {**found, "entropy": [[[None] * 4] * 2]}
     assert Dispersion.from_json(holes).to_json() == holes
+
+
+def test_lengths_that_do_not_rise_are_refused():
+    for lengths in ([64, 16, 4], [4, 4, 16]):
+        with pytest.raises(ValueError, match="lengths that rise"):
+            measure(two_heads, lengths)
+    record = measure(two_heads, LENGTHS).to_json()
+    with pytest.raises(ValueError, match="lengths that rise"):
+        Dispersion.from_json({**record, "lengths": LENGTHS[::-1]})
+
+
+def test_lengths_may_be_an_array_or_come_one_by_one():
+    for lengths in (np.array(LENGTHS), iter(LENGTHS)):
+        np.testing.assert_array_equal(measure(two_heads, lengths).entropy, measure(two_heads, LENGTHS).entropy)
+
+
+def test_a_head_that_sees_nothing_is_nan_without_a_warning():
+    found = measure(lambda n: np.where(np.arange(2)[:, None, None] == 0, -np.inf, two_heads(n)), [4, 8])
+    assert np.isnan(found.entropy[0, 0]).all()
+    assert np.isnan(found.most_spread[0, 0])
+    assert np.isfinite(found.entropy[0, 1]).all()
+
+
+def test_what_has_no_rank_is_refused():
+    for one, other in (([1, 2, np.nan], [1, 2, 3]), ([1, 2, 3], [5])):
+        with pytest.raises(ValueError, match="without a NaN"):
+            rank_correlation(one, other)

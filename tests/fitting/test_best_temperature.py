@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,9 +71,23 @@ def test_entropy_is_that_of_plain_softmax_and_masked_items_count_for_nothing():
         ({"logits": np.array([[-np.inf, 0.0, 0.0]] * 4)}, ValueError, "visible"),
         ({"criterion": "vibes"}, ValueError, "coefficient, majority"),
         ({"bounds": (2.0, 1.0)}, ValueError, "low < high"),
+        ({"bounds": 3.0}, ValueError, "low < high"),
+        ({"bounds": "ab"}, ValueError, "low < high"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_the_call(change, error, says):
     arguments = {"logits": np.zeros((4, 3)), "correct": np.zeros(4, dtype=int), **change}
     with pytest.raises(error, match=says):
         best_inverse_temperatures(arguments.pop("logits"), arguments.pop("correct"), **arguments)
+
+
+def test_rows_of_another_library_are_read_as_they_are():
+    logits, correct = rows(2)
+    tensor = torch.tensor(logits, requires_grad=True)
+    for a, b in zip(
+        best_inverse_temperatures(tensor, torch.tensor(correct)),
+        best_inverse_temperatures(logits, correct),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    assert best_inverse_temperatures(tensor.bfloat16(), correct).entropy.shape == correct.shape

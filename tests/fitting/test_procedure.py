@@ -54,9 +54,17 @@ def test_the_same_seed_gives_the_same_fit_and_another_does_not(rows):
         ({"rows": [(np.zeros((2, 3)), np.zeros(2, dtype=int))]}, "drew none"),
         ({"criterion": "vibes"}, "coefficient, majority"),
         ({"degree": True}, "degree of at least 1"),
+        ({"held_out": "a"}, "between 0 and 1"),
+        ({"seed": -1}, "a seed"),
+        ({"bounds": 3.0}, "low < high"),
+        ({"form": "table", "knots": 1}, "at least 2 knots"),
     ],
 )
 def test_what_does_not_fit_is_refused(rows, change, says):
     arguments = {"rows": rows, **change}
     with pytest.raises(ValueError, match=says):
         calibrate(arguments.pop("rows"), **arguments)
+
+
+def test_rows_may_come_one_size_after_another(rows):
+    assert calibrate(pair for pair in rows).policy == calibrate(rows).policy

@@ -74,3 +74,33 @@ def test_a_table_rises_where_the_data_rise_and_never_falls():
 def test_too_little_data_is_said(fit, says):
     with pytest.raises(ValueError, match=says):
         fit()
+
+
+def test_the_order_of_rows_of_one_entropy_does_not_matter():
+    entropy = np.concatenate([[0.2, 0.3], np.ones(20), [2.0, 2.2, 3.0, 3.1]])
+    beta = np.concatenate([[1.0, 1.0], np.linspace(1, 5, 20), [6.0, 6.0, 7.0, 7.0]])
+    found, reversed_ = (fit_table(entropy[::step], beta[::step], knots=5) for step in (1, -1))
+    assert found.entropies == reversed_.entropies
+    np.testing.assert_allclose(found.inverse_temperatures, reversed_.inverse_temperatures, rtol=1e-12)
+    at_one = found.inverse_temperatures[found.entropies.index(1.0)]
+    np.testing.assert_allclose(at_one, 3.0)  # the mean of all rows there
+
+
+@pytest.mark.parametrize("fit", [fit_polynomial, fit_table])
+@pytest.mark.parametrize(
+    ("entropy", "beta", "kind", "said"),
+    [
+        ([np.nan, 1, 2, 3], [1, 2, 3, 4], ValueError, "entropies that are finite"),
+        ([-1, 1, 2, 3], [1, 2, 3, 4], ValueError, "entropies that are finite and 0 or more, got -1"),
+        ([0, 1, 2, 3], [1, 2, np.inf, 4], ValueError, "betas that are finite"),
+        (["a"], ["b"], TypeError, "real numbers"),
+        (np.arange(4) * 1j, np.arange(4), TypeError, "real numbers"),
+    ],
+)
+def test_what_is_no_row_is_refused(fit, entropy, beta, kind, said):
+    with pytest.raises(kind, match=said):
+        fit(entropy, beta)
+
+
+def test_a_row_without_a_best_temperature_may_have_any_entropy():
+    fit_table([np.nan, 1, 2, 3], [np.nan, 2, 3, 4], knots=2)

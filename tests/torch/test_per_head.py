@@ -37,3 +37,9 @@ def test_tensors_made_in_inference_mode_are_as_any_others():
         made = with_tensors(COLUMNS, torch.device("cpu"))
     assert not made.a.is_inference()
     assert numbers_of_now(made) is not None
+
+
+def test_on_a_cpu_a_card_s_numbers_stay_exact():
+    held = ((0.1,), (1 / 3,))
+    made = with_tensors(sharpmax.Constant(held), torch.device("cpu")).inverse_temperature
+    assert made.tolist() == [list(row) for row in held]

@@ -24,7 +24,7 @@ import math
 import numpy as np
 
 from sharpmax.core.checks import check_number
-from sharpmax.core.laws.distributions import Bounded, Law, Needle
+from sharpmax.core.laws.distributions import Bounded, Law, Needle, check_law
 from sharpmax.core.laws.expectation import Expected
 
 DISPERSED = 0.03  # the largest participation at which the first formulas are within 0.05 nats and 5 %
@@ -37,11 +37,13 @@ def closed_form(law: Law, n: float, beta: float = 1.0) -> Expected:
     """Return the expectations by formula: within 0.05 nats and 5 % of the largest weight, for n of 100 or more.
 
     Raises:
+        TypeError: something else for a law.
         ValueError: no formula holds there: a row between dispersed and sharp. `expect` serves any.
 
     >>> round(closed_form(Bounded(shape=1, spread=10.0), n=1000).entropy, 2)
     5.61
     """
+    check_law(law)
     check_number("closed_form", "n", n, least=100, scalar=True)
     check_number("closed_form", "beta", beta, above=0, scalar=True)
     found = _needle(law, n, beta) if isinstance(law, Needle) else _by_phase(law, n, beta)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharpmax.core.checks import check_number
+from sharpmax.core.checks import check_number, short
 from sharpmax.core.laws.normal import normal_quantile
 
 LARGEST_LOG = 690.0  # e to it is still a float
@@ -53,6 +53,12 @@ class Law:
         """Return the beta at which a row of n items goes from dispersed to sharp: 1/Q'(log n)."""
         _check_size(n)
         return 1.0 / self.slope(math.log(n))
+
+
+def check_law(law: object) -> None:
+    """Raise TypeError unless it is a law, such as Gaussian(1.0)."""
+    if not isinstance(law, Law):
+        raise TypeError(f"expected a law, such as Gaussian(1.0), got {short(law)}")
 
 
 @dataclass(frozen=True)

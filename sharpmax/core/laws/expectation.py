@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.core.checks import check_number
-from sharpmax.core.laws.distributions import Bounded, Law
+from sharpmax.core.laws.distributions import Bounded, Law, check_law
 
 TAIL = 37.0  # what happens with probability e^-37 is left out
 STEP = 0.2  # of log t, and of the logit's log odds in a dispersed row
@@ -49,8 +49,7 @@ def expect(law: Law, n: float, beta: float = 1.0) -> Expected:
     >>> round(found.entropy, 2), round(found.largest_weight, 3)
     (5.61, 0.01)
     """
-    if not isinstance(law, Law):
-        raise TypeError(f"expected a law, got {law!r}")
+    check_law(law)
     check_number("expect", "n", n, least=2, scalar=True)
     check_number("expect", "beta", beta, above=0, scalar=True)
     drawn = n - (law.leader is not None)

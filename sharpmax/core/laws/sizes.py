@@ -3,7 +3,7 @@
 import math
 
 from sharpmax.core.checks import check_number
-from sharpmax.core.laws.distributions import Bounded, Gaussian, Law  # noqa: F401 (the examples use them)
+from sharpmax.core.laws.distributions import Bounded, Gaussian, Law, check_law  # noqa: F401 (the examples use them)
 from sharpmax.core.laws.expectation import expect
 
 PRECISION = 1e-6  # of log beta, and of the log odds of a weight
@@ -41,6 +41,7 @@ def beta_at(law: Law, n: float, weight: float = 0.5) -> float:
     begins. The largest weight of every row grows with beta, so there is one answer.
 
     Raises:
+        TypeError: something else for a law.
         ValueError: n below 2, or a weight that no beta gives: 1/n or less, 1 or more, or so near to 1 that the row is
             one item.
 
@@ -48,6 +49,7 @@ def beta_at(law: Law, n: float, weight: float = 0.5) -> float:
     >>> round(law.critical_beta(4096), 2), round(beta_at(law, 4096), 2)
     (2.49, 3.51)
     """
+    check_law(law)
     check_number("beta_at", "n", n, least=2, scalar=True)
     check_number("beta_at", "weight", weight, above=1 / n, scalar=True)
     if not weight < 1:

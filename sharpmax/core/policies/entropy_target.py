@@ -48,6 +48,9 @@ class EntropyTarget(Policy):
 
     k leaders tied for the maximum keep H above log k at any beta: such a row stops at `maximum` (and so do leaders
     closer than about 1/maximum), with gradient 0. An array of targets, (heads, 1), gives each head its own.
+
+    A target that learns must stay above 0, as a softplus or an exponential does: no beta reaches one of 0 or less, so
+    every row stops at `maximum`, and the gradient of 0 does not bring the target back.
     """
 
     learnable: ClassVar = ("target",)

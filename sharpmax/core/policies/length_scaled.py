@@ -3,7 +3,8 @@
     beta = max(offset + slope·log(x/reference), minimum)                smooth
     beta = max(offset + slope·log(1 + floor(x/reference)), minimum)     stepped
 
-x is `count` (the visible keys n, whatever the masks), `length` (position + 1) or `position`.
+x is `count` (the visible keys n, whatever the masks), `length` (position + 1) or `position`, the query's index among
+the keys.
 """
 
 import math

@@ -87,17 +87,22 @@ class Polynomial(Policy):
         return self._silent_above
 
     def _find_silence(self) -> float | None:
-        if self.domain is not None or not isinstance(self.coefficients, tuple):
-            return None
-        if not all(isinstance(c, int | float) for c in self.coefficients):
-            return None  # still learning
-        c = np.asarray(self.coefficients, dtype=np.float64)
+        if self.domain is not None or not _are_numbers(self.coefficients):
+            return None  # never silent, or still learning
+        c = np.array(self.coefficients, dtype=np.float64)
         c[-1] -= 1.0
         roots = np.roots(c)
         real = roots[np.abs(roots.imag) < 1e-9].real
         crossing = float(np.max(real, initial=-math.inf))
         falls = np.polyval(c, crossing + 1e-6) < 0 if math.isfinite(crossing) else False
         return crossing if falls and crossing > self.threshold else None
+
+
+def _are_numbers(coefficients: Any) -> bool:
+    """Tell whether they are one number each that does not learn; NumPy arrays are the policy's own, so they do not."""
+    if isinstance(coefficients, np.ndarray):
+        return coefficients.ndim == 1
+    return isinstance(coefficients, tuple) and all(isinstance(c, int | float | np.number) for c in coefficients)
 
 
 PAPER = Polynomial((-0.037, 0.481, -2.3, 4.917, -1.791))

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from sharpmax.core.checks import is_count
 from sharpmax.core.policies import Constant
 from sharpmax.core.stats import RowStats
 from sharpmax.extras import extra
-from sharpmax.hf.sharpen.site import Run
+from sharpmax.hf.sharpen.site import Observer, Run
 from sharpmax.hf.sharpen.switch import Sharpened, sharpen
+from sharpmax.hf.trainer_log import log_beside
 
 with extra("hf"):
     from transformers import TrainerCallback
@@ -22,13 +24,15 @@ class AttentionLog(TrainerCallback):
     """Logs `attention/layer{i}/entropy` and `…/largest_weight`, means over heads and queries, every `every` steps.
 
     It watches the forward pass of those steps only. A model that is sharpened already keeps its policy, and the figures
-    are of its rows before sharpening. The Trainer tells no callback of an exception: after one, `close()` (or the next
-    step) gives the model back.
+    are of its rows before sharpening; an observer of its own is told as before. The Trainer tells no callback of an
+    exception: after one, `close()` (or the next step) gives the model back.
     """
 
     def __init__(self, trainer: Any, *, every: int = 50) -> None:
-        if every < 1:
-            raise ValueError(f"expected to log every 1 step or more, got {every}")
+        if not is_count(every, least=1):
+            raise ValueError(f"expected to log every 1 step or more, got {every!r}")
+        if not callable(getattr(trainer, "log", None)):
+            raise TypeError(f"expected the Trainer whose log gets the figures, got {type(trainer).__name__}")
         self.trainer, self.every = trainer, every
         self._seen: dict[int, list[tuple[float, float]]] = {}
         self._own: Sharpened | None = None
@@ -46,20 +50,19 @@ class AttentionLog(TrainerCallback):
             self._own = sharpen(model, Constant(1.0), observer=self._observe)
         for run in {id(site.run): site.run for site in sites}.values():
             self._borrowed.append((run, run.observer))
-            run.observer = self._observe
+            run.observer = self._observe if run.observer is None else _both(self._observe, run.observer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop watching, and log what was seen."""
         self.close()
         if self._seen:
             names = ("entropy", "largest_weight")
-            self.trainer.log(
-                {
-                    f"attention/layer{layer}/{name}": math.fsum(row[i] for row in rows) / len(rows)
-                    for layer, rows in sorted(self._seen.items())
-                    for i, name in enumerate(names)
-                }
-            )
+            figures = {
+                f"attention/layer{layer}/{name}": math.fsum(row[i] for row in rows) / len(rows)
+                for layer, rows in sorted(self._seen.items())
+                for i, name in enumerate(names)
+            }
+            log_beside(self.trainer, figures)
             self._seen = {}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -80,3 +83,11 @@ class AttentionLog(TrainerCallback):
             seen = stats.count > 0
             entropy, largest = stats.entropy[seen].mean(), torch.exp(stats.maximum - stats.logsumexp)[seen].mean()
             self._seen.setdefault(layer, []).append((float(entropy), float(largest)))
+
+
+def _both(one: Observer, other: Observer) -> Observer:
+    def told(layer: int, stats: RowStats) -> None:
+        one(layer, stats)
+        other(layer, stats)
+
+    return told

@@ -124,6 +124,8 @@ def interface_attention(
         ends = (first, cu_seq_lens_k if cu_seq_lens_k is not None else first)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     packed = batch is not None or (ends is not None and attention_mask is None)
+    if not causal and not packed and attention_mask is None and query.shape[2] != key.shape[2]:
+        _refuse_positions(site, "in cross attention, whose keys are of another sequence")
     causal = causal and attention_mask is None and (query.shape[2] > 1 or packed)
     if causal and not packed and key.shape[2] > query.shape[2]:  # prefill of a static cache, whose rest is empty
         length = query.shape[2]

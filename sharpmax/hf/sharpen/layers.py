@@ -17,6 +17,7 @@ from torch import nn
 
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.modules import Attention
+from sharpmax.torch.watching.slot import Watchable
 
 with extra("hf"):
     from transformers import PreTrainedModel
@@ -57,10 +58,12 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
     """Return the attention modules of a model, in model order.
 
     Raises:
+        TypeError: something else for a model.
         NotImplementedError: part of the model attends in a way that cannot be reached; the message names it.
 
     >>> [layer.name for layer in attention_layers(model)]  # doctest: +SKIP
     """
+    check_module(model)
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
             raise NotImplementedError(
@@ -79,6 +82,12 @@ def attention_layers(model: nn.Module) -> list[AttentionLayer]:
         )
     runs = _runs_of_a_shared_module(model) if len(found) == 1 else 1
     return [AttentionLayer(name, module, index, runs) for index, (name, module) in enumerate(found)]
+
+
+def check_module(model: Any) -> None:
+    """Raise TypeError unless it is a torch module, not a class of one."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch module, got {type(model).__name__}")
 
 
 def layer_count(layers: list[AttentionLayer]) -> int:
@@ -134,6 +143,11 @@ def _family_of(module: nn.Module) -> type[PreTrainedModel] | None:
 def _refuse_out_of_reach(name: str, module: nn.Module) -> None:
     """Raise NotImplementedError for a module whose attention would stay plain, or would be replaced by another."""
     kind = type(module)
+    if isinstance(module, Watchable):
+        raise NotImplementedError(
+            f"{name or 'the model'} is a {kind.__name__}, which can be watched and not sharpened; nothing was changed. "
+            "Attend through sharpmax.hf.Attention in its place, which can be both"
+        )
     if isinstance(module, nn.MultiheadAttention) and kind.forward is not nn.MultiheadAttention.forward:
         raise NotImplementedError(
             f"{name or 'the model'} is a {kind.__name__}, an nn.MultiheadAttention with a forward of its own, which "

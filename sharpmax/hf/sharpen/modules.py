@@ -34,6 +34,8 @@ class Attention(nn.Module):
         scale: float | None = None,
     ) -> Tensor:
         """Attend (B, H, Lq, D) to (B, Hkv, Lk, D); `mask`: True = visible; causal aligns the last ones."""
+        if mask is not None and getattr(mask, "dtype", None) != torch.bool:  # plain or sharpened alike
+            raise TypeError(f"mask must be boolean (True = visible), got {getattr(mask, 'dtype', type(mask).__name__)}")
         site = self.sharpmax_site
         options: dict[str, Any] = {"mask": mask, "is_causal": is_causal, "scale": scale}
         plainly = partial(_plain_attention, query, key, value, **options)

@@ -42,14 +42,16 @@ def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]
     """Save the model as transformers does, and the card beside it; return the card's path.
 
     Raises:
+        TypeError: neither a card nor a policy; said before the model is saved.
         OSError: the folder cannot be written.
 
     >>> save_pretrained(model, policy, "my-model")  # doctest: +SKIP
     PosixPath('my-model/sharpmax.json')
     """
+    card = card if isinstance(card, Card) else Card(policy=card)
     model.save_pretrained(folder)
     file = Path(folder) / CARD_FILE
-    (card if isinstance(card, Card) else Card(policy=card)).save(file)
+    card.save(file)
     return file
 
 

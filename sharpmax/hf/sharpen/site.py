@@ -104,14 +104,24 @@ class Site:
 
     def __post_init__(self) -> None:
         self.policies = tuple(with_tensors(policy, self.place) for policy in self.given)
-        run = self.run
-        self.is_alone = run.observer is None and run.probe is None and run.implementation is None and not run.key_bias
-        """Whether nobody looks on, asks for an implementation, or adds to the logits."""
-        self.is_plain = self.is_alone and all(constant_beta(policy) == 1 for policy in self.policies)
-        """Whether the module then attends as if it were not sharpened."""
+        self.all_one = all(constant_beta(policy) == 1 for policy in self.policies)
         self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared]] = {}
-        self.one_policy = self.policies[0] if self.is_alone and self.late is None and len(self.policies) == 1 else None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody looks on, asks for an implementation, or adds to the logits; an observer may come later."""
+        run = self.run
+        return run.observer is None and run.probe is None and run.implementation is None and not run.key_bias
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the module then attends as if it were not sharpened."""
+        return self.all_one and self.is_alone
+
+    @property
+    def one_policy(self) -> Policy | None:
         """The policy of every call, where nothing but the call decides how it attends."""
+        return self.policies[0] if len(self.policies) == 1 and self.late is None and self.is_alone else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the prepared calls: a copy, or a model that is saved, prepares its own."""

@@ -24,6 +24,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from sharpmax.core.cards import Card
+from sharpmax.core.checks import short
 from sharpmax.core.extension import Extension
 from sharpmax.core.ladder import check_implementation
 from sharpmax.core.policies import Constant, Detached, PerHead, PerLayer, Policy
@@ -39,7 +40,14 @@ from sharpmax.hf.sharpen.interface import (
     interface_attention,
 )
 from sharpmax.hf.sharpen.late_rotation import LateRotation
-from sharpmax.hf.sharpen.layers import AttentionLayer, attends_eagerly_only, attention_layers, configs_of, layer_count
+from sharpmax.hf.sharpen.layers import (
+    AttentionLayer,
+    attends_eagerly_only,
+    attention_layers,
+    check_module,
+    configs_of,
+    layer_count,
+)
 from sharpmax.hf.sharpen.length_temperature import warn_of_second_temperature
 from sharpmax.hf.sharpen.modules import multihead_forward
 from sharpmax.hf.sharpen.sidecar import card_for, name_of
@@ -69,11 +77,12 @@ def sharpen(
             `Attention` slots inside.
         policy: a policy, `PerLayer` for one per layer (`attention_layers` gives their order), or a card: itself, its
             path, the folder that holds one, or the name of one that `sharpmax cards` lists. A card that was fitted on
-            another model is warned of (`OtherModelWarning`).
+            another model is warned of (`OtherModelWarning`). A module keeps its policy if it is moved to another place.
         extension: how the model reads more than its trained context; a card's own, if it carries one. Inside the block
             of another policy, that block's stays on.
         observer: called with a layer's index and its row statistics at every attention call.
-        probe: called with a layer's index, query, key and options before every attention call.
+        probe: called with a layer's index, query, key and options before every attention call. The tensors are those
+            that attend, so it must not write into them.
         implementation: of `sharpmax.torch.attention`; the fastest that can serve unless given.
 
     Raises:
@@ -82,7 +91,7 @@ def sharpen(
         RuntimeError: the model is sharpened in another thread.
         ValueError: a `PerLayer` for another number of layers, arrays that are not one value per head, or an extension
             of another context, or of a model that is extended already.
-        TypeError: something else for a policy.
+        TypeError: something else for a model, a policy, an observer or a probe.
 
     >>> with sharpen(model, "smollm2"):  # doctest: +SKIP
     ...     model.generate(ids)
@@ -97,8 +106,9 @@ def sharpen(
         extension, policy = extension or policy.extension, policy.policy
     if not isinstance(policy, Policy):
         raise TypeError(f"expected a sharpmax policy or the path of a card, got {policy!r}")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a torch module, got {type(model).__name__}")
+    for name, told in (("observer", observer), ("probe", probe)):
+        if told is not None and not callable(told):
+            raise TypeError(f"expected {name} to be a function, got {short(told)}")
     check_implementation(IMPLEMENTATIONS, implementation)
     layers = attention_layers(model)
     check_layers(policy, layers)
@@ -131,10 +141,12 @@ def unsharpen(model: nn.Module) -> None:
     For a notebook that has lost what `sharpen` returned, and for a copy of a sharpened model.
 
     Raises:
+        TypeError: something else for a model.
         RuntimeError: a copy of a part of a sharpened model, which does not know what it was before.
 
     >>> unsharpen(model)  # doctest: +SKIP
     """
+    check_module(model)
     while sites := {id(site.run) for module in model.modules() if (site := _site(module)) is not None}:
         hooks = (h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values()))
         owners = (getattr(hook, "__self__", None) for hook in hooks)

@@ -14,6 +14,7 @@ import numpy as np
 
 from sharpmax.core.checks import is_count
 from sharpmax.extras import extra
+from sharpmax.hf.trainer_log import log_beside
 from sharpmax.runs.watched import Reading
 from sharpmax.torch import Guard, QKClip, Watch, watch
 
@@ -105,4 +106,4 @@ class AttentionWatch(TrainerCallback):
                     figures |= each
         if reading.scaled is not None:
             figures["attention/clipped_heads"] = float((reading.scaled < 1).sum())
-        self.trainer.log(figures)
+        log_beside(self.trainer, figures)

@@ -7,11 +7,13 @@ already keeps its policy: its sites get the gauge beside it. One that is sharpen
 from torch import nn
 
 from sharpmax.core.policies import Constant
-from sharpmax.hf.sharpen.layers import attention_layers
+from sharpmax.hf.sharpen.layers import attention_layers, is_attention
 from sharpmax.hf.sharpen.site import Run, Site
 from sharpmax.hf.sharpen.switch import Sharpened, sharpen
 from sharpmax.torch.watching.measure import Gauge
 from sharpmax.torch.watching.watch import Layer
+
+__all__ = ["Routed", "is_attention", "route"]
 
 
 def route(model: nn.Module, gauge: Gauge) -> "Routed":

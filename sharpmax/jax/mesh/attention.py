@@ -30,6 +30,7 @@ from sharpmax.jax.mesh import heads, reduce, ring
 from sharpmax.jax.request import check_options, validated
 from sharpmax.jax.shapes import Attended, Key, Query, Value
 from sharpmax.jax.three_steps import attend_in_three_steps
+from sharpmax.jax.watching.collect import collect, wants_stats
 
 SCHEDULES: dict[str, ModuleType] = {"heads": heads, "ring": ring, "reduce": reduce}
 OPTIONS = ("mask", "bias", "is_causal", "scale", "window", "softcap", "sinks", "segments", "dropout", "dropout_key")
@@ -112,7 +113,7 @@ def sharded_attention(
     does not move; but arrays that were put on other devices than the mesh's must be moved to it first, or JAX raises.
     `schedule` is 'heads', 'ring' or 'reduce'; None takes the one that can serve and moves the fewest bytes
     (`bytes_moved`). The output is sharded by length; by 'reduce' it is on every device, and by 'heads' sharded by head
-    if the devices do not divide the length.
+    if the devices do not divide the length. Inside `collecting()` its rows are counted too.
 
     Raises:
         ValueError: a length, batch or head count that its mesh axis does not divide; an unknown axis or schedule; a
@@ -123,7 +124,7 @@ def sharded_attention(
     (1, 64, 4, 16)
     """
     check_options("sharded_attention", options, OPTIONS)
-    request = validated(query, key, value, policy=policy, return_stats=return_stats, **options)
+    request = validated(query, key, value, policy=policy, return_stats=wants_stats(return_stats), **options)
     if request.dropout or request.is_empty:
         raise NotImplementedError("a sharded sequence is served without dropout and with no axis of length 0")
     layout = _layout(request.logits, value.shape[3], mesh, axis, batch_axis, head_axis, schedule)
@@ -135,6 +136,7 @@ def sharded_attention(
     statistics = partial(_statistics, layout) if request.reads_logits else count_alone
     by_position = not request.reads_logits
     output, stats = attend_in_three_steps(placed, statistics, partial(_weighted, layout), by_position=by_position)
+    collect(request.logits, stats)
     if return_stats:
         say_if_silent(policy, stats)
     output = output.swapaxes(1, 2)

@@ -28,14 +28,19 @@ def qk_clip(threshold: float = 100.0, *, layers: Sequence[str]) -> Any:
     Args:
         threshold: the largest logit that is left alone.
         layers: where each attention module stands in the parameters, as "block_0/attention", in the order of its calls.
-            Its query and key are kernels (features, heads, width) and biases (heads, width), as Flax makes them.
+            Its query and key are kernels (features, heads, width) and biases (heads, width), as Flax makes them. A
+            module that is called more than once stands there for each call; its largest maximum counts.
 
     Raises:
-        ValueError: a threshold that is not positive; in `update`, other maxima than layers, or a layer that is absent.
+        TypeError: layers that are no sequence of names.
+        ValueError: a threshold that is not positive; in `update`, other maxima than layers or heads, or a layer that is
+            absent.
         NotImplementedError: in `update`, a module that normalises its queries and keys.
     """
     if not threshold > 0:
         raise ValueError(f"expected a positive threshold, got {threshold!r}")
+    if isinstance(layers, str) or not all(isinstance(layer, str) for layer in layers):
+        raise TypeError(f"expected layers to be a sequence of names, as ['block_0/attention'], got {layers!r}")
 
     def init(params: Any) -> optax.EmptyState:
         _heads(params, layers)
@@ -51,8 +56,16 @@ def qk_clip(threshold: float = 100.0, *, layers: Sequence[str]) -> Any:
         if len(maxima) != len(layers):
             raise ValueError(f"expected the maxima of {len(layers)} layers, got {len(maxima)}")
         heads = _heads(params, layers)
-        factors: dict[tuple[str, str], Any] = {}
+        largest: dict[str, Any] = {}  # of all calls of a module
         for layer, maximum in zip(layers, maxima, strict=True):
+            if jnp.shape(maximum) != (heads[layer, "query"],):
+                raise ValueError(
+                    f"expected the maxima of {layer!r} to be one for each of its {heads[layer, 'query']} heads, got "
+                    f"shape {jnp.shape(maximum)}"
+                )
+            largest[layer] = jnp.maximum(largest[layer], maximum) if layer in largest else maximum
+        factors: dict[tuple[str, str], Any] = {}
+        for layer, maximum in largest.items():
             gamma = jnp.where(maximum > threshold, threshold / maximum, 1.0)
             shared = heads[layer, "key"] != heads[layer, "query"]
             factors[layer, "query"] = gamma if shared else jnp.sqrt(gamma)

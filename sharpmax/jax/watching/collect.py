@@ -1,4 +1,4 @@
-"""Collect the counters of every call of `sharpmax.jax.attention` made while a function is traced.
+"""Collect the counters of every call of attention made while a function is traced.
 
     def loss_of(params, batch):
         with collecting() as seen:
@@ -6,13 +6,15 @@
         return loss, seen.layers              # a pytree: `jax.value_and_grad(loss_of, has_aux=True)`
 
 The block stands inside the function that is differentiated and compiled, so nothing leaves it but what it returns.
-Layers are in the order of their calls. A layer inside `jax.checkpoint` or `lax.scan` has a block of its own in there,
+A call is one of `attention`, `attention_varlen` or `sharded_attention` of `sharpmax.jax`. Layers are in the order of
+their calls. A layer inside `jax.checkpoint` or `lax.scan` has a block of its own in there,
 and returns what it collected.
 """
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -46,9 +48,23 @@ def current() -> Collection | None:
     return _open.collection
 
 
+def wants_stats(return_stats: Any) -> Any:
+    """Return whether a call makes statistics: its caller asks for them, or a collection reads them."""
+    return True if return_stats is False and current() is not None else return_stats
+
+
+def collect(logits: Logits, stats: RowStats) -> None:
+    """Count the rows of a call in the collection that is open, if there is one."""
+    if (collection := current()) is not None:
+        collection.add(logits, stats)
+
+
 @contextmanager
 def collecting() -> Iterator[Collection]:
     """Collect the counters of the attention calls in this block; inside another block, only in this one.
+
+    Calls are those of `attention`, `attention_varlen` and `sharded_attention`. A layer inside `jax.checkpoint`,
+    `lax.scan` or `jax.vmap` has a block of its own in there, and returns what it collected.
 
     >>> with collecting() as collection:  # doctest: +SKIP
     ...     sharpmax.jax.attention(q, k, v)
@@ -71,7 +87,7 @@ def _first_share(of: Logits, logsumexp: Array) -> Array:
         logit = of.softcap * jnp.tanh(logit / of.softcap)
     if of.bias is not None:
         logit = logit + _column(of.bias, index)
-    behind = jnp.arange(length) + of.key.shape[2] - length - index
+    behind = of.places - index
     visible = jnp.ones_like(behind, bool)
     if of.left is not None:
         visible &= behind <= of.left

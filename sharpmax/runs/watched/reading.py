@@ -78,11 +78,16 @@ class Reading:
     def quantile(self, share: float) -> np.ndarray:
         """Return the entropy below which this share of the rows lies, by linear interpolation within its bin.
 
+        Raises:
+            ValueError: a share that is not from 0 to 1.
+
         >>> bins = np.zeros((1, BINS)); bins[0, 64] = 10  # from 1 nat to 1.0315
         >>> one = Reading((1,), np.zeros(1), np.ones((1, 6)), bins)
         >>> print(one.quantile(0.5).round(3))
         [1.016]
         """
+        if not 0 <= share <= 1:
+            raise ValueError(f"expected a share of the rows from 0 to 1, got {share!r}")
         below = np.cumsum(self.bins, axis=1)
         wanted = share * below[:, -1]
         at = np.minimum((below < wanted[:, None]).sum(axis=1), BINS - 1)

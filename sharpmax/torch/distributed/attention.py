@@ -100,7 +100,8 @@ def _lengths(queries: int, keys: int, device: torch.device, group: Any) -> tuple
 def _checked(name: str, tensor: Tensor, logits: tuple[int, ...], *, boolean: bool) -> Tensor:
     """Return the tensor with four axes, if it broadcasts to this process's queries and all keys."""
     if not isinstance(tensor, Tensor) or (tensor.dtype == torch.bool) != boolean:
-        raise TypeError(f"{name} must be a {'boolean' if boolean else 'floating'} tensor, got {tensor!r}")
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise TypeError(f"{name} must be a {'boolean' if boolean else 'floating'} tensor, got {got}")
     shape = (1,) * (4 - tensor.ndim) + tuple(tensor.shape)
     if len(shape) != 4 or any(have not in (1, want) for have, want in zip(shape, logits, strict=True)):
         raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not broadcast to {logits}, all keys last")

@@ -163,7 +163,7 @@ class Weighted(torch.autograd.Function):
                 grouped = dO.reshape(*by_head, dO.shape[3])
                 d_value.add_(w.reshape(*by_head, w.shape[3]).mT @ grouped)
                 g = (grouped @ v.to(rows.wide).mT).reshape(e.shape)
-                d_scaled = w * (g - delta[:, :, part])
+                d_scaled = torch.where(w > 0, w * (g - delta[:, :, part]), 0)  # an unseen value may be NaN
                 # Σ dS_j = 0, so the shift of e does not change Σ e_j dS_j, and keeps its rounding small.
                 d_beta[:, :, part] += (moved * d_scaled).sum(-1)
                 gradient: Tensor = row_beta * d_scaled

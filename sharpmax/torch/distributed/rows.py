@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sharpmax.core.softmax import weigh
 from sharpmax.core.stats import FLOOR, RowStats, StreamState, finite_maximum
 
 ELEMENTS = 2**24  # logits held at once
@@ -56,7 +57,8 @@ class Rows:
         if self.softcap is not None:
             e = self.softcap * torch.tanh(e / self.softcap)
         if bias is not None:
-            e = e + bias.to(self.wide)
+            added = bias.to(self.wide)
+            e = torch.where(added == -torch.inf, added, e + added)  # hides a NaN too
         mask = self.pairs(self.mask, part, start, k.shape[2])
         behind = self.places[part, None] - torch.arange(start, start + k.shape[2], device=q.device)
         near = None if self.right is None else behind >= -self.right
@@ -118,7 +120,8 @@ class Gathered(NamedTuple):
         maximum = e.amax(-1)
         weights = torch.exp(beta[..., None] * shifted(e, maximum))
         batch, heads, queries, keys = e.shape
-        grouped = weights.reshape(batch, value.shape[1], -1, keys) @ value.to(e.dtype)
+        # A value that no row of the shard sees may be NaN.
+        grouped = weigh(weights.reshape(batch, value.shape[1], -1, keys), value.to(e.dtype), torch.matmul)
         return cls(maximum, weights.sum(-1), grouped.reshape(batch, heads, queries, -1))
 
     def merge(self, other: "Gathered", beta: Tensor) -> "Gathered":

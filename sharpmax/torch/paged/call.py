@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharpmax.core.policies import PAPER
+from sharpmax.core.checks import is_count, short
+from sharpmax.core.policies import PAPER, Policy
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.dispatch import IMPLEMENTATIONS as LADDER
 from sharpmax.torch.dispatch import kernels_serve_pages
@@ -31,7 +32,7 @@ def paged_attention(
 
     Args:
         longest_query: no sequence has more queries; T unless given. A kernel's launch depends on it, not on `ends`.
-        window: how many keys a query sees at most, itself included.
+        window: how many keys a query sees at most, itself included; 1 or more.
         implementation: 'triton' or 'gathered' (PyTorch, any device), the first that serves unless given; or one of
             `sharpmax.torch.attention`'s, which is then given the gathered keys.
         return_stats: also return `RowStats` of (H, T).
@@ -45,6 +46,12 @@ def paged_attention(
     torch.Size([2, 4, 16])
     """
     check_pages(query, pages, ends)
+    if isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
+        raise TypeError(f"policy must be a sharpmax policy or a callable on RowStats, got {short(policy)}")
+    if window is not None and not is_count(window, least=1):
+        raise ValueError(f"window must be an int of 1 or more, the keys that a query sees, got {short(window)}")
+    if longest_query is not None and not is_count(longest_query):
+        raise ValueError(f"longest_query must be an int of 0 or more, got {short(longest_query)}")
     known = tuple(dict.fromkeys((*IMPLEMENTATIONS, *LADDER)))
     if implementation not in (None, *known):
         raise ValueError(f"implementation must be one of {', '.join(known)}, got {implementation!r}")

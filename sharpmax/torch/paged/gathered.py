@@ -6,6 +6,7 @@ to the longest, and what fills them up is masked. n is what the mask shows.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -53,6 +54,8 @@ def _check_places(request: PagedRequest, ends: list[int], lengths: list[int]) ->
     pages, tokens = request.pages, len(request.query)
     if ends[0] < 0 or ends[-1] > tokens or ends != sorted(ends):
         raise ValueError(f"ends must rise within the {tokens} queries, got {ends}")
+    if (most := max((b - a for a, b in pairwise(ends)), default=0)) > request.longest_query:
+        raise ValueError(f"longest_query is {request.longest_query}, and a sequence has {most} queries")
     for s, length in enumerate(lengths):
         blocks = pages.blocks_of(s, length) if length > 0 else pages.table.flatten()[:0]
         if length < 0 or len(blocks) * pages.size < length:

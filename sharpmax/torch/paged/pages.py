@@ -63,6 +63,12 @@ class PagedRequest:
 
 def check_pages(query: Tensor, pages: Pages, ends: Tensor) -> None:
     """Raise TypeError or ValueError unless the tensors fit together; reads shapes and dtypes alone."""
+    if not isinstance(pages, Pages):
+        raise TypeError(f"pages must be Pages(key, value, table, lengths), got {type(pages).__name__}")
+    given = {"query": query, "key": pages.key, "value": pages.value, "table": pages.table, "lengths": pages.lengths}
+    for name, tensor in {**given, "ends": ends}.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if query.ndim != 3:
         raise ValueError(f"query must be (tokens, heads, width), got shape {tuple(query.shape)}")
     for name, tensor in (("key", pages.key), ("value", pages.value)):

@@ -31,8 +31,8 @@ class WatchedAttention(Watchable, nn.Module):
         scale: float | None = None,
     ) -> Tensor:  # fmt: skip
         """Attend (B, H, L, D) to (B, Hkv, L, D); `mask`: True = visible; `is_causal`: as many queries as keys."""
-        if mask is not None and mask.dtype != torch.bool:
-            raise TypeError(f"mask must be boolean (True = visible), got {mask.dtype}")
+        if mask is not None and getattr(mask, "dtype", None) != torch.bool:
+            raise TypeError(f"mask must be boolean (True = visible), got {getattr(mask, 'dtype', type(mask).__name__)}")
         if is_causal and query.shape[2] != key.shape[2]:
             raise ValueError(f"causal attention takes as many queries as keys, got {query.shape[2]}, {key.shape[2]}")
         if self.gauge is not None and self.gauge.counts:

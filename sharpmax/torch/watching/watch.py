@@ -11,6 +11,7 @@ Statistics are gathered on the device, and nothing waits for it: `step` sends a 
 has come, one step later or more. `read` waits. Steps that are not watched attend as the plain model does.
 """
 
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -25,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sharpmax.core.checks import is_count
+from sharpmax.core.checks import is_count, short
 from sharpmax.runs.watched import LAST_STEP, Reading, Record
 from sharpmax.torch.watching.counters import Counters, joined
 from sharpmax.torch.watching.guard import AttentionStoppedError, AttentionWarning, Guard
@@ -87,8 +88,9 @@ def watch(
         in_evaluation: count rows of `model.eval()` too.
 
     Raises:
-        NotImplementedError: the model attends in a way that cannot be reached.
-        TypeError: a model that is no module, a record that is no path, a guard that is no `Guard`.
+        NotImplementedError: the model attends in a way that cannot be reached, or by `WatchedAttention` and otherwise.
+        TypeError: a model that is no module, a record that is no path, a guard that is no `Guard`, a group that is no
+            process group.
         ValueError: `every` below 1, a step below 0, or a record of another model.
 
     >>> layer = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -106,6 +108,10 @@ def watch(
         raise TypeError(f"expected record to be the path of a folder or a .jsonl file, got {record!r}")
     if guard is not None and not isinstance(guard, Guard):
         raise TypeError(f"expected guard to be a Guard(…), got {guard!r}")
+    if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+        raise TypeError(f"expected group to be a process group, got {short(group)}")
+    if not isinstance(in_evaluation, bool):
+        raise TypeError(f"expected in_evaluation to be True or False, got {short(in_evaluation)}")
     return Watch(model, every, record, step, guard, group, in_evaluation)
 
 
@@ -143,12 +149,14 @@ class Watch:
 
         Raises:
             AttentionStoppedError: a guard that stops the run has found a head at fault.
+            RuntimeError: the watch was closed.
         """
         check_loss(loss)
         self.end_step(self.take() if self.gauge.measuring else None, loss=loss)
 
     def take(self) -> Counters | None:
         """Return the counters of the step, of all processes, on the device, and begin new ones; None: no rows."""
+        self._must_be_on()
         if not self.gauge.layers:
             return None
         found = joined(self._counters())
@@ -160,6 +168,7 @@ class Watch:
 
     def end_step(self, found: Counters | None, *, loss: Any = None, scaled: Tensor | None = None) -> None:
         """End a step whose counters were taken; `scaled` is what a clip multiplied each head's logits by."""
+        self._must_be_on()
         self._say_if_nothing_ran()
         if found is not None:
             self._send(found, loss, scaled)
@@ -212,10 +221,15 @@ class Watch:
                 self._record.close()
 
     def __enter__(self) -> Self:
+        self._must_be_on()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
+
+    def _must_be_on(self) -> None:
+        if self._route is None:
+            raise RuntimeError("this watch was closed, and its model is not watched any more: call watch(model) again")
 
     def name_of(self, place: int) -> str:
         """Return the name of a head, by its place among all."""
@@ -307,9 +321,25 @@ def _route(model: nn.Module, gauge: Gauge) -> Route:
     """Reach the model's attention: our own slots as they stand, anything else as transformers' models are reached."""
     slots = [(name, part) for name, part in model.named_modules() if isinstance(part, Watchable)]
     if slots:
+        _refuse_beside_slots(model)
         return _Slots(slots, gauge)
     route: Route = import_module(ROUTES).route(model, gauge)
     return route
+
+
+def _refuse_beside_slots(model: nn.Module) -> None:
+    """Raise NotImplementedError for attention beside the slots, whose rows nobody would count."""
+    reached: Any = import_module(ROUTES).is_attention if "transformers" in sys.modules else _is_multihead
+    other = next((name for name, part in model.named_modules() if reached(part)), None)
+    if other is not None:
+        raise NotImplementedError(
+            f"{other} of this {type(model).__name__} attends beside WatchedAttention, and would not be counted: attend "
+            "through sharpmax.hf.Attention in place of WatchedAttention, or watch a part: watch(model.part)"
+        )
+
+
+def _is_multihead(module: nn.Module) -> bool:
+    return isinstance(module, nn.MultiheadAttention)
 
 
 class _Slots:

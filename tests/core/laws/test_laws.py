@@ -214,3 +214,12 @@ def test_one_number_at_a_time_and_shapes_that_can_be_computed():
     for shape in (0.01, 500.0):
         with pytest.raises(ValueError, match=r"universal.shape must be .* at least 0.1 and at most 100"):
             universal(10.0, shape)
+
+
+@pytest.mark.parametrize(
+    "call", [sharpmax.laws.beta_at, sharpmax.laws.closed_form, sharpmax.laws.expect, sharpmax.laws.size_at]
+)
+@pytest.mark.parametrize("law", ["gauss", Gaussian])
+def test_what_is_no_law_is_refused_by_name(call, law):
+    with pytest.raises(TypeError, match="expected a law, such as"):
+        call(law, *(() if call is sharpmax.laws.size_at else (100,)))

@@ -58,7 +58,9 @@ def test_a_sharpened_model_keeps_its_policy(tmp_path):
     seen = []
     with sharpen(model, sharpmax.Constant(2.0), observer=lambda _, stats: seen.append(stats.inverse_temperature.max())):
         assert len(trained(tmp_path, model, every=2)) == 2
-        assert torch.stack(seen).tolist() == [2.0] * 4  # two steps of two layers; the others were the callback's
+        assert (
+            torch.stack(seen).tolist() == [2.0] * 8
+        )  # of two layers in every step: the callback's figures come beside
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -73,3 +75,38 @@ def test_after_a_step_that_died_the_model_is_given_back(tmp_path):
     assert model.config._attn_implementation != "eager"
     log.close()
     assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_trainer_logs_its_loss_in_the_same_steps(tmp_path):
+    model = build("llama")
+    logged = []
+
+    class Losses(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            logged.extend([state.global_step] if "loss" in logs else [])
+
+    data = [{"input_ids": ids, "labels": ids} for ids in tokens(batch=8)]
+    options = TrainingArguments(
+        str(tmp_path), max_steps=2, per_device_train_batch_size=2, report_to=[], logging_steps=1, use_cpu=True,
+        disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = Trainer(model, options, train_dataset=data, callbacks=[Losses()])
+    trainer.add_callback(AttentionLog(trainer, every=1))
+    trainer.train()
+    assert logged == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["sharpened by Constant(1.0)", "watched"])
+def test_a_model_that_attends_plainly_is_logged_too(tmp_path, how):
+    model = build("llama")
+    with sharpen(model, sharpmax.Constant(1.0)) if how.startswith("sharpened") else sharpmax.torch.watch(model):
+        assert [step for step, _ in trained(tmp_path, model, every=2)] == [1, 3]
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [({"every": 1.5}, ValueError), ({"trainer": None}, TypeError)])
+def test_what_cannot_be_logged_is_refused_at_once(wrong, kind):
+    given = {"trainer": Trainer.__new__(Trainer), "every": 1, **wrong}
+    with pytest.raises(kind, match="expected"):
+        AttentionLog(given["trainer"], every=given["every"])

@@ -122,3 +122,23 @@ def test_weights_of_multihead_attention_are_the_sharpened_ones(batch_first, aver
     module.in_proj_weight.data[:16] *= 2  # beta is a scale on the queries
     module.in_proj_bias.data[:16] *= 2
     torch.testing.assert_close(weights, module(x, x, x, **given)[1])
+
+
+def test_a_slot_that_cannot_be_sharpened_is_not_passed_over_in_silence():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.watched, self.attend = sharpmax.torch.WatchedAttention(), Attention()
+
+    with pytest.raises(NotImplementedError, match="watched is a WatchedAttention, which can be watched and not sharp"):
+        sharpen(Both(), sharpmax.Constant(2.0))
+
+
+@pytest.mark.parametrize("mask", [torch.zeros(4, 4), [True]])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_slot_takes_a_boolean_mask_plain_and_sharpened(mask, is_causal):
+    slot, x = Attention(), torch.randn(1, 2, 4, 8)
+    with pytest.raises(TypeError, match="mask must be boolean"):
+        slot(x, x, x, mask=mask, is_causal=is_causal)
+    with sharpen(slot, sharpmax.Constant(2.0)), pytest.raises(TypeError, match="mask must be boolean"):
+        slot(x, x, x, mask=mask, is_causal=is_causal)

@@ -56,3 +56,9 @@ def test_a_built_in_model_is_known_by_its_name_and_not_by_where_it_is_kept():
     model.name_or_path = "google/gemma-2b"
     assert name_of(model) == "google/gemma-2b"
     assert name_of(nn.Linear(2, 2)) == ""
+
+
+def test_what_is_no_card_is_refused_before_the_model_is_saved(tmp_path):
+    with pytest.raises(TypeError, match="a card holds a sharpmax policy, got str"):
+        save_pretrained(build("llama"), "paper", tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -464,3 +464,29 @@ def test_an_implementation_that_is_set_inside_the_block_is_named(on):
         model.set_attn_implementation("eager")
         with pytest.raises(RuntimeError, match="was changed while it is sharpened or watched"):
             model(input_ids=tokens())
+
+
+@pytest.mark.parametrize("of", ["position", "length"])
+def test_positions_are_refused_in_cross_attention_whose_keys_are_others(of):
+    """One token after another has other indices among the encoder's keys than all at once."""
+    model, given = build("bart"), inputs("bart")
+    policy = sharpmax.LengthScaled(0.5, 1.0, of=of)
+    given = {**given, "decoder_input_ids": given["input_ids"][:, :5], "use_cache": False}
+    given.pop("attention_mask", None)
+    with sharpen(model, policy), pytest.raises(NotImplementedError, match="in cross attention"):
+        model(**given)
+    layers = [sharpmax.Constant(1.0) if "encoder_attn" in layer.name else policy for layer in attention_layers(model)]
+    with sharpen(model, sharpmax.PerLayer(tuple(layers))):
+        model(**given)  # its own tokens have positions
+
+
+def test_what_cannot_be_told_or_sharpened_is_refused_at_the_call():
+    model = build("llama")
+    before = state(model)
+    for name in ("observer", "probe"):
+        with pytest.raises(TypeError, match=f"expected {name} to be a function, got 3"):
+            sharpen(model, sharpmax.PAPER, **{name: 3})
+    assert state(model) == before
+    for call in (attention_layers, unsharpen):
+        with pytest.raises(TypeError, match="expected a torch module, got dict"):
+            call({})

@@ -91,3 +91,11 @@ def test_a_step_that_never_comes_is_refused():
         AttentionWatch(None, every=0)
     with pytest.raises(TypeError, match="the Trainer whose log gets the figures, got NoneType"):
         AttentionWatch(None)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_trainer_logs_its_loss_in_every_step_still(tmp_path, every):
+    trainer, tracker = trainer_of(tmp_path, build("llama"), steps=3)
+    trainer.add_callback(AttentionWatch(trainer, every=every))
+    trainer.train()
+    assert [step for step, log in tracker.logs if "loss" in log] == [1, 2, 3]

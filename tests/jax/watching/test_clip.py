@@ -73,3 +73,32 @@ def test_what_does_not_fit_is_refused():
         clip.update(params, clip.init(params), params, maxima=[jnp.ones(2)])
     with pytest.raises(ValueError, match="needs params"):
         clip.update(params, clip.init(params), maxima=[jnp.ones(2)] * 2)
+
+
+def heads_of_ones():
+    return {"att": {side: {"kernel": jnp.ones((4, 2, 3))} for side in ("query", "key")}}
+
+
+def test_the_largest_maximum_of_a_module_that_is_called_twice_counts():
+    params = heads_of_ones()
+    clip = qk_clip(100.0, layers=["att", "att"])
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    calls = [jnp.array([400.0, 1.0]), jnp.array([1.0, 225.0])]
+    for maxima in (calls, calls[::-1]):
+        updates, _ = clip.update(nothing, clip.init(params), params, maxima=maxima)
+        after = optax.apply_updates(params, updates)["att"]["query"]["kernel"]
+        np.testing.assert_allclose(after[0, :, 0], [0.5, 2 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_maxima_of_other_heads_are_refused(shape):
+    params = heads_of_ones()
+    clip = qk_clip(100.0, layers=["att"])
+    with pytest.raises(ValueError, match="one for each of its 2 heads"):
+        clip.update(params, clip.init(params), params, maxima=[jnp.full(shape, 200.0)])
+
+
+@pytest.mark.parametrize("layers", ["att", [1]])
+def test_layers_that_are_no_names_are_refused(layers):
+    with pytest.raises(TypeError, match="a sequence of names"):
+        qk_clip(100.0, layers=layers)

@@ -1,14 +1,27 @@
 """Collected counters in Flax and Optax: what the reference says, under jit, grad, checkpoint and a mapped axis."""
 
+from functools import reduce
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
+from jax.sharding import AxisType
 
 from sharpmax import Constant, reference_attention
-from sharpmax.jax import IMPLEMENTATIONS, attention, collecting, reading_of
+from sharpmax.jax import (
+    IMPLEMENTATIONS,
+    HeadCounters,
+    attention,
+    attention_varlen,
+    collecting,
+    reading_of,
+    sharded_attention,
+    which_implementation,
+)
 from sharpmax.jax.flax import attention_fn
 from tests.attention_cases import Case
 from tests.marks import slow
@@ -171,3 +184,34 @@ def test_outside_a_block_nothing_is_collected():
         assert (len(outer.layers), len(inner.layers)) == (0, 1)
     attention(x, x, x)
     assert len(outer.layers) == 0
+
+
+@pytest.mark.parametrize("ends", [[0, 3, 8], [0, 8]])
+def test_packed_documents_are_counted_too(ends):
+    q, k, v = (jax.random.normal(jax.random.key(i), (8, heads, 4)) for i, heads in enumerate((4, 2, 2)))
+    with collecting() as seen:
+        attention_varlen(q, k, v, jnp.array(ends), policy=Constant(2.0), is_causal=True)
+    with collecting() as each:
+        for low, high in pairwise(ends):
+            attention(*(x[None, low:high] for x in (q, k, v)), policy=Constant(2.0), is_causal=True)
+    together = reduce(HeadCounters.merged, each.layers)
+    (found,) = seen.layers
+    np.testing.assert_allclose(found.maximum, together.maximum, rtol=1e-5)
+    np.testing.assert_allclose(found.sums, together.sums, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sharded_sequence_is_counted_too():
+    mesh = jax.make_mesh((1,), ("sequence",), axis_types=(AxisType.Auto,))
+    x = jax.random.normal(jax.random.key(0), (2, 8, 2, 4))
+    with collecting() as seen:
+        sharded_attention(x, x, x, mesh=mesh, axis="sequence", is_causal=True)
+        attention(x, x, x, is_causal=True)
+    np.testing.assert_allclose(*(layer.sums for layer in seen.layers), rtol=1e-5)
+
+
+def test_the_plan_inside_a_collection_is_the_one_that_runs():
+    x = jnp.ones((1, 4, 1, 8))
+    with collecting():
+        inside = which_implementation(x, x, x, policy=Constant(2.0))
+    assert inside == which_implementation(x, x, x, policy=Constant(2.0), return_stats=True)
+    assert inside != which_implementation(x, x, x, policy=Constant(2.0))

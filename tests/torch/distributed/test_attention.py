@@ -43,12 +43,30 @@ def test_one_process_is_a_group_too():
 
 
 @pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("hides", ["mask", "bias"])
+def test_what_no_row_sees_reaches_none(hides):
+    g = torch.Generator().manual_seed(0)
+    x, key, value = (torch.randn(1, 2, 6, 4, generator=g, dtype=torch.float64) for _ in range(3))
+    hidden = torch.arange(6)[None] == 3
+    how = {"mask": ~hidden} if hides == "mask" else {"bias": torch.zeros(1, 6).masked_fill(hidden, -torch.inf).double()}
+    expected = context_parallel_attention(x, key, value, **how)
+    key[:, :, 3], value[:, :, 3] = torch.nan, torch.inf
+    query = x.clone().requires_grad_()
+    found = context_parallel_attention(query, key, value, **how)
+    torch.testing.assert_close(found.detach(), expected)
+    key[:, :, 3] = 0.0
+    context_parallel_attention(query, key, value, **how).sum().backward()
+    assert query.grad.isfinite().all()
+
+
+@pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"policy": EntropyTarget(0.5)}, NotImplementedError, "iterative"),
         ({"mask": torch.ones(6, 5, dtype=torch.bool)}, ValueError, "does not broadcast"),
         ({"mask": torch.ones(6, 6)}, TypeError, "boolean"),
+        ({"bias": [[0.0] * 6] * 6}, TypeError, "bias must be a floating tensor, got list"),
         ({"sinks": torch.zeros(3)}, ValueError, "one logit per query head"),
     ],
 )

@@ -59,3 +59,30 @@ def test_places_that_do_not_exist_are_refused_by_name(lengths, table, ends, said
     pages = Pages(cache, cache, torch.tensor(table), torch.tensor(lengths))
     with pytest.raises(ValueError, match=said):
         paged_attention(torch.randn(3, 4, 8), pages, torch.tensor(ends))
+
+
+def two_decodes(**options):
+    cache = torch.randn(4, 4, 2, 8)
+    pages = Pages(cache, cache, torch.tensor([[0, 1], [2, 3]]), torch.tensor([5, 6]))
+    return {"query": torch.randn(2, 2, 8), "pages": pages, "ends": torch.tensor([0, 1, 2]), **options}
+
+
+@pytest.mark.parametrize("window", [0, -1, True, 2.5, (3, 0), "a"])
+def test_a_window_that_is_no_number_of_keys_is_refused(window):
+    with pytest.raises(ValueError, match="window must be an int of 1 or more"):
+        paged_attention(**two_decodes(window=window))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"longest_query": -1}, ValueError, "longest_query must be an int of 0 or more"),
+        ({"longest_query": 0}, ValueError, "longest_query is 0, and a sequence has 1 queries"),
+        ({"policy": "paper"}, TypeError, "policy must be a sharpmax policy"),
+        ({"query": [[0.0]]}, TypeError, "query must be a torch.Tensor, got list"),
+        ({"pages": None}, TypeError, r"pages must be Pages\(key"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(options, kind, said):
+    with pytest.raises(kind, match=said):
+        paged_attention(**two_decodes(**options))

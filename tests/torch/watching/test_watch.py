@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sharpmax.runs.watched import read_record
-from sharpmax.torch import Guard, LogitGrowthWarning, WatchedAttention, row_stats, watch
+from sharpmax.torch import Guard, LogitGrowthWarning, QKClip, WatchedAttention, row_stats, watch
 from tests.torch.watching.small import Block, batch, model, train
 
 
@@ -193,3 +193,39 @@ def test_a_slot_takes_the_same_masks_whether_it_is_watched_or_not():
     slot = WatchedAttention()
     with pytest.raises(TypeError, match="mask must be boolean"):
         slot(x, x, x, mask=torch.zeros(6, 6))
+
+
+class Both(nn.Module):
+    """A slot, and other attention beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.block, self.other = Block(), nn.MultiheadAttention(32, 4, batch_first=True)
+
+
+def test_attention_beside_the_slots_is_not_left_out_in_silence():
+    net = Both()
+    with pytest.raises(NotImplementedError, match="other of this Both attends beside WatchedAttention"):
+        watch(net)
+    assert net.block.attend.gauge is None
+    watch(net.block).close()  # a part of it may be watched
+
+
+def test_a_closed_watch_is_not_used_again_in_silence():
+    net = model(layers=1)
+    with watch(net) as watched:
+        net(batch())
+        watched.step()
+    clip = QKClip(model(layers=1))
+    clip.close()
+    for use in (watched.step, watched.take, watched.__enter__, clip.step):
+        with pytest.raises(RuntimeError, match="this watch was closed"):
+            use()
+    watched.close()
+    watched.flush()
+
+
+@pytest.mark.parametrize(("option", "wrong"), [("in_evaluation", "no"), ("group", 3)])
+def test_an_option_of_another_kind_is_refused(option, wrong):
+    with pytest.raises(TypeError, match=f"expected {option} to be"):
+        watch(model(layers=1), **{option: wrong})
