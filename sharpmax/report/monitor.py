@@ -69,8 +69,8 @@ def verdict(recorded: Recorded) -> list[str]:
             said.append(f"The loss rose at step {rise}{before}: {loss_path(steps, loss)}.")
         else:
             last = int(np.flatnonzero(~np.isnan(loss))[-1])
-            at = "" if last == len(loss) - 1 else f" at step {steps[last]}, the last that has one"
-            said.append(f"The loss has not risen; it is {loss[last]:.4g}{at}.")
+            when = "" if last == len(loss) - 1 else f" at step {steps[last]}, the last that has one"
+            said.append(f"The loss has not risen; it is {loss[last]:.4g}{when}.")
     acted = clips(recorded)
     if acted:
         times = sum(one["times"] for one in acted)

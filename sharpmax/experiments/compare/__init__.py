@@ -83,8 +83,8 @@ def compare(
     if jobs < 1 or (jobs > 1 and engine != "local"):
         raise ValueError(f"expected jobs of at least 1, and 1 with engine='ray', got {jobs}")
     named = tuple(tasks) or (("recall", "share") if quick else tuple(TASKS))
-    for task in named if largest is not None else ():
-        if task in TASKS and largest < TASKS[task].asked[0]:
+    for task in named:
+        if largest is not None and task in TASKS and largest < TASKS[task].asked[0]:
             first = f"{TASKS[task].asked[0]}, the first that is asked of {task}"
             raise ValueError(f"expected a largest size of at least {first}, got {largest}")
     hardware = Hardware.of(device, precision, compiled, threads)

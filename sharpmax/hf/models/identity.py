@@ -33,7 +33,7 @@ def fingerprint(loaded: LoadedModel) -> str:
             if not tensor.is_meta:  # offloaded: by its name and shape only
                 found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     config = {name: value for name, value in loaded.model.config.to_diff_dict().items() if name not in NOT_OF_IT}
-    vocabulary = getattr(loaded.tokenizer, "get_vocab", dict)()  # one that a caller wrote may have none
+    vocabulary: dict[str, int] = getattr(loaded.tokenizer, "get_vocab", dict)()  # one that a caller wrote may have none
     read = [sorted(vocabulary.items()), loaded.tokenizer(SAMPLE, verbose=False).input_ids]
     found.update(_as_text([config, read]).encode())
     return found.hexdigest()[:DIGITS]
