@@ -11,6 +11,7 @@ import pytest
 
 import sharpmax
 from sharpmax import cli
+from sharpmax.commands.options import parser
 
 
 def sharpmax_process(*arguments: str, before: str = "", cwd=None) -> subprocess.CompletedProcess[str]:
@@ -53,6 +54,7 @@ def status_of(*arguments: str) -> int:
         (["bench", "softmax", "--frameworks", "caffe"], ["caffe", "numpy, torch, jax"]),
         (["bench", "softmax", "--rows", "9", "--frameworks", "numpy", "--repeats", "0"], ["repeat", "0"]),
         (["bench", "softmax", "--rows", "0"], ["row", "0"]),
+        (["reproduce", "bounds", "--out", ""], ["--out", "expected a path"]),
         (["diagnose", " "], ["name or the folder of a model, got ' '"]),
         (["diagnose", "smollm2", "--task", "lookup:"], ["a wording among code", "got ''"]),
         (["diagnose", "smollm2", "--task", "copy:"], ["expected a task among", "copy:"]),
@@ -81,6 +83,14 @@ def test_a_misspelled_name_is_refused_with_a_suggestion_before_torch_is_imported
     done = sharpmax_process(*arguments, before=without("torch", "transformers"))
     assert done.returncode == 2
     assert_one_line(done.stderr, f"did you mean '{meant}'?")
+
+
+def test_a_path_may_begin_with_the_home_folder(monkeypatch, tmp_path):
+    """No shell expands the tilde of --out=~/runs: it made a folder of that name."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = parser().parse_args(["diagnose", "x", "--out=~/runs", "--text", "~/a.txt", "~lock.txt"])
+    assert options.out == tmp_path / "runs"
+    assert options.texts == [tmp_path / "a.txt", Path("~lock.txt")]
 
 
 def test_compare_takes_its_own_tasks(monkeypatch):

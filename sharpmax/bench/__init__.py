@@ -169,6 +169,8 @@ def bench(
     if not console.is_terminal:
         console.width = 160  # a file takes a whole row
     if draw is not None:
+        if beside := [*options, *(["json"] if json is not None else [])]:
+            raise ValueError(f"draw measures nothing and writes no record: leave out {', '.join(beside)}")
         figures = _read(Path(draw))
         try:
             console.print(module.show(figures))

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -46,9 +47,12 @@ def measure(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     on_gpu = device.startswith("cuda")
-    name, length = model or ("smollm2" if on_gpu else "tiny"), tokens or (sum(PARTS) if on_gpu else 512)
+    name, usual = model or ("smollm2" if on_gpu else "tiny"), sum(PARTS) if on_gpu else 512
+    length = usual if tokens is None else tokens
     if repeats < 1 or length < 64:
         raise ValueError(f"expected at least 1 repeat and 64 tokens, got {repeats} and {length}")
+    if not 0 <= seconds < inf:
+        raise ValueError(f"expected seconds of at least 0, got {seconds:g}")
     dtype = torch.bfloat16 if on_gpu else torch.float32
     net = random_model(name, context=length, dtype=dtype, device=device).train()
     net.set_attn_implementation("sdpa")

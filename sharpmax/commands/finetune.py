@@ -18,6 +18,7 @@ from sharpmax.hf.finetune.judging import autocast, on_policy
 from sharpmax.hf.finetune.lora import with_lora
 from sharpmax.hf.finetune.train import Recipe, finetune, is_first_process
 from sharpmax.hf.finetune.trained_policy import NAMES, policy_named, save_policy
+from sharpmax.hf.models.identity import fingerprint
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.hf.models.quiet import quiet
@@ -92,7 +93,8 @@ def finetune_model(
         must_take(loaded, chosen)
     # A card by what it says: one that was edited makes another run.
     named = policy if policy in NAMES else {"card": policy_to_json(card_for(model, policy).policy)}
-    config = {"seed": seed, "model": model, "task": task, "policy": named, "lora": lora, "corpus": asdict(plan)}
+    config = {"seed": seed, "model": model, "weights": fingerprint(loaded), "task": task, "policy": named}
+    config |= {"lora": lora, "corpus": asdict(plan)}
     config |= {"recipe": {name: value for name, value in asdict(recipe).items() if name not in ("save_every", "seed")}}
     name = f"{run_name(model)}-{task}-{run_name(Path(policy).stem)}" + (f"-lora{lora}" if lora else "") + f"-seed{seed}"
     folder = RunFolder.planned(out, "finetune", name, config)

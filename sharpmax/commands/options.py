@@ -71,7 +71,7 @@ def _run_options(
         f" (default: {usual})" * (given is argparse.SUPPRESS)
         for given, usual in ((out, defaults.OUT), (seed, defaults.SEED))
     ]
-    add("--out", type=Path, default=out, help=f"folder of the runs and the report{shown[0]}")
+    add("--out", type=path, default=out, help=f"folder of the runs and the report{shown[0]}")
     add("--seed", type=int, default=seed, metavar="N", help=f"seed of every random draw{shown[1]}")
     add("--quick", action="store_true", default=quick, help="a much smaller run, to see that it works")
     _quiet(parser, quiet)
@@ -96,7 +96,7 @@ def _bench(parser: argparse.ArgumentParser) -> None:
             f"{command} --json {benchmark.name}.json    # keep the figures",
         )
         said = "write the figures to FILE too, after every result"
-        group(one, RUN).add_argument("--json", type=Path, metavar="FILE", help=said)
+        group(one, RUN).add_argument("--json", type=path, metavar="FILE", help=said)
         _quiet(one)
         _debug(one)
         _own_options(one, "this benchmark", benchmark.options)
@@ -138,7 +138,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     reading = group(parser, "what to read")
     what = reading.add_mutually_exclusive_group()
     text_help = "files to read (default: source code of Python itself)"
-    what.add_argument("--text", dest="texts", type=Path, nargs="+", default=(), metavar="FILE", help=text_help)
+    what.add_argument("--text", dest="texts", type=path, nargs="+", default=(), metavar="FILE", help=text_help)
     what.add_argument("--task", help=f"prompts instead of text: {TASKS}")
     number = _number(reading)
     lengths_help = (
@@ -162,10 +162,10 @@ def _certify(parser: argparse.ArgumentParser) -> None:
     _model_options(parser)
     reading = group(parser, "what to read")
     text_help = "text to measure spreads on (default: source code of Python itself)"
-    reading.add_argument("--text", type=Path, metavar="FILE", help=text_help)
+    reading.add_argument("--text", type=path, metavar="FILE", help=text_help)
     length = f"tokens of it to read (default: {defaults.CERTIFIED_LENGTH}, or as many as there are)"
     _number(reading)("--length", length)
-    reading.add_argument("--card", type=Path, metavar="CARD", help=f"certify the model under this card: {CARD}")
+    reading.add_argument("--card", type=path, metavar="CARD", help=f"certify the model under this card: {CARD}")
     _device(parser)
 
 
@@ -218,7 +218,7 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
     )
     _model_options(parser)
     add = group(parser, "how to judge").add_argument
-    add("--card", type=Path, required=True, metavar="CARD", help=f"the card to judge: {CARD}")
+    add("--card", type=path, required=True, metavar="CARD", help=f"the card to judge: {CARD}")
     quick = "a first verdict: 24 questions at 16 and 32 entries, and text in windows of 256 tokens only, unless given"
     add("--quick", action="store_true", help=quick)
     _exam_options(parser)
@@ -234,7 +234,7 @@ def _exam_options(parser: argparse.ArgumentParser) -> None:
     number("--prompts", f"prompts per task and size (default: {defaults.PROMPTS})", **asked)
     usual = " ".join(map(str, defaults.WINDOWS))
     number("--windows", f"tokens per window of text (default: those of {usual} that the model holds)", nargs="+")
-    add("--text", type=Path, metavar="FILE", help="the text (default: Python's reference and source, NumPy)")
+    add("--text", type=path, metavar="FILE", help="the text (default: Python's reference and source, NumPy)")
     number("--text-tokens", f"tokens of each kind of text (default: {defaults.TEXT_TOKENS})", **asked)
     number(
         "--most-rise", "allowed rise of perplexity, as a share: 0.005 is half a percent", defaults.MOST_RISE, type=float
@@ -256,7 +256,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     _model_options(parser)
     add = group(parser, "what to judge").add_argument
     usual = "default: the one shipped for the model; else one is fitted as by calibrate --quick"
-    add("--card", type=Path, metavar="CARD", help=f"the card to judge ({usual}): {CARD}")
+    add("--card", type=path, metavar="CARD", help=f"the card to judge ({usual}): {CARD}")
     add("--task", default="lookup", help=f"the symptom: {TASKS}")
     _number(group(parser, RUN))("--seed", "seed of every draw", defaults.SEED)
     _device(parser)
@@ -350,9 +350,9 @@ def _monitor(parser: argparse.ArgumentParser) -> None:
         "sharpmax monitor runs/watch --live --interval 10    # keep the page up to date",
     )
     folder = "the folder of the record that `watch(model, record=…)` writes, or its file"
-    parser.add_argument("run", type=Path, metavar="RUN", help=folder)
+    parser.add_argument("run", type=path, metavar="RUN", help=folder)
     add = group(parser, RUN).add_argument
-    add("--out", type=Path, metavar="FILE", help="the page (default: RUN/monitor.html)")
+    add("--out", type=path, metavar="FILE", help="the page (default: RUN/monitor.html)")
     add("--live", action="store_true", help="keep the page up to date while the run goes on, until Ctrl-C")
     add("--interval", type=float, default=5.0, metavar="S", help="seconds between two looks at the record")
     _debug(parser)
@@ -369,7 +369,7 @@ def _serve_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="the server with the card, as http://127.0.0.1:8000")
     add = group(parser, "what to compare").add_argument
     add("--plain", metavar="URL", help="the same model served without the card")
-    add("--card", type=Path, metavar="FILE", help=f"the card, whose record says what to expect: {CARD}")
+    add("--card", type=path, metavar="FILE", help=f"the card, whose record says what to expect: {CARD}")
     add("--model", help="the name that the servers know the model by (default: the first that they list)")
     number = _number(group(parser, "how to judge"))
     number("--sizes", "entries of a question", defaults.EXAM_SIZES, nargs="+")
@@ -391,6 +391,13 @@ def _number(parser: Any) -> Callable[..., None]:
     return add
 
 
+def path(text: str) -> Path:
+    """Return the path that was typed, with a "~" in front for the home folder: no shell expands it in --out=~/runs."""
+    if not text:  # as of a shell's variable that is not set: it would be the working folder
+        raise argparse.ArgumentTypeError("expected a path, got an empty one")
+    return Path(text).expanduser() if text == "~" or text.startswith("~/") else Path(text)
+
+
 def _quiet(parser: argparse.ArgumentParser, default: object = False) -> None:
     say = "show no progress, only the result"
     group(parser, RUN).add_argument("--quiet", action="store_true", default=default, help=say)
@@ -399,7 +406,7 @@ def _quiet(parser: argparse.ArgumentParser, default: object = False) -> None:
 def _model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a name that `sharpmax models` lists, a local folder, or a name on the hub")
     parser.add_argument("--accept-license", action="store_true", help="use weights whose licence restricts their use")
-    group(parser, RUN).add_argument("--out", type=Path, default=Path(defaults.OUT), help="folder of the runs")
+    group(parser, RUN).add_argument("--out", type=path, default=Path(defaults.OUT), help="folder of the runs")
     _quiet(parser)
     _debug(parser)
 

@@ -8,7 +8,7 @@ import os
 import secrets
 import tempfile
 from contextlib import suppress
-from errno import EISDIR
+from errno import EINVAL, EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,15 @@ from typing import Any
 def write_bytes(path: Path, content: bytes) -> None:
     """Put `content` at `path`, replacing what was there, in one step. Makes the folder if it is missing.
 
+    A link is replaced, not followed: a stranger's run folder could lead anywhere.
+
     Raises:
-        OSError: with the file's name, also where the system's own error has none, as that of a full disk.
+        OSError: with the file's name, also where the system's own error has none, as that of a full disk; or a device
+            or a pipe, which would be gone.
     """
     if path.is_dir():
         raise IsADirectoryError(EISDIR, "expected the path of a file, got a folder", str(path))
+    _require_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not mkstemp, whose files are private: a result is for everyone whom the user's own settings admit.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -40,7 +44,16 @@ def require_writable(path: Path) -> None:
     """Raise OSError now, before the work is done, if a file at `path` could not be written later."""
     if path.is_dir():
         raise IsADirectoryError(f"expected the path of a file, got the folder {path}")
+    _require_replaceable(path)
     require_folder(path.parent)
+
+
+def _require_replaceable(path: Path) -> None:
+    """Raise OSError where a file at `path` would take the place of a device or a pipe, as of /dev/stdout."""
+    # A link into /proc is an open file of this process, whatever it is.
+    is_open_file = path.is_symlink() and path.readlink().is_relative_to("/proc")
+    if is_open_file or (path.exists() and not path.is_file()):
+        raise OSError(EINVAL, "expected the path of a regular file, got a device or a pipe", str(path))
 
 
 def require_folder(folder: Path) -> None:

@@ -66,7 +66,7 @@ def parse_json(text: str, limits: Limits, *, strict: bool = True) -> Any:
     """
     _require_size(len(text.encode()), limits.size)
     _require_within(limits, text)
-    checks = {"parse_constant": _refuse_number, "parse_float": _finite, "object_pairs_hook": _unique}
+    checks = {"parse_constant": _refuse_number, "parse_float": _finite, "object_pairs_hook": unique}
     content = json.loads(text, **(checks if strict else {}))  # type: ignore[arg-type]
     if _SURROGATE.search(text):  # half of a pair is no text, and could not be written again
         json.dumps(content, ensure_ascii=False).encode()
@@ -135,7 +135,8 @@ def _finite(text: str) -> float:
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, for `object_pairs_hook`; ValueError for a name that stands twice in it."""
     content: dict[str, Any] = {}
     for name, value in pairs:
         if name in content:

@@ -36,9 +36,15 @@ POLLED = 0.2  # seconds from look to look at how much has come
 
 
 def cache_folder() -> Path:
-    """Return where everything fetched is kept."""
-    chosen = os.environ.get("SHARPMAX_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "sharpmax"
+    """Return where everything fetched is kept; OSError where that is in a home folder and there is none."""
+    chosen = os.environ.get("SHARPMAX_CACHE") or "~/.cache/sharpmax"
+    try:
+        return Path(chosen).expanduser() if chosen.startswith("~") else Path(chosen)
+    except RuntimeError as error:
+        raise OSError(
+            f"there is no home folder for the cache {chosen} ({error}); set SHARPMAX_CACHE to a folder that can be "
+            "written, or HOME"
+        ) from error
 
 
 def unpacked(

@@ -52,7 +52,8 @@ def verdict(recorded: Recorded) -> list[str]:
     largest = f"The largest logit is {maximum[place, at]:.4g}: layer {layer}, head {head}, at step {steps[at]}."
     if not np.isfinite(maximum[place, at]):
         largest = "No row was counted: the model did not train, or every row holds a NaN or an infinity."
-    said = [f"{len(steps)} readings of {heads}, from step {steps[0]} to step {steps[-1]}.", largest]
+    readings = f"{len(steps)} readings" if len(steps) > 1 else "1 reading"
+    said = [f"{readings} of {heads}, from step {steps[0]} to step {steps[-1]}.", largest]
     moves = first_moves(recorded)
     said.append(f"Moved first: {moves[0]}." if moves else "No head has moved far from where it began.")
     large = first_above(recorded)
@@ -67,7 +68,9 @@ def verdict(recorded: Recorded) -> list[str]:
             )
             said.append(f"The loss rose at step {rise}{before}: {loss_path(steps, loss)}.")
         else:
-            said.append(f"The loss has not risen; it is {loss[-1]:.4g}.")
+            last = int(np.flatnonzero(~np.isnan(loss))[-1])
+            when = "" if last == len(loss) - 1 else f" at step {steps[last]}, the last that has one"
+            said.append(f"The loss has not risen; it is {loss[last]:.4g}{when}.")
     acted = clips(recorded)
     if acted:
         times = sum(one["times"] for one in acted)
@@ -112,7 +115,7 @@ def _data(recorded: Recorded) -> dict[str, Any]:
     entropy = series(recorded, "entropy") if len(steps) else np.zeros((0, 0))
     factor = series(recorded, "scaled", missing=1.0) if len(steps) else np.zeros((0, 0))
     loss = losses(recorded)
-    shown_loss = None if loss is None else [_number(np.nanmean(loss[part])) for part in parts]
+    shown_loss = None if loss is None else [_mean_of_known(loss[part]) for part in parts]
     return {
         "steps": [[int(steps[part[0]]), int(steps[part[-1]])] for part in parts],
         "heads": [f"layer {layer}, head {head}" for layer, head in places(recorded)],
@@ -131,6 +134,11 @@ def _opened(recorded: Recorded) -> int:
     """Return the head that the page opens on: the one that moved first, or the first."""
     moves = first_moves(recorded)
     return places(recorded).index((moves[0].layer, moves[0].head)) if moves else 0
+
+
+def _mean_of_known(values: np.ndarray) -> float | None:
+    known = values[~np.isnan(values)]
+    return _number(float(known.mean())) if len(known) else None
 
 
 def _number(value: float) -> float | None:

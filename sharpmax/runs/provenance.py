@@ -1,5 +1,6 @@
 """Where a number came from: versions, device, commit and command, for every result file."""
 
+import hashlib
 import os
 import platform
 import shlex
@@ -9,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import sharpmax
+from sharpmax.builtin import BUILTIN
+from sharpmax.core.cards import CARD_FILE
+from sharpmax.files.checksums import of_file
 
+MODEL_FILES = {".json", ".safetensors", ".bin", ".model", ".txt"}  # of weights, config and tokenizer
 FRAMEWORKS = ("jax", "optax", "scipy", "torch", "transformers")
 
 
@@ -48,6 +53,19 @@ def commit() -> str | None:
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return _git(package, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def weights_of_folder(model: str) -> dict[str, str]:
+    """Return what a config says of a model beside its name: of a folder, a fingerprint of its files.
+
+    A folder that was trained on since is another model. Of a model by name it says nothing: a built-in one is pinned.
+    """
+    folder = Path(model)
+    if model in BUILTIN or not folder.is_dir():
+        return {}
+    files = sorted(file for file in folder.iterdir() if file.suffix in MODEL_FILES and file.name != CARD_FILE)
+    told = [f"{file.name} {of_file(file)}" for file in files if file.is_file()]
+    return {"weights": hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]}
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -27,3 +27,9 @@ def test_the_figures_of_something_else_are_refused_by_name(results, tmp_path, ca
     out, error = capsys.readouterr()
     assert re.fullmatch(rf"sharpmax: error: {file} is not what bench (attention )?--json wrote: .*\n", error)
     assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("beside", [["--lengths", "32"], ["--json", "new.json"]])
+def test_an_option_that_draw_would_not_read_is_refused(beside, tmp_path, capsys):
+    assert main(["bench", "attention", "--draw", str(tmp_path / "a.json"), *beside]) == 2
+    assert f"leave out {beside[0].removeprefix('--')}" in capsys.readouterr().err

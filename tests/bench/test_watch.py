@@ -25,7 +25,9 @@ def test_documents_fill_the_row():
         assert min(_sizes(length)) >= 1
 
 
-@pytest.mark.parametrize("options", [{"repeats": 0}, {"tokens": 8}])
+@pytest.mark.parametrize(
+    "options", [{"repeats": 0}, {"tokens": 8}, {"tokens": 0}, {"seconds": float("nan")}, {"seconds": -1.0}]
+)
 def test_options_out_of_range_are_refused(options):
-    with pytest.raises(ValueError, match="at least 1 repeat and 64 tokens"):
+    with pytest.raises(ValueError, match=r"at least 1 repeat and 64 tokens|seconds of at least 0"):
         measure(device="cpu", **options)

@@ -45,7 +45,7 @@ def test_a_live_page_grows_with_the_record_and_ends_still(tmp_path):
             until = time.monotonic() + 20
             while time.monotonic() < until:
                 text = page.read_text() if page.exists() else ""
-                if f"{steps} readings" in text:
+                if f"{steps} reading" in text:
                     seen.append((steps, "location.reload" in text))
                     break
                 time.sleep(0.01)

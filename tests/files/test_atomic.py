@@ -1,6 +1,7 @@
 """Files are absent, old or new; never half."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -57,6 +58,29 @@ def test_a_folder_is_not_written_over(tmp_path, monkeypatch):
         with pytest.raises(IsADirectoryError, match="expected the path of a file, got a folder"):
             atomic.write_text(folder, "x")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a link to it", "an open file"])
+def test_a_device_or_a_pipe_is_not_replaced(kind, tmp_path):
+    """`--json /dev/stdout` put a file in the place of the machine's own /dev/stdout."""
+    place = tmp_path / "place"
+    os.mkfifo(tmp_path / "pipe")
+    if kind == "a pipe":
+        place = tmp_path / "pipe"
+    else:
+        place.symlink_to(tmp_path / "pipe" if kind == "a link to it" else "/proc/self/fd/1")
+    for write in (lambda: atomic.write_text(place, "x"), lambda: atomic.require_writable(place)):
+        with pytest.raises(OSError, match="expected the path of a regular file, got a device or a pipe"):
+            write()
+    assert place.is_symlink() == (kind != "a pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+    (tmp_path / "theirs").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    atomic.write_text(tmp_path / "link", "ours")
+    assert [(tmp_path / name).read_text() for name in ("theirs", "link")] == ["kept", "ours"]
 
 
 def test_arrays_become_numbers(tmp_path):

@@ -3,6 +3,8 @@
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,6 +75,17 @@ def test_a_cache_that_cannot_be_written_names_its_variable(wheel, tmp_path):
     (tmp_path / "file").write_text("in the way of a folder")
     with pytest.raises(OSError, match=r"cannot write to the cache .*file.*; set SHARPMAX_CACHE to a folder"):
         unpacked(wheel, tmp_path / "file" / "made", copy)
+
+
+def test_the_cache_is_in_the_home_folder_where_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHARPMAX_CACHE", "~/kept")
+    assert wheels.cache_folder() == tmp_path / "kept"
+    monkeypatch.delenv("SHARPMAX_CACHE")
+    assert wheels.cache_folder() == tmp_path / ".cache" / "sharpmax"
+    monkeypatch.setattr(Path, "expanduser", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    with pytest.raises(OSError, match=r"no home folder .*; set SHARPMAX_CACHE"):
+        wheels.cache_folder()
 
 
 @pytest.mark.parametrize("by", ["the working folder", "PYTHONPATH"])

@@ -123,6 +123,18 @@ def test_the_verdict_says_what_came_first(recorded):
     ]
 
 
+def test_a_loss_that_is_known_at_some_steps_only(tmp_path, recwarn):
+    steps = [{"step": i, "maximum": [[1.0]]} | ({"loss": 4.0 - 0.1 * i} if i in (8, 18) else {}) for i in range(20)]
+    for known in (steps, steps[:10]):
+        found = Recorded({"layers": ["a"], "heads": [1]}, known)
+        said = verdict(found)[-1]
+        write_monitor_page(tmp_path / "m.html", found, title="Trainer")
+        step = 18 if known is steps else 8
+        assert said == f"The loss has not risen; it is {4 - 0.1 * step:.4g} at step {step}, the last that has one."
+    assert not recwarn.list
+    assert verdict(Recorded({"layers": ["a"], "heads": [1]}, steps[:1]))[0].startswith("1 reading of 1 head,")
+
+
 def test_a_long_run_is_gathered_into_columns(tmp_path):
     steps = [
         {"step": i, "maximum": [[float(i % 7)]], "entropy": [[1.0]], "relative_entropy": [[None]]} for i in range(1300)

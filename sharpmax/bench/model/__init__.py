@@ -11,6 +11,7 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from math import inf
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -83,6 +84,10 @@ def measure(
     for name, least, values in (("lengths", 2, lengths), ("new_tokens", 2, [new_tokens]), ("repeats", 1, [repeats])):
         if min(values, default=least) < least:
             raise ValueError(f"expected {name} of at least {least}, got {min(values)}")
+    if seconds is not None and not 0 <= seconds < inf:
+        raise ValueError(f"expected seconds of at least 0, got {seconds:g}")
+    if card is not None and "card" not in (policies or POLICIES):
+        raise ValueError(f"a card is timed as the policy card: add it to policies, or leave out card {card!r}")
     began = perf_counter()
     results: list[dict[str, Any]] = []
     left_out: list[str] = []

@@ -34,7 +34,8 @@ from sharpmax.hf.calibration.choose import best_of
 from sharpmax.hf.calibration.descent import Recipe
 from sharpmax.hf.calibration.rivals import Rival
 from sharpmax.hf.models.load_to_train import load_by_name
-from sharpmax.runs.run_folder import RunFolder
+from sharpmax.runs.provenance import weights_of_folder
+from sharpmax.runs.run_folder import RunFolder, run_name
 
 with extra("hf"):
     import torch
@@ -102,7 +103,7 @@ def run(
     if unknown := sorted(set(only) - set(names)):
         raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")
     config = _config(plan, proposals)
-    place = (out, FOLDER, Path(plan.model).name + ("-quick" if quick else ""), config)
+    place = (out, FOLDER, run_name(plan.model) + ("-quick" if quick else ""), config)
     RunFolder.planned(*place)
     loaded = load_by_name(plan.model, seed=0, device=device)
     folder = RunFolder.open(*place)
@@ -123,7 +124,13 @@ def run(
 
 
 def _config(plan: Plan, proposals: str | Path | None) -> dict[str, Any]:
-    config = {"seed": 0, "model": plan.model, "prompts": plan.prompts, "steps": plan.steps}
+    config = {
+        "seed": 0,
+        "model": plan.model,
+        **weights_of_folder(plan.model),
+        "prompts": plan.prompts,
+        "steps": plan.steps,
+    }
     return config | {"questions": plan.questions, "text_tokens": plan.text_tokens, "proposals": proposals is not None}
 
 

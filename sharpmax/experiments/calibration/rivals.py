@@ -7,7 +7,6 @@ and one exam judges all of them. Every step is kept, so that a killed run goes o
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -18,6 +17,7 @@ from sharpmax.hf.calibration.choose import best_of, choose, score
 from sharpmax.hf.calibration.fitting_data import fitting_texts
 from sharpmax.hf.calibration.judge import Sheet, sit
 from sharpmax.hf.calibration.rivals import ARMS, Rival, learn_rival
+from sharpmax.runs.run_folder import run_name
 from sharpmax.statistics import paired
 
 FIRST = "learn"
@@ -155,4 +155,4 @@ def _right(sheets: Sequence[Sheet], key: tuple[str, int]) -> list[float]:
 
 def place_of(model: str, quick: bool, pilot: bool) -> tuple[str, str]:
     """Return the experiment's folder and the run's name in it."""
-    return "calibration-rivals", Path(model).name + ("-quick" if quick else "-pilot" if pilot else "")
+    return "calibration-rivals", run_name(model) + ("-quick" if quick else "-pilot" if pilot else "")

@@ -8,6 +8,7 @@ from sharpmax.core.policies import PAPER, Beyond
 from sharpmax.experiments.compare.train import Recipe, must_be_rates
 from sharpmax.models.mechanisms import LearnedSSMax, Mechanism, Sharpened
 from sharpmax.models.transformer import PRECISIONS, Transformer
+from sharpmax.runs.provenance import weights_of_folder
 from sharpmax.runs.run_folder import run_name
 from sharpmax.tasks.clrs_text.inputs import SUPPORTED
 from sharpmax.tasks.clrs_text.tokens import NUMBERS, VOCABULARY
@@ -108,7 +109,7 @@ class Study:
         """What decides the numbers: a run folder holds one of these. More seeds may follow."""
         fields = asdict(self)
         fields.pop("seeds")
-        return fields
+        return fields | weights_of_folder(self.model)
 
 
 QUICK = Study(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sharpmax.hf.finetune.train import Recipe
+from sharpmax.runs.provenance import weights_of_folder
 from sharpmax.runs.run_folder import run_name
 from sharpmax.tasks.clrs_text.corpus import Plan
 
@@ -44,7 +45,7 @@ class Study:
         fields = asdict(self)
         fields.pop("name")
         fields["recipe"] = {k: v for k, v in fields["recipe"].items() if k not in ("save_every", "log_every", "seed")}
-        return {"seed": self.seeds[0], **fields}
+        return {"seed": self.seeds[0], **fields, **weights_of_folder(self.model)}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from sharpmax.experiments.context.tiny import reads_tiny, train_tiny
 from sharpmax.extras import extra
 from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.runs.progress import stage
-from sharpmax.runs.run_folder import RunFolder
+from sharpmax.runs.provenance import weights_of_folder
+from sharpmax.runs.run_folder import RunFolder, run_name
 
 with extra("hf"):
     import torch
@@ -66,9 +67,15 @@ def run(
         raise ValueError(f"expected parts among {', '.join(PARTS)}, got {', '.join(unknown)}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # Which cells there are is not in the config: more may follow in the same folder.
-    config = {"seed": seed, "model": plan.model, "block": plan.block, "windows": list(plan.windows)}
+    config = {
+        "seed": seed,
+        "model": plan.model,
+        **weights_of_folder(plan.model),
+        "block": plan.block,
+        "windows": list(plan.windows),
+    }
     config |= {"short_tokens": plan.short_tokens, "prompts": plan.prompts, "steps": plan.steps}
-    place = (out, "context", f"{Path(plan.model).name}{'-quick' if quick else ''}-seed{seed}", config)
+    place = (out, "context", f"{run_name(plan.model)}{'-quick' if quick else ''}-seed{seed}", config)
     RunFolder.planned(*place)
     tiny = reads_tiny(plan.model)
     loaded = train_tiny(seed) if tiny else load_by_name(plan.model, seed=seed, device=device)

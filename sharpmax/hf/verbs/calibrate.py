@@ -26,6 +26,7 @@ from sharpmax.hf.calibration.match import match
 from sharpmax.hf.calibration.reading_time import TIMED, TURNS
 from sharpmax.hf.calibration.rivals import Rival, learn_rival, save_merged
 from sharpmax.hf.calibration.splits import read_for, text_of
+from sharpmax.hf.models.identity import fingerprint
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import LEARNED, SHARPENED, seconds_per_token
 from sharpmax.hf.sharpen.extended import extended
@@ -168,6 +169,7 @@ def calibrate(
     recipe = replace(recipe, learning_rate=learning_rate)
     with shown(quiet=quiet), ExitStack() as on:
         as_it_is = loaded = loaded_generator(model, accept_license, device)
+        weights = fingerprint(as_it_is)
         extension = None if extend is None else extension_called(scaling, float(extend), loaded.context)
         if extension is not None:
             loaded = on.enter_context(extended(as_it_is, extension))
@@ -183,7 +185,8 @@ def calibrate(
             text_before = _room_before(loaded, fit_tasks, fit_sizes[-1], text_before)
         # Held to itself at every length it is judged at: nothing is known beyond them.
         recipe = replace(recipe, windows=tuple(exam["windows"]))
-        config = {"seed": seed, "model": loaded.name, "method": method, "fit_tasks": list(fit_tasks)}
+        config = {"seed": seed, "model": loaded.name, "weights": weights}
+        config |= {"method": method, "fit_tasks": list(fit_tasks)}
         config |= {"fit_sizes": list(fit_sizes), "steps": steps, "questions_a_step": questions_a_step}
         config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned, "truth": truth}
         config["text_before"] = text_before

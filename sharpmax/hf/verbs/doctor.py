@@ -17,6 +17,7 @@ from sharpmax.cards import SHIPPED
 from sharpmax.core.cards import policy_to_json
 from sharpmax.hf.calibration.judge import Verdict, must_take
 from sharpmax.hf.diagnosis.heads import must_read_text
+from sharpmax.hf.models.identity import fingerprint
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.sidecar import card_for
@@ -159,7 +160,8 @@ def doctor(
             with extended(loaded, given.extension) as longer:
                 must_take(longer, given.policy)
             name = f"{name}-{run_name(Path(card).stem)}-{digest(policy_to_json(given.policy))[:8]}"
-        config = {"seed": seed, "model": loaded.name, "task": task, "card": None if card is None else str(card)}
+        config = {"seed": seed, "model": loaded.name, "weights": fingerprint(loaded)}
+        config |= {"task": task, "card": None if card is None else str(card)}
         RunFolder.planned(out, "doctor", name, config)
         sizes = usual_sizes(loaded, [task], SIZES, "questions of sizes")
         say("step 1 and 2 of 4: the symptom and the heads")

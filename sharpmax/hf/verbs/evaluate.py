@@ -11,6 +11,7 @@ from sharpmax.core.cards import policy_to_json
 from sharpmax.hf.calibration.exams import at_length, called, held_out_exam, windows_of
 from sharpmax.hf.calibration.judge import must_fit, must_take
 from sharpmax.hf.calibration.reading_time import TIMED, TURNS
+from sharpmax.hf.models.identity import fingerprint
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import SHARPENED, seconds_per_token
 from sharpmax.hf.sharpen.extended import extended
@@ -54,7 +55,8 @@ def evaluate(
     A card that extends the context is judged at the extended length too, beside its extension alone and beside the
     model as it is.
 
-    A card counts by what it says, not by its path: one that was edited makes another run. A killed run continues.
+    A card counts by what it says, not by its path, and so does a model: one that was edited or trained on since makes
+    another run. A killed run continues.
 
     Args:
         model: a built-in name, a local folder, a hub name, or a loaded model.
@@ -80,13 +82,14 @@ def evaluate(
     found = card_for(model if isinstance(model, str) else model.name, card)
     with shown(quiet=quiet), ExitStack() as on:
         as_it_is = loaded = loaded_generator(model, accept_license, device)
+        weights = fingerprint(as_it_is)
         if found.extension is not None:
             loaded = on.enter_context(extended(as_it_is, found.extension))
             exam["text_tokens"] = at_length(found.extension, 0, exam)[1]
         exam["windows"] = windows_of(loaded, exam.get("windows"))
         keep_sizes_that_fit(loaded, exam, asked=are_asked)
         policy_digest = digest(policy_to_json(found.policy))
-        config = {"seed": seed, "model": loaded.name, "card": policy_digest, **exam_config(exam)}
+        config = {"seed": seed, "model": loaded.name, "weights": weights, "card": policy_digest, **exam_config(exam)}
         config |= {} if found.extension is None else {"extension": found.extension.to_json()}
         # Another exam of the same card goes into a folder of its own.
         asked = digest(config)[:8]

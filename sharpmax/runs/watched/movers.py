@@ -52,7 +52,10 @@ def series(recorded: Recorded, name: str, missing: float = np.nan) -> np.ndarray
 
 
 def losses(recorded: Recorded) -> np.ndarray | None:
-    """Return the loss at every reading, infinite where it was not finite; None if the record has none."""
+    """Return the loss at every reading; None if the record has none.
+
+    It is infinite where it was not finite, and NaN where none was given, as before a Trainer logs its first.
+    """
     if not any("loss" in step for step in recorded.steps):
         return None
     found = [step.get("loss", np.nan) for step in recorded.steps]
@@ -99,8 +102,10 @@ def first_above(recorded: Recorded, limit: float = LARGE) -> Move | None:
 
 
 def loss_rise(steps: Sequence[int], loss: Sequence[float] | np.ndarray) -> int | None:
-    """Return the step from which on the loss has risen, or is not finite; None: it has not."""
-    values = np.asarray(loss, float)
+    """Return the step from which on the loss has risen, or is infinite; None: it has not. NaN is not known."""
+    steps, values = _known(steps, loss)
+    if not len(values):
+        return None
     lowest = np.minimum.accumulate(np.where(np.isfinite(values), values, np.inf))
     with np.errstate(invalid="ignore"):
         risen = ~np.isfinite(values) | (values > lowest + np.maximum(RISEN * (values[0] - lowest), 0.05))
@@ -116,12 +121,17 @@ def loss_path(steps: Sequence[int], loss: Sequence[float] | np.ndarray) -> str:
     rise = loss_rise(steps, loss)
     if rise is None:
         return ""
-    values = np.asarray(loss, float)
+    steps, values = _known(steps, loss)
     at = list(steps).index(rise)
-    low = int(np.nanargmin(values[: at + 1]))
-    if not np.isfinite(values[at:]).all():
-        broken = at + int(np.argmax(~np.isfinite(values[at:])))
-        return f"from {values[low]:.3g} (step {steps[low]}), and is not finite from step {steps[broken]} on"
+    low = int(np.argmin(values[: at + 1]))
+    infinite = ~np.isfinite(values[at:])
+    if infinite.any():
+        broken = at + int(np.argmax(infinite))
+        since = f"not finite {'from' if infinite[broken - at :].all() else 'at'} step {steps[broken]}"
+        since += " on" * bool(infinite[broken - at :].all())
+        if not np.isfinite(values[low]):
+            return since
+        return f"from {values[low]:.3g} (step {steps[low]}), and is {since}"
     high = at + int(np.argmax(values[at:]))
     end = "" if high == len(values) - 1 else f", and to {values[-1]:.3g} at the end"
     return f"from {values[low]:.3g} (step {steps[low]}) to {values[high]:.3g} (step {steps[high]}){end}"
@@ -141,6 +151,13 @@ def clips(recorded: Recorded) -> list[Mapping[str, Any]]:
                  "last": int(steps[acted[-1]]), "smallest": smallest}
             )  # fmt: skip
     return sorted(found, key=lambda one: (one["first"], -one["times"]))
+
+
+def _known(steps: Sequence[int], loss: Sequence[float] | np.ndarray) -> tuple[list[int], np.ndarray]:
+    """Return the steps whose loss is known, and their losses."""
+    values = np.asarray(loss, float)
+    known = ~np.isnan(values)
+    return [step for step, is_known in zip(steps, known, strict=True) if is_known], values[known]
 
 
 def _twice(flags: np.ndarray) -> int | None:

@@ -23,12 +23,11 @@ from typing import Any
 
 from sharpmax.core.checks import is_count, is_number
 from sharpmax.files import atomic
-from sharpmax.files.untrusted import read_bytes
+from sharpmax.files.untrusted import read_bytes, unique
 
 RECORD_FILE = "watch.jsonl"
 LARGEST = 2**30  # bytes of a record that are read
 LAST_STEP = 2**53  # steps end before it
-NUMBERS = {float, int, type(None)}  # what a figure may be: null stands for none
 FIGURES = ("maximum", "entropy", "relative_entropy", "scaled")  # what the page is drawn of
 MOST_HEADS = 2**20  # of all layers; a record is a file that a stranger may have made
 
@@ -61,7 +60,7 @@ def read_record(place: str | Path) -> Recorded:
     file = record_file(place)
     lines = read_bytes(file, expected="the record of a watched run", most=LARGEST).split(b"\n")[:-1]
     try:
-        about, *steps = [json.loads(line, parse_constant=_refuse) for line in lines] or [{}]
+        about, *steps = [json.loads(line, object_pairs_hook=unique) for line in lines] or [{}]
         if type(about["watched"]) is not int or about["watched"] != 1:
             raise ValueError("it is of another version")
         _must_name_heads(about)
@@ -80,10 +79,6 @@ def read_record(place: str | Path) -> Recorded:
     return Recorded(about, steps)
 
 
-def _refuse(number: str) -> None:
-    raise ValueError(f"{number} is not a finite number")
-
-
 def _must_name_heads(about: Mapping[str, Any]) -> None:
     """Raise ValueError unless the first line names every layer and says how many heads it has."""
     layers, heads = about["layers"], about["heads"]
@@ -97,17 +92,27 @@ def _must_name_heads(about: Mapping[str, Any]) -> None:
 
 def _must_be_of(step: Mapping[str, Any], heads: Sequence[int], places: Set[tuple[int, int]]) -> None:
     """Raise ValueError for a reading of other heads than the record's: a figure would be told of another head."""
-    if type(step.get("loss")) not in NUMBERS:
-        raise ValueError(f"the loss of step {step['step']} is no number")
+    if not _is_figure(step.get("loss")):
+        raise ValueError(f"the loss of step {step['step']} is no finite number")
     for name, figure in step.items():
         if name == "warned":
-            if not all((one["layer"], one["head"]) in places and is_number(one["value"]) for one in figure):
-                raise ValueError(f"what step {step['step']} warns of is no head's")
+            for one in figure:
+                if (one["layer"], one["head"]) not in places or not is_number(one["value"]):
+                    raise ValueError(f"what step {step['step']} warns of is no head's")
+                if not isinstance(one["kind"], str):
+                    raise ValueError(f"what step {step['step']} warns of has no name")
         elif isinstance(figure, list) or name in FIGURES:
             counts = [len(layer) for layer in figure]
             fits = len(counts) == len(heads) and all(n in (0, count) for n, count in zip(counts, heads, strict=True))
-            if not fits or not {type(value) for layer in figure for value in layer} <= NUMBERS:
+            if not fits:
                 raise ValueError(f"{name} of step {step['step']} is not of these heads")
+            if not all(_is_figure(value) for layer in figure for value in layer):
+                raise ValueError(f"{name} of step {step['step']} holds what is no finite number")
+
+
+def _is_figure(value: Any) -> bool:
+    """Tell whether a record may hold it as a figure: a finite number, or null for none."""
+    return value is None or is_number(value)
 
 
 class Record:

@@ -255,7 +255,7 @@ def test_code_that_changes_while_it_runs_is_refused(beside, tmp_path):
 
 
 def test_a_largest_size_below_the_first_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected a largest size of at least 62, the first that is asked, got 3"):
+    with pytest.raises(ValueError, match="a largest size of at least 62, the first that is asked of share, got 3"):
         compare(tmp_path, quick=True, device="cpu", tasks=("share",), largest=3)
 
 
@@ -335,7 +335,7 @@ def test_an_arm_may_come_ready_made(monkeypatch):
         ({"rates": (0.1, float("nan"))}, "expected learning rates above 0, got nan"),
         ({"rates": (float("inf"),)}, "expected learning rates above 0, got inf"),
         ({"device": "mars"}, "cannot run on the device 'mars'"),
-        ({"seed": -1}, "expected a seed of at least 0, got -1"),
+        ({"seed": -1}, "expected seeds from 0 to 4294967295, got -1"),
         ({"jobs": 2, "engine": "ray"}, "expected jobs of at least 1, and 1 with engine='ray', got 2"),
         ({"seeds": 0}, "expected seeds of at least 1"),
         ({"positions": "sin"}, "expected positions among half"),

@@ -1,6 +1,7 @@
 """`sharpmax evaluate`: the exit code tells the verdict, and a card and a text count by what they say."""
 
 import pytest
+import torch
 
 import sharpmax
 from sharpmax import cli
@@ -67,6 +68,19 @@ def test_a_card_and_a_text_count_by_what_they_say(tmp_path):
     text.write_text("\n\n".join(f"Other {n}." for n in range(60)))
     assert runs(card) == 3
     assert not _texts(big, "report", text, 64, 32)["text"].equal(read)
+
+
+def test_a_model_that_was_trained_on_since_is_another_run(tmp_path):
+    """Its name is the same: what the earlier weights answered was read back as its own."""
+    big = tiny("llama", max_position_embeddings=2048)
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    usual = {"sizes": (2,), "prompts": 2, "windows": (32,), "text_tokens": 64, "out": tmp_path}
+    before = evaluate(big, tmp_path / "card.json", **usual)
+    with torch.no_grad():
+        big.model.get_input_embeddings().weight.mul_(1.5)
+    after = evaluate(big, tmp_path / "card.json", **usual)
+    assert after.folder != before.folder
+    assert after["judgement"] != before["judgement"]
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_card_is_judged(tmp_path, fails_at_work):

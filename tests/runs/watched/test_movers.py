@@ -44,6 +44,9 @@ def test_an_entropy_that_halves_is_a_move():
         ([4.0, 2.0, 1.0, 3.0, 3.5], 3),
         ([4.0, 2.0, 3.5, 1.0, 0.9], None),
         ([4.0, 2.0, np.inf, np.inf, np.inf], 2),
+        ([np.nan, np.nan, 4.0, np.nan, np.nan, 3.9, np.nan], None),  # not known: as before a Trainer logs its first
+        ([np.nan, 4.0, 1.0, np.nan, 3.5, np.nan, 3.6], 4),
+        ([np.nan, np.nan], None),
     ],
 )
 def test_the_loss_has_risen_when_it_stays_up(values, expected):
@@ -67,6 +70,9 @@ def test_clips_are_counted_per_head():
         ([5.0, 4.0, 4.5, 4.9], "from 4 (step 10) to 4.9 (step 30)"),
         ([5.0, 4.0, 4.5, np.inf, np.inf], "from 4 (step 10), and is not finite from step 30 on"),
         ([5.0, 4.0, 3.9, 3.8], ""),
+        ([5.0, 4.0, np.inf, np.inf, 4.5, 4.9], "from 4 (step 10), and is not finite at step 20"),
+        ([np.nan, 5.0, np.nan, 4.0, 4.9, np.nan, 4.8], "from 4 (step 30) to 4.9 (step 40), and to 4.8 at the end"),
+        ([np.inf, np.inf], "not finite from step 0 on"),
     ],
 )
 def test_a_rise_that_passed_is_told_as_one(loss, told):

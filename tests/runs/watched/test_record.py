@@ -115,13 +115,26 @@ def test_steps_that_do_not_rise_are_refused(tmp_path, numbers):
         {"step": 0, "warned": [{"kind": "growth"}]},
         {"step": 0, "warned": [{"kind": "growth", "layer": 4, "head": 0, "value": 1.0}]},
         {"step": True},
+        {"step": 0, "warned": [{"layer": 0, "head": 0, "value": 1.0}]},
+        {"step": 0, "warned": [{"kind": {}, "layer": 0, "head": 0, "value": 1.0}]},
         {"step": 0, "loss": float("nan")},
+        {"step": 0, "loss": 10**400},
+        {"step": 0, "maximum": [[10**400, 2.0]]},
     ],
-    ids=str,
+    ids=lambda line: str(line)[:60],
 )
 def test_a_reading_of_other_heads_or_without_numbers_is_refused(tmp_path, line):
     (tmp_path / "watch.jsonl").write_text(json.dumps({"watched": 1, **ABOUT}) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(ValueError, match=r"watch.jsonl is not the record of a watched run"):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("told", ['"maximum": [[1e999, 1.0]]', '"maximum": [[1.0, 2.0]], "maximum": [[9.0, 9.0]]'])
+def test_a_number_beyond_all_or_a_name_that_stands_twice_is_refused(tmp_path, told):
+    """Python's reader takes the one for infinity, and the last of the others."""
+    line = '{"step": 0, ' + told + "}"
+    (tmp_path / "watch.jsonl").write_text(json.dumps({"watched": 1, **ABOUT}) + "\n" + line + "\n")
+    with pytest.raises(ValueError, match=r"no finite number|stands twice"):
         read_record(tmp_path)
 
 
