@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear
+from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Policy, detach
 from sharpmax.torch import IMPLEMENTATIONS, attention, dispatch, which_implementation
 from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.plan import KERNELS, LEADERS, ON_DEVICE
@@ -23,7 +23,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run
 
 def test_the_ladder_tells_which_runs_and_why():
     q, k, v = qkv(dtype=torch.float32)
-    assert which_implementation(q, k, v).implementation == "stock"
+    assert which_implementation(q.requires_grad_(), k, v).implementation == "stock"
     capped = which_implementation(q, k, v, softcap=10.0)
     assert capped.implementation == "chunked"
     assert "softcap" in capped.refused["stock"]
@@ -31,6 +31,27 @@ def test_the_ladder_tells_which_runs_and_why():
     assert dropped.implementation == "eager"
     assert "dropout" in dropped.refused["chunked"]
     assert which_implementation(q, k, v, implementation="eager").implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (PAPER, "chunked"),
+        (LogLinear(a=torch.zeros(4, 1)), "chunked"),
+        (detach(PerHead((PAPER,) * 4)), "chunked"),
+        (LogLinear(a=torch.zeros(4, 1, requires_grad=True)), "stock"),  # learns: two passes
+        (Constant(2.0), "stock"),  # reads no logit: one pass of PyTorch's own kernel
+        (LengthScaled(1.0), "stock"),
+        (lambda stats: 1 + stats.entropy, "chunked"),  # which 'stock' refuses
+    ],
+    ids=["paper", "columns", "members", "learns", "constant", "length", "callable"],
+)
+def test_on_a_cpu_without_a_gradient_one_product_with_the_keys_serves(policy, expected):
+    chosen = which_implementation(*qkv(dtype=torch.float32), policy=policy, is_causal=True)
+    assert chosen.implementation == expected
+    is_alone = expected == "chunked" and isinstance(policy, Policy)
+    assert (chosen.path == "one pass") is is_alone
+    assert ("faster on a CPU" in chosen.refused.get("stock", "")) is is_alone
 
 
 @pytest.mark.skipif("CI" not in os.environ, reason="elsewhere Triton may be missing, and its tests are skipped")
@@ -59,7 +80,7 @@ import sys
 {setting}
 import torch
 from sharpmax.torch import IMPLEMENTATIONS, attention, attention_varlen, which_implementation
-x = torch.randn(1, 2, 4, 8)
+x = torch.randn(1, 2, 4, 8, requires_grad=True)
 print(*IMPLEMENTATIONS, attention(x, x, x).shape == x.shape)
 print(*which_implementation(x, x, x).refused.items())
 for named in ("hybrid", "triton"):

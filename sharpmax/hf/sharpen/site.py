@@ -109,7 +109,8 @@ class Site:
         """Whether nobody looks on, asks for an implementation, or adds to the logits."""
         self.is_plain = self.is_alone and all(constant_beta(policy) == 1 for policy in self.policies)
         """Whether the module then attends as if it were not sharpened."""
-        self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared]] = {}
+        self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared | None]] = {}
+        """By kind of call: the numbers of then, and what executes it; None where none can."""
         self.one_policy = self.policies[0] if self.is_alone and self.late is None and len(self.policies) == 1 else None
         """The policy of every call, where nothing but the call decides how it attends."""
 
@@ -231,13 +232,13 @@ def _prepared(
     of = key_of(query, key, value, mask, layer, *how.values())
     if of is None:
         return None
-    numbers, call = site.prepared.get(of, UNPREPARED)
-    if call is None or numbers is not numbers_of_now(policy):
-        call = prepare(query, key, value, mask, policy=policy, **how)
-        if call is not None:
-            if len(site.prepared) >= MOST_PREPARED:
-                site.prepared.clear()
-            site.prepared[of] = (numbers_of_now(policy), call)
+    kept = site.prepared.get(of)
+    if kept is not None and kept[0] is numbers_of_now(policy):
+        return kept[1]
+    call = prepare(query, key, value, mask, policy=policy, **how)
+    if len(site.prepared) >= MOST_PREPARED:
+        site.prepared.clear()
+    site.prepared[of] = (numbers_of_now(policy), call)
     return call
 
 
