@@ -240,9 +240,12 @@ def _unasked(name: str, request: Request) -> str | None:
     if name in ("hybrid", "triton") and request.query.device.type != "cuda":
         return INTERPRETED_WHEN_NAMED
     if name == "stock" and request.query.device.type == "cpu" and request.reads_logits:
-        if _chunked_refusal(request) is None and _chunked_path(request)[0] != paths.THREE_STEPS:
-            return "'chunked' is faster on a CPU without a gradient: it multiplies with the keys once"
-        return None
+        traced = torch.compiler.is_compiling() or is_traced(request.query, request.key, request.value)
+        return (
+            "'chunked' is faster on a CPU where logits are read"
+            if not traced and _chunked_refusal(request) is None
+            else None
+        )
     if name != "triton" or request.query.dtype != torch.float32 or request.rows[2] == 1:
         return None
     if _stock_refusal(request) is None:

@@ -23,7 +23,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run
 
 def test_the_ladder_tells_which_runs_and_why():
     q, k, v = qkv(dtype=torch.float32)
-    assert which_implementation(q.requires_grad_(), k, v).implementation == "stock"
+    assert which_implementation(q, k, v, policy=Constant(2.0)).implementation == "stock"
     capped = which_implementation(q, k, v, softcap=10.0)
     assert capped.implementation == "chunked"
     assert "softcap" in capped.refused["stock"]
@@ -39,19 +39,23 @@ def test_the_ladder_tells_which_runs_and_why():
         (PAPER, "chunked"),
         (LogLinear(a=torch.zeros(4, 1)), "chunked"),
         (detach(PerHead((PAPER,) * 4)), "chunked"),
-        (LogLinear(a=torch.zeros(4, 1, requires_grad=True)), "stock"),  # learns: two passes
+        (LogLinear(a=torch.zeros(4, 1, requires_grad=True)), "chunked"),
         (Constant(2.0), "stock"),  # reads no logit: one pass of PyTorch's own kernel
         (LengthScaled(1.0), "stock"),
         (lambda stats: 1 + stats.entropy, "chunked"),  # which 'stock' refuses
     ],
     ids=["paper", "columns", "members", "learns", "constant", "length", "callable"],
 )
-def test_on_a_cpu_without_a_gradient_one_product_with_the_keys_serves(policy, expected):
-    chosen = which_implementation(*qkv(dtype=torch.float32), policy=policy, is_causal=True)
-    assert chosen.implementation == expected
-    is_alone = expected == "chunked" and isinstance(policy, Policy)
-    assert (chosen.path == "one pass") is is_alone
-    assert ("faster on a CPU" in chosen.refused.get("stock", "")) is is_alone
+def test_on_a_cpu_chunks_serve_a_policy_that_reads_logits(policy, expected):
+    is_ours = isinstance(policy, Policy)  # 'stock' refuses others
+    policy_learns = getattr(getattr(policy, "a", None), "requires_grad", False)
+    for learns in (False, True):
+        q, k, v = (x.requires_grad_(learns) for x in qkv(dtype=torch.float32))
+        chosen = which_implementation(q, k, v, policy=policy, is_causal=True)
+        assert chosen.implementation == expected
+        assert ("faster on a CPU" in chosen.refused.get("stock", "")) is (expected == "chunked" and is_ours)
+        alone = expected == "chunked" and is_ours and not learns and not policy_learns
+        assert (chosen.path == "one pass") is alone
 
 
 @pytest.mark.skipif("CI" not in os.environ, reason="elsewhere Triton may be missing, and its tests are skipped")
@@ -79,10 +83,11 @@ def test_without_a_triton_that_runs_the_kernels_the_others_serve_and_say_so(sett
 import sys
 {setting}
 import torch
+from sharpmax import Constant
 from sharpmax.torch import IMPLEMENTATIONS, attention, attention_varlen, which_implementation
-x = torch.randn(1, 2, 4, 8, requires_grad=True)
+x = torch.randn(1, 2, 4, 8)
 print(*IMPLEMENTATIONS, attention(x, x, x).shape == x.shape)
-print(*which_implementation(x, x, x).refused.items())
+print(*which_implementation(x, x, x, policy=Constant(2.0)).refused.items())
 for named in ("hybrid", "triton"):
     for call in (lambda: attention(x, x, x, implementation=named),
                  lambda: attention_varlen(*x.repeat(3, 1, 1, 1), torch.tensor([0, 4]), implementation=named)):
