@@ -49,6 +49,8 @@ MOST_BETA = 1e6  # of logits up to 3e32, which float32 still holds
 LEAST_SCALE = 2.0**-45  # Hopper's kernels mask a product by -2^60 before it is scaled: that must still weigh nothing
 WIDEST_SINGLE = 64  # of a head, in float32: 'triton' is 1.2 times as fast as 'chunked' at 64, and 0.4 times at 128
 
+MOST_DECODED = 2**24  # logits of all sequences at once, on a CPU: beyond 64 MB they come in chunks
+
 # Of the Hopper kernels.
 SHORTEST = {64: 2048, 128: 1024}  # keys, by width: below, a tile's start and end cost more than it gains
 STATISTICS_TILE = 256  # queries in a tile of the statistics kernel
@@ -237,6 +239,13 @@ def _unasked(name: str, request: Request) -> str | None:
     """Say why an implementation that could serve does so only when it is named."""
     if name in ("hybrid", "triton") and request.query.device.type != "cuda":
         return INTERPRETED_WHEN_NAMED
+    if name == "stock" and request.query.device.type == "cpu" and request.reads_logits:
+        traced = torch.compiler.is_compiling() or is_traced(request.query, request.key, request.value)
+        return (
+            "'chunked' is faster on a CPU where logits are read"
+            if not traced and _chunked_refusal(request) is None
+            else None
+        )
     if name != "triton" or request.query.dtype != torch.float32 or request.rows[2] == 1:
         return None
     if _stock_refusal(request) is None:
@@ -414,8 +423,13 @@ def _triton_path(request: Request) -> tuple[str, KernelPolicy | None]:
 
 def _chunked_path(request: Request) -> tuple[str, None]:
     traced = torch.compiler.is_compiling() or is_traced(request.query, request.key, request.value)
-    is_alone = not (traced or request.needs_gradient) and is_rowwise(request.policy)
-    return (paths.ONE_PASS if is_alone else paths.THREE_STEPS), None
+    if traced or request.needs_gradient or not is_rowwise(request.policy, request.rows[1]):
+        return paths.THREE_STEPS, None
+    sees_all = request.left is None and (request.right is None or request.right >= 0)
+    is_bare = request.bias is None and request.softcap is None and request.sinks is None and not request.return_stats
+    is_short = request.query.shape[0] * request.query.shape[1] * request.key.shape[2] <= MOST_DECODED
+    is_one_query = request.query.device.type == "cpu" and request.rows[2] == 1
+    return (paths.ONE_QUERY if is_one_query and sees_all and is_bare and is_short else paths.ONE_PASS), None
 
 
 class Rules(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from sharpmax.core.checks import shape_of
 from sharpmax.core.policies import Detached, PerHead
 from sharpmax.core.policies.base import Policy
 from sharpmax.torch.policy_kinds import keep_numbers
@@ -30,15 +31,19 @@ def with_tensors(policy: Policy, device: torch.device) -> Policy:
 
 
 def of_heads(policy: Policy, start: int, stop: int) -> Policy:
-    """Return the policy of the query heads [start, stop) alone, as a process has them under tensor parallelism."""
+    """Return the policy of the query heads [start, stop) alone: of a few at a time, or under tensor parallelism.
+
+    It is the policy itself where that holds the same for all heads, or these are all that it has.
+    """
     if isinstance(policy, PerHead):
-        return PerHead(policy.policies[start:stop])
+        return policy if stop - start == len(policy.policies) else PerHead(policy.policies[start:stop])
     if isinstance(policy, Detached):
-        return Detached(of_heads(policy.policy, start, stop))
+        inner = of_heads(policy.policy, start, stop)
+        return policy if inner is policy.policy else Detached(inner)
     columns: dict[str, Any] = {
         name: value[start:stop]
         for name in policy.learnable
-        if isinstance(value := getattr(policy, name), tuple) and len(value) > 1 and isinstance(value[0], tuple)
+        if len(shape := shape_of(value := getattr(policy, name))) == 2 and shape[0] not in (1, stop - start)
     }
     return dataclasses.replace(policy, **columns) if columns else policy  # type: ignore[type-var]
 

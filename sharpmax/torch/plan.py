@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sharpmax.torch.policy_kinds import KernelPolicy
 
 DENSE = "dense"
-ONE_PASS, THREE_STEPS = "one pass", "three steps"
+ONE_PASS, ONE_QUERY, THREE_STEPS = "one pass", "one query", "three steps"
 STOCK = "stock attention"
 SHARPENED_QUERY, SHARPENED_QUERY_PER_HEAD = "sharpened query", "sharpened query, per key head"
 DECODE, FUSED, SOLVED_FIRST = "decode", "fused", "solved first"
@@ -18,6 +18,7 @@ WITHOUT_GRADIENT = "without a gradient"
 KERNELS = {
     DENSE: "every logit at once, differentiated by autograd",
     ONE_PASS: "statistics, policy and output of each chunk of rows, one product with the keys",
+    ONE_QUERY: "statistics, policy and output of all rows at once: one product with the keys, one with the values",
     THREE_STEPS: "statistics, the policy in PyTorch, then the output",
     STOCK: "PyTorch's fastest attention alone, because beta is one number for all rows",
     SHARPENED_QUERY: "our kernels write beta·q, from statistics if the policy reads any; then PyTorch's attention",

@@ -236,15 +236,27 @@ def constant_beta(policy: Any) -> float | None:
     return float(policy.inverse_temperature) if is_number else None
 
 
-def is_rowwise(policy: Any) -> bool:
-    """Tell whether beta of a row depends on that row alone: our own policies with numbers, not arrays, for fields."""
+def is_rowwise(policy: Any, heads: int) -> bool:
+    """Tell whether beta of a row depends on that row and its head alone, by a policy of ours that does not learn now.
+
+    Values per head are columns (heads, 1), or the members of a `PerHead`: what `of_heads` cuts.
+    """
+    if type(policy) is Detached:
+        return is_rowwise(policy.policy, heads)
+    if type(policy) is PerHead:
+        return len(policy.policies) == heads and all(is_rowwise(member, 1) for member in policy.policies)
     if type(policy) not in (Beyond, Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table):
         return False
-    learning = any(isinstance(v, Tensor) for f in dataclasses.fields(policy) for v in _flat(getattr(policy, f.name)))
-    return not learning and not any(policy.field_shapes)
+    fields = [item for f in dataclasses.fields(policy) for item in _items(getattr(policy, f.name))]
+    if torch.is_grad_enabled() and any(isinstance(item, Tensor) and item.requires_grad for item in fields):
+        return False
+    if not any(policy.field_shapes):
+        return True
+    is_cut = type(policy) not in (Polynomial, Table)  # whose arrays begin with another axis
+    return is_cut and all(shape in ((), (1,), (1, 1), (heads, 1)) for shape in policy.field_shapes)
 
 
-def _flat(value: Any) -> tuple[Any, ...]:
+def _items(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 

@@ -5,14 +5,16 @@ and over, with other numbers, prepares it once.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sharpmax.torch.api import MODULES
+from sharpmax.torch.chunked import attention as chunked
 from sharpmax.torch.dispatch import plan_of
-from sharpmax.torch.plan import WITHOUT_GRADIENT
+from sharpmax.torch.plan import ONE_PASS, ONE_QUERY, WITHOUT_GRADIENT
 from sharpmax.torch.request import validated
 from sharpmax.torch.torch_internals import in_forward_mode, is_traced
 from sharpmax.torch.tracing import device_of
@@ -26,7 +28,8 @@ def key_of(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *opti
 
     One query is served alike however many keys there are. The policy is not part of it.
     """
-    if torch.is_grad_enabled() or not query.is_cuda or torch.is_autocast_enabled("cuda"):
+    device = query.device
+    if torch.is_grad_enabled() or device.type not in ("cuda", "cpu") or torch.is_autocast_enabled(device.type):
         return None
     if torch.compiler.is_compiling() or is_traced(query, key, value) or in_forward_mode():
         return None
@@ -43,7 +46,7 @@ def key_of(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *opti
         masked = mask.shape[:3]
     return (
         batch, heads, queries, width, key.shape[0], key_heads, keys if queries > 1 else 0, of_value[:2], of_value[3],
-        masked, query.dtype, query.device, *options,
+        masked, query.dtype, device, *options,
     )  # fmt: skip
 
 
@@ -53,6 +56,13 @@ def prepare(
     """Validate and plan a call; return what executes such calls, or None where one operator does not do all of it."""
     request = validated(query, key, value, mask=mask, policy=policy, **options)
     plan = plan_of(request)
+    if plan.path in (ONE_PASS, ONE_QUERY):
+
+        def in_one_pass(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+            output: Tensor = chunked.attend(replace(request, query=q, key=k, value=v, mask=mask), plan)[0]
+            return output
+
+        return in_one_pass
     if plan.path != WITHOUT_GRADIENT or plan.policy is None or plan.policy.detached or request.sinks is not None:
         return None
     kind, numbers, _ = plan.policy

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -24,6 +24,9 @@ from sharpmax.torch.documents import Documents
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """What attention is computed on."""
+
+OF_THE_LOGITS = frozenset({"entropy", "logsumexp", "maximum", "minimum", "variance"})
+"""The statistics that take a pass over the keys; the others are known by position."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +76,11 @@ class Request:
         return needed(self.policy) | self.asked | (ALWAYS if self.return_stats else frozenset())
 
     @property
+    def reads_logits(self) -> bool:
+        """Whether any of those takes a pass over the keys."""
+        return bool(self.wanted & OF_THE_LOGITS)
+
+    @property
     def extra(self) -> frozenset[str]:
         """Of those, the ones that `RowStats` has only on request."""
         return self.wanted & ON_REQUEST
@@ -113,6 +121,8 @@ class Request:
     @cached_property
     def is_finite(self) -> bool:
         """Whether query and key are finite, so that no logit is -inf of its own (waits for the device)."""
+        if self.query.device.type == "cpu" and isfinite(float(self.query.sum() + self.key.sum())):
+            return True  # one pass over each: a sum is finite only if all of it is
         return bool(torch.isfinite(self.query).all() & torch.isfinite(self.key).all())
 
     def packed(self) -> tuple[Tensor, Tensor, Tensor]:

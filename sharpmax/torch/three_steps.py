@@ -21,9 +21,6 @@ from sharpmax.torch.request import Request
 from sharpmax.torch.solving import Kernel, KernelStatisticsAt, Statistics, StatisticsAt, TracedStatisticsAt
 from sharpmax.torch.torch_internals import is_transformed, known_number
 
-OF_THE_LOGITS = frozenset({"entropy", "logsumexp", "maximum", "minimum", "variance"})
-
-
 Weighted = Callable[[Request, Tensor, RowStats], Tensor]
 """The second pass: softmax(beta·e)·v, given beta (B, H, Lq) and the statistics of the first."""
 
@@ -37,7 +34,7 @@ def attend_in_three_steps(
     `solved_by` is the name under which `statistics` is registered to solve inside a compiled graph; `kernel` solves
     anywhere.
     """
-    stats = None if request.wanted & OF_THE_LOGITS else rows_without_logits(request)
+    stats = None if request.reads_logits else rows_without_logits(request)
     if stats is None:
         stats = statistics(request, row_scale=None, extra=request.extra)
         if "position" in request.wanted:

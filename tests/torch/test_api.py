@@ -11,7 +11,9 @@ from sharpmax import (
     PAPER,
     Constant,
     EntropyTarget,
+    LengthScaled,
     LogLinear,
+    PerHead,
     PerLayer,
     Polynomial,
     SilentPolicyWarning,
@@ -167,6 +169,47 @@ def test_results_do_not_depend_on_the_size_of_a_chunk(monkeypatch):
     parts = attention(q, k, v, is_causal=True, implementation="chunked")
     torch.testing.assert_close(parts, whole)
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), (q, k, v)), expected)
+
+
+PER_HEAD = [
+    LogLinear(*(torch.linspace(low, 0.4, 4)[:, None] for low in (-0.4, -0.1, 0.1))),
+    LogLinear(a=((0.1,), (-0.2,), (0.3,), (0.0,)), c=torch.tensor(0.2)),
+    PerHead((PAPER, Constant(1.5), EntropyTarget(0.5), LogLinear(a=0.2))),
+    detach(EntropyTarget(torch.tensor([[0.2], [0.5], [0.7], [1.0]]))),
+    Table((0.0, 2.0), (torch.full((4, 1), 1.2), torch.linspace(1, 2, 4)[:, None])),  # not cut by heads: two passes
+]
+
+
+@pytest.mark.parametrize("policy", PER_HEAD, ids=["columns", "tuples", "members", "detached", "table"])
+def test_chunks_of_some_heads_take_the_policies_of_those_heads(policy, monkeypatch):
+    monkeypatch.setitem(chunked_rows_module.ELEMENTS, "cpu", 300)  # one key head at a time
+    q, k, v = qkv()
+    got, stats = attention(q, k, v, policy=policy, is_causal=True, implementation="chunked", return_stats=True)
+    expected, wanted = attention(q, k, v, policy=policy, is_causal=True, implementation="eager", return_stats=True)
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(stats.inverse_temperature, wanted.inverse_temperature)
+    alone = attention(q, k, v, policy=policy, is_causal=True, implementation="chunked")
+    assert torch.equal(alone, got)
+
+
+@pytest.mark.parametrize("hidden_by", ["nothing", "mask", "everything", "inf in a key"])
+@pytest.mark.parametrize(
+    "policy",
+    [PAPER, *PER_HEAD[:4], Constant(2.0), LengthScaled(0.3, of="position")],
+    ids=["paper", "columns", "tuples", "members", "detached", "constant", "length"],
+)
+def test_one_query_attends_as_the_dense_rows_do(policy, hidden_by):
+    q, k, v = qkv()
+    q, mask = q[:, :, -1:], None
+    if hidden_by in ("mask", "everything"):
+        mask = (torch.arange(24) < (5 if hidden_by == "mask" else 0))[None, None, None].expand(2, 1, 1, 24)
+        v = v.masked_fill(torch.arange(24)[:, None] >= 5, torch.nan)  # which nobody sees
+    elif hidden_by == "inf in a key":
+        q, k = q.abs(), k.index_fill(2, torch.tensor([3]), -torch.inf)
+    chosen = which_implementation(q, k, v, policy=policy, mask=mask, implementation="chunked")
+    assert chosen.path == "one query"
+    got = attention(q, k, v, policy=policy, mask=mask, implementation="chunked")
+    torch.testing.assert_close(got, attention(q, k, v, policy=policy, mask=mask, implementation="eager"))
 
 
 FAINT = Table((0.0, 9.0), (1e-12, 1.0))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear
+from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Policy, detach
 from sharpmax.torch import IMPLEMENTATIONS, attention, dispatch, which_implementation
 from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.plan import KERNELS, LEADERS, ON_DEVICE
@@ -23,7 +23,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run
 
 def test_the_ladder_tells_which_runs_and_why():
     q, k, v = qkv(dtype=torch.float32)
-    assert which_implementation(q, k, v).implementation == "stock"
+    assert which_implementation(q, k, v, policy=Constant(2.0)).implementation == "stock"
     capped = which_implementation(q, k, v, softcap=10.0)
     assert capped.implementation == "chunked"
     assert "softcap" in capped.refused["stock"]
@@ -31,6 +31,31 @@ def test_the_ladder_tells_which_runs_and_why():
     assert dropped.implementation == "eager"
     assert "dropout" in dropped.refused["chunked"]
     assert which_implementation(q, k, v, implementation="eager").implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (PAPER, "chunked"),
+        (LogLinear(a=torch.zeros(4, 1)), "chunked"),
+        (detach(PerHead((PAPER,) * 4)), "chunked"),
+        (LogLinear(a=torch.zeros(4, 1, requires_grad=True)), "chunked"),
+        (Constant(2.0), "stock"),  # reads no logit: one pass of PyTorch's own kernel
+        (LengthScaled(1.0), "stock"),
+        (lambda stats: 1 + stats.entropy, "chunked"),  # which 'stock' refuses
+    ],
+    ids=["paper", "columns", "members", "learns", "constant", "length", "callable"],
+)
+def test_on_a_cpu_chunks_serve_a_policy_that_reads_logits(policy, expected):
+    is_ours = isinstance(policy, Policy)  # 'stock' refuses others
+    policy_learns = getattr(getattr(policy, "a", None), "requires_grad", False)
+    for learns in (False, True):
+        q, k, v = (x.requires_grad_(learns) for x in qkv(dtype=torch.float32))
+        chosen = which_implementation(q, k, v, policy=policy, is_causal=True)
+        assert chosen.implementation == expected
+        assert ("faster on a CPU" in chosen.refused.get("stock", "")) is (expected == "chunked" and is_ours)
+        alone = expected == "chunked" and is_ours and not learns and not policy_learns
+        assert (chosen.path == "one pass") is alone
 
 
 @pytest.mark.skipif("CI" not in os.environ, reason="elsewhere Triton may be missing, and its tests are skipped")
@@ -58,10 +83,11 @@ def test_without_a_triton_that_runs_the_kernels_the_others_serve_and_say_so(sett
 import sys
 {setting}
 import torch
+from sharpmax import Constant
 from sharpmax.torch import IMPLEMENTATIONS, attention, attention_varlen, which_implementation
 x = torch.randn(1, 2, 4, 8)
 print(*IMPLEMENTATIONS, attention(x, x, x).shape == x.shape)
-print(*which_implementation(x, x, x).refused.items())
+print(*which_implementation(x, x, x, policy=Constant(2.0)).refused.items())
 for named in ("hybrid", "triton"):
     for call in (lambda: attention(x, x, x, implementation=named),
                  lambda: attention_varlen(*x.repeat(3, 1, 1, 1), torch.tensor([0, 4]), implementation=named)):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from sharpmax import PAPER, LogLinear, PerHead
-from sharpmax.torch import IMPLEMENTATIONS, attention, prepared
+from sharpmax import PAPER, Constant, LogLinear, PerHead
+from sharpmax.torch import IMPLEMENTATIONS, attention, prepared, which_implementation
 from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.prepared import key_of, prepare
 
@@ -42,8 +42,31 @@ def test_what_one_operator_does_not_do_is_not_prepared(monkeypatch):
 
 def test_a_call_that_depends_on_more_has_no_key():
     q, k, v = (x.cpu() for x in qkv(1))
+    assert key_of(q, k, v, None, *OPTIONS.values()) is None  # gradients may be due
     with torch.no_grad():
-        assert key_of(q, k, v, None, *OPTIONS.values()) is None  # a CPU's plan depends on values
+        assert key_of(q, k, v, None, *OPTIONS.values()) is not None
+        with torch.autocast("cpu"):
+            assert key_of(q, k, v, None, *OPTIONS.values()) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("queries", "path"), [(1, "one query"), (40, "one pass")])
+@pytest.mark.parametrize("policy", [PAPER, LogLinear(torch.full((4, 1), 0.2), 0.1, 0.1)], ids=["paper", "card"])
+def test_on_a_cpu_it_gives_what_the_whole_call_gives(policy, queries, path, dtype):
+    q, k, v = (x.to("cpu", dtype) for x in qkv(queries))
+    options = {"policy": policy, "is_causal": queries > 1}
+    with torch.no_grad():
+        assert which_implementation(q, k, v, **options).path == path
+        call = prepare(q, k, v, None, **options)
+        for others in ((q, k, v), (q + 1, k * 2, v)):
+            assert torch.equal(call(*others, None), attention(*others, **options))
+
+
+def test_on_a_cpu_a_policy_that_reads_no_logit_is_not_prepared():
+    """PyTorch's own kernel serves it, where the values of the call allow that."""
+    q, k, v = (x.cpu().float() for x in qkv(40))
+    with torch.no_grad():
+        assert prepare(q, k, v, None, policy=Constant(2.0), is_causal=True) is None
 
 
 @pytest.mark.gpu

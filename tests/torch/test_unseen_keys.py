@@ -97,10 +97,10 @@ def test_an_unseen_value_changes_no_row_and_no_gradient(implementation, hidden_b
 def test_stock_leaves_a_spoilt_key_or_value_to_another():
     q, k, v = drawn()
     for spoilt in ((k, spoil(v, torch.nan)), (spoil(k, torch.nan), v), (spoil(k, torch.inf), v)):
-        chosen = which_implementation(q, *spoilt, is_causal=True)
+        chosen = which_implementation(q, *spoilt, is_causal=True, policy=Constant(2.0))
         assert chosen.implementation == "chunked"
         assert "NaN" in chosen.refused["stock"]
-    assert which_implementation(q, k, v, is_causal=True).implementation == "stock"
+    assert which_implementation(q, k, v, is_causal=True, policy=Constant(2.0)).implementation == "stock"
 
 
 @NUMPY_WARNS

@@ -105,7 +105,8 @@ class Site:
     def __post_init__(self) -> None:
         self.policies = tuple(with_tensors(policy, self.place) for policy in self.given)
         self.all_one = all(constant_beta(policy) == 1 for policy in self.policies)
-        self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared]] = {}
+        self.prepared: dict[tuple[Any, ...], tuple[Tensor | None, Prepared | None]] = {}
+        """By kind of call: the numbers of then, and what executes it; None where none can."""
 
     @property
     def is_alone(self) -> bool:
@@ -241,13 +242,13 @@ def _prepared(
     of = key_of(query, key, value, mask, layer, *how.values())
     if of is None:
         return None
-    numbers, call = site.prepared.get(of, UNPREPARED)
-    if call is None or numbers is not numbers_of_now(policy):
-        call = prepare(query, key, value, mask, policy=policy, **how)
-        if call is not None:
-            if len(site.prepared) >= MOST_PREPARED:
-                site.prepared.clear()
-            site.prepared[of] = (numbers_of_now(policy), call)
+    kept = site.prepared.get(of)
+    if kept is not None and kept[0] is numbers_of_now(policy):
+        return kept[1]
+    call = prepare(query, key, value, mask, policy=policy, **how)
+    if len(site.prepared) >= MOST_PREPARED:
+        site.prepared.clear()
+    site.prepared[of] = (numbers_of_now(policy), call)
     return call
 
 

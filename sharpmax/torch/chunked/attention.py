@@ -8,9 +8,10 @@ from torch import Tensor
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.chunked.forward import attend_in_one_pass
+from sharpmax.torch.chunked.one_query import attend_one_query
 from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
 from sharpmax.torch.once import differentiable_once
-from sharpmax.torch.plan import ONE_PASS, Plan
+from sharpmax.torch.plan import ONE_PASS, ONE_QUERY, Plan
 from sharpmax.torch.request import Request
 from sharpmax.torch.solving import solved_as
 from sharpmax.torch.three_steps import attend_in_three_steps
@@ -20,6 +21,8 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     if plan.path == ONE_PASS:
         return attend_in_one_pass(request)
+    if plan.path == ONE_QUERY:
+        return attend_one_query(request), RowStats()
     return attend_in_three_steps(differentiable_once(request), _row_statistics, _weighted, solved_by="chunked")
 
 

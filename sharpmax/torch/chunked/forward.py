@@ -5,6 +5,7 @@ and the output of a chunk follow from one product with the keys: two products in
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,29 +15,38 @@ from sharpmax.core.softmax import ScaledRows, weigh
 from sharpmax.core.stats import FLOOR, RowStats
 from sharpmax.torch.chunked.rows import Chunk, Rows, Scratch, chunks, rows_of
 from sharpmax.torch.lengths import counted_by_position, positions
+from sharpmax.torch.per_head import of_heads
 from sharpmax.torch.request import Request
 
 
 def attend_in_one_pass(request: Request) -> tuple[Tensor, RowStats]:
-    """Return the output and the statistics, without a graph."""
+    """Return the output and, where they are asked for, the statistics, without a graph."""
     output = request.query.new_empty((*request.rows, request.value.shape[3]))
-    position = positions(request) if "position" in request.wanted else None
+    wanted, groups = request.wanted, request.groups
+    position = positions(request) if "position" in wanted else None
     by_position = counted_by_position(request)
     scratch = Scratch(request)
+    policies: dict[int, Any] = {}
     kept: dict[str, Tensor] = {}
     for chunk in chunks(request):
         rows = rows_of(request, chunk, scratch)
-        count = chunk.rows_of(by_position, request.groups) if rows.is_counted else visible_keys(rows)
-        minimum = smallest(rows.logits) if "minimum" in request.extra else None
+        count = chunk.rows_of(by_position, groups) if rows.is_counted else visible_keys(rows)
+        minimum = smallest(rows.logits) if "minimum" in wanted else None
         shifted, maximum = shift_(rows.logits, rows.masked)
-        stats = statistics_of_shifted(shifted, maximum, scratch, variance="variance" in request.extra)
+        stats = RowStats(maximum=maximum)
+        if request.reads_logits:
+            stats = statistics_of_shifted(shifted, maximum, scratch, variance="variance" in wanted)
         stats = stats.amended(count=count, minimum=minimum)
         if position is not None:
-            stats = stats.amended(position=chunk.rows_of(position, request.groups))
-        beta = choose(request.policy, stats, ScaledRows(shifted, maximum))
+            stats = stats.amended(position=chunk.rows_of(position, groups))
+        if chunk.h not in policies:  # heads are cut alike in every batch, and for all queries
+            policies[chunk.h] = of_heads(request.policy, chunk.h * groups, (chunk.h + chunk.heads) * groups)
+        beta = choose(policies[chunk.h], stats, ScaledRows(shifted, maximum))
         weights = weights_of_shifted_(shifted, beta.clamp(min=SMALLEST), maximum, scratch)
         value = chunk.keys_of(request.value).to(request.wide)
-        chunk.rows_of(output, request.groups).copy_(weighted(chunk, weights, value))
+        chunk.rows_of(output, groups).copy_(weighted(chunk, weights, value))
+        if not request.return_stats:
+            continue
         for name, field in stats.amended(inverse_temperature=beta)._asdict().items():
             if field is not None:
                 if name not in kept:

@@ -15,11 +15,11 @@ from torch import Tensor
 from sharpmax.torch.lengths import visible_by_position
 from sharpmax.torch.request import Request
 
-ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
-"""Logits in a chunk: 16 MB on a CPU, so that Python and the waiting of threads for one another are little beside it;
-256 MB on an accelerator, which needs the parallelism."""
+ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
+"""Logits in a chunk: 4 MB on a CPU, which stay in its caches from pass to pass; 256 MB on an accelerator, which needs
+the parallelism."""
 
-QUERIES = {"cpu": 256, "cuda": 2048}
+QUERIES = {"cpu": 64, "cuda": 2048}
 """Queries in a chunk: at most, where each sees other keys, because half of the diagonal's square is for nothing; and at
 least, before a chunk takes several heads, because a product packs its keys once a chunk."""
 
