@@ -123,11 +123,7 @@ def _card(heads: int, device: str) -> LogLinear:
     return LogLinear(a=a, b=b, c=c)
 
 
-AGREE = {
-    "paged, paper": "unpaged, paper",
-    "paged, card": "unpaged, card",
-    "paged, constant": "plain, flash_attention",
-}
+AGREE = {"paged, paper": "unpaged, paper", "paged, card": "unpaged, card", "paged, constant": "plain, flash_attention"}
 """What each paged result has to equal."""
 
 

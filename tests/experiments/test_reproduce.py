@@ -29,7 +29,7 @@ def test_options_of_one_experiment_need_it_named_alone(tmp_path):
     ("name", "options", "says"),
     [
         ("max-retrieval", {"steps": 0}, "steps"),
-        ("clrs-text", {"arms": ["sharper"]}, "unknown arm 'sharper'"),
+        ("clrs-text", {"arms": ["sharper"]}, "expected arms among plain, paper, ssmax, learn, got sharper"),
         ("clrs-text", {"device": "mars"}, "cannot run on the device 'mars'"),
         ("clrs-text", {"model": "no such model"}, "no such model"),
         ("clrs-text", {"rates": [0.001], "device": "mars"}, "cannot run on the device 'mars'"),

@@ -65,10 +65,7 @@ def measure(
         say_each(rows)
         keep(figures)
 
-    for part, contestants, usual in (
-        ("ours", _contestants, LENGTHS),
-        ("policies", _by_policy, LENGTHS_OF_POLICIES),
-    ):
+    for part, contestants, usual in (("ours", _contestants, LENGTHS), ("policies", _by_policy, LENGTHS_OF_POLICIES)):
         for length in lengths or (usual if on_gpu else CPU_LENGTHS):
             for width in widths if part in (only or PARTS) else ():
                 shape = (max(1, tokens // length), length, max(1, features // width), width)

@@ -182,10 +182,7 @@ def _contestants(model: Any, policies: Sequence[str], card: str | None) -> Conte
     made: dict[str, Policy] = {"constant": Constant(1.0), "paper": PAPER, "entropy-target": EntropyTarget(1.0)}
     if "card" in policies:
         made["card"] = load_policy(card) if card else random_card(model)
-    return {
-        PLAIN: lambda model: nullcontext(),
-        **{name: partial(sharpen, policy=made[name]) for name in policies},
-    }
+    return {PLAIN: lambda model: nullcontext(), **{name: partial(sharpen, policy=made[name]) for name in policies}}
 
 
 def random_card(model: Any, *, seed: int = 0) -> PerLayer:

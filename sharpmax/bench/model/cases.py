@@ -87,11 +87,7 @@ CASES = {
         lengths=(1024,),
     ),
     "static generate": Case(
-        "with a static cache, compiled by transformers",
-        _static,
-        lambda length, new: new,
-        generates=True,
-        compiled=True,
+        "with a static cache, compiled by transformers", _static, lambda length, new: new, generates=True, compiled=True
     ),
     "training step": Case(
         f"forward and backward of {BATCH} sequences", _training_step, lambda length, new: BATCH * length, trains=True

@@ -25,6 +25,7 @@ from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, TRAINED
 from sharpmax.experiments.clrs_protocol.summary import summarise
 from sharpmax.experiments.clrs_protocol.work import Work
 from sharpmax.experiments.compare.train import Hardware
+from sharpmax.flags import require_among, require_at_least
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.torch.device import must_run_on
@@ -60,14 +61,11 @@ def run(
     name, study = plan(quick=quick, seed=seed, **changes)
     only = tuple(only)
     stages, chosen = only or STAGES, tuple(arms) or TRAINED_ARMS
-    if unknown := [stage for stage in stages if stage not in STAGES]:
-        raise ValueError(f"expected stages among {', '.join(STAGES)}, got {', '.join(unknown)}")
-    if unknown := [arm for arm in chosen if arm not in TRAINED_ARMS]:
-        raise ValueError(f"expected trained arms among {', '.join(TRAINED_ARMS)}, got {', '.join(unknown)}")
+    require_among("stages", stages, STAGES)
+    require_among("trained arms", chosen, TRAINED_ARMS)
+    require_at_least(1, together=together)
     if gather and only:
         raise ValueError(f"expected gather or only, got both: gather computes nothing, not {', '.join(only)} either")
-    if together < 1:
-        raise ValueError(f"expected at least 1 seed together, got {together}")
     if device is not None and not gather:
         must_run_on(device)
     place = (out, "clrs-protocol", name, study.config)

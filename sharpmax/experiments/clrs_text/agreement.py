@@ -19,6 +19,7 @@ import torch
 from sharpmax.core.policies import Policy
 from sharpmax.experiments.clrs_text.arm import opened, short_ones
 from sharpmax.experiments.clrs_text.study import Study
+from sharpmax.flags import require_at_least
 from sharpmax.hf.finetune.answer_batches import Encoded, encode
 from sharpmax.hf.finetune.answer_model import generated, parting, right_tokens
 from sharpmax.hf.finetune.judging import on_policy
@@ -57,8 +58,7 @@ def check_agreement(study: Study, out: str | Path, *, questions: int = QUESTIONS
     Raises:
         ValueError: fewer than one question.
     """
-    if questions < 1:
-        raise ValueError(f"expected at least 1 question, got {questions}")
+    require_at_least(1, questions=questions)
     config = {**study.config, "arms": [], "seeds": [], "questions": questions}
     folder = opened(out, f"{study.name}-agreement", config, study.model, "cpu")
     metrics = {

@@ -14,7 +14,6 @@ and cell takes some minutes. A killed run continues, and more cells can follow:
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from sharpmax.experiments.context.study import EXACT, Study
 from sharpmax.experiments.context.summary import summarise
 from sharpmax.experiments.context.tiny import reads_tiny, train_tiny
 from sharpmax.extras import extra
+from sharpmax.flags import given, require_among
+from sharpmax.hf.finetune.judging import autocast
 from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.runs.progress import stage
 from sharpmax.runs.run_folder import RunFolder
@@ -59,11 +60,10 @@ def run(
         ValueError: options that do not fit, or a run folder that holds another config.
         OSError: the documents are not in the cache and cannot be fetched.
     """
-    changes = {"model": model, "factors": factors, "scalings": scalings, "arms": arms, "tasks": tasks}
-    listed = {name: None if of is None or isinstance(of, str) else list(of) for name, of in changes.items()}
-    plan = plan_for(quick=quick, **{**listed, "model": model}, documents=documents, prompts=prompts, steps=steps)
-    if unknown := sorted(set(parts) - set(PARTS)):
-        raise ValueError(f"expected parts among {', '.join(PARTS)}, got {', '.join(unknown)}")
+    lists = given(factors=factors, scalings=scalings, arms=arms, tasks=tasks)
+    several = {name: tuple(of) for name, of in lists.items()}
+    plan = plan_for(quick=quick, model=model, **several, documents=documents, prompts=prompts, steps=steps)
+    require_among("parts", parts, PARTS)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # Which cells there are is not in the config: more may follow in the same folder.
     config = {"seed": seed, "model": plan.model, "block": plan.block, "windows": list(plan.windows)}
@@ -82,7 +82,7 @@ def run(
             f"these options leave nothing to compute: {', '.join(parts)} of {', '.join(plan.scalings)} at "
             f"{', '.join(map(str, plan.factors))} times the context; at 1 there is no scaling but none"
         )
-    with _half(device), stage("context", len(keys)) as advance:
+    with autocast(device), stage("context", len(keys)) as advance:
         for key in keys:
             if not gather or study.has(key):
                 study.part(key)
@@ -95,8 +95,3 @@ def run(
 
     tell(metrics, folder)
     return metrics
-
-
-def _half(device: str) -> AbstractContextManager[Any]:
-    """Return a block in which a GPU multiplies in bfloat16, in every cell alike; a processor stays exact."""
-    return torch.autocast(device, torch.bfloat16) if device.startswith("cuda") else nullcontext()

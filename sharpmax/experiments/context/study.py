@@ -72,19 +72,16 @@ class Study:
     def parts(self) -> list[tuple[str, str, float, str]]:
         """Return every part as (scaling, arm, factor, part), the shortest and the most asked for first."""
         plan = self.plan
+        parts = [f"text{index}" for index in range(plan.documents)] + ["short"] * bool(plan.short_tokens)
+        parts += [f"ask-{task}" for task in plan.tasks if plan.prompts]
         return [
             (scaling, arm, factor, part)
             for factor in sorted(plan.factors)
-            for part in self._parts()
+            for part in parts
             for arm in plan.arms
             for scaling in plan.scalings
             if scaling == "none" or factor > 1  # within the trained length there is nothing to scale
         ]
-
-    def _parts(self) -> list[str]:
-        texts = [f"text{index}" for index in range(self.plan.documents)]
-        asked = [f"ask-{task}" for task in self.plan.tasks if self.plan.prompts]
-        return [*texts, *(["short"] if self.plan.short_tokens else []), *asked]
 
     def kept(self) -> dict[tuple[str, str, float, str], Any]:
         """Return every part that is on disk: the plan's, and those of other cells that an earlier call computed."""
@@ -126,9 +123,8 @@ class Study:
     @contextmanager
     def cell(self, scaling: str, arm: str, factor: float) -> Iterator[LoadedModel]:
         """Return the model of one cell, switched on as long as the block lasts."""
-        extension = extension_called(scaling, float(factor), self.trained)
         policy = self._policy(arm, scaling, factor)
-        with extended(self.loaded, extension) as loaded:
+        with self._extended(scaling, factor) as loaded:
             if policy is None:
                 with self._rival(loaded, arm, scaling, factor).on(loaded.model):
                     yield loaded
@@ -145,12 +141,8 @@ class Study:
             return {"document": name, "tokens": ids.shape[1], "blocks": [round(loss, 6) for loss in blocks]}
         if what == "short":
             ids = self._short()
-            return {
-                "windows": {
-                    str(window): [round(loss, 6) for loss in text_losses(loaded, ids, window=window)]
-                    for window in self.plan.windows
-                }
-            }
+            by_window = {window: text_losses(loaded, ids, window=window) for window in self.plan.windows}
+            return {"windows": {str(window): [round(loss, 6) for loss in of] for window, of in by_window.items()}}
         task = what.removeprefix("ask-")
         asked = self._questions(task, length)
         found = answer(loaded, [(prompt.text, prompt.answer) for prompt in asked])
@@ -207,7 +199,7 @@ class Study:
         def chosen() -> Any:
             _, ids = self._document("choose", int(factor * self.trained), 0)
             losses = {}
-            with extended(self.loaded, extension_called(scaling, float(factor), self.trained)) as loaded:
+            with self._extended(scaling, factor) as loaded:
                 for beta in (1.0, *BETAS):
                     with torch.no_grad(), sharpen(loaded.model, Constant(beta)):
                         losses[str(beta)] = float(token_losses(loaded, ids).mean())

@@ -10,8 +10,8 @@ from sharpmax.experiments.max_retrieval import paper_table
 from sharpmax.extras import extra
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
+from sharpmax.report.page import Display
 from sharpmax.report.style import COLOURS, GREY
-from sharpmax.runs.run_folder import RunFolder
 from sharpmax.statistics import standard_error
 
 with extra("jax"):
@@ -43,9 +43,9 @@ SHOWN = ("softmax", "paper", "entropy_target", "hard")
 """The rules that are drawn; the tables have all of them, and more lines cannot be told apart."""
 
 
-def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any], folder: RunFolder) -> list[str]:
-    """Draw every figure that the metrics allow into the run folder; returns their names."""
-    displays: dict[str, CurvesDisplay | HeatMapsDisplay] = {
+def displays(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any]) -> dict[str, Display]:
+    """Return every figure that the metrics allow, by its file name."""
+    found: dict[str, Display] = {
         "accuracy": accuracy_by_size(metrics),
         "losses": where_it_is_lost(metrics),
         "precision": precision(metrics),
@@ -55,10 +55,8 @@ def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any], fo
         "maps-rules": attention(maps, tuple(next(iter(maps.values())))),
     }
     if "policy" in fits["refit"]:
-        displays["fit"] = polynomial_fit(fits["refit"])
-    for name, display in displays.items():
-        display.save(folder.figures, name)
-    return list(displays)
+        found["fit"] = polynomial_fit(fits["refit"])
+    return found
 
 
 def accuracy_by_size(metrics: dict[str, Any]) -> CurvesDisplay:
@@ -141,12 +139,7 @@ def polynomial_fit(fit: dict[str, Any]) -> CurvesDisplay:
     grid = np.linspace(0.0, 9.0, 400)
     curves = [
         Curve(
-            "best β of a mis-ranked row",
-            fit["entropy"],
-            fit["inverse_temperature"],
-            color=GREY,
-            line="",
-            marker=".",
+            "best β of a mis-ranked row", fit["entropy"], fit["inverse_temperature"], color=GREY, line="", marker="."
         ),
         Curve(
             "our fit, held flat outside its rows",

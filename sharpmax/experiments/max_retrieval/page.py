@@ -1,5 +1,6 @@
 """Write the page of max retrieval: the claim, the table, the figures, and what they mean, for a newcomer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,14 @@ from sharpmax.experiments.max_retrieval.tables import (
     all_rules,
     beside_the_paper,
     gains_of_the_polynomial,
+    how_much,
     recovered,
     redraws,
     rotated_or_not,
 )
 from sharpmax.report import Figure, Page, Text
 from sharpmax.report import Table as PageTable
+from sharpmax.report.page import Display
 from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
@@ -68,21 +71,19 @@ CRITERIA = {
 }
 
 
-def tell(metrics: dict[str, Any], figures: list[str], folder: RunFolder) -> Page:
-    """Write the page into the run folder."""
+def tell(metrics: dict[str, Any], figures: Mapping[str, Display], folder: RunFolder) -> None:
+    """Draw the figures into the run folder and write the page beside them."""
     kind = _kind(folder)
     blocks: list[Text | PageTable | Figure] = [*_committed(metrics, folder), _how_it_was_made(metrics, folder)]
     if kind == "paper":
         blocks += [beside_the_paper(metrics), *_discrepancy(metrics)]
-    blocks += [*_the_claim(metrics, folder)]
+    blocks += _the_claim(folder)
     blocks += [_figure("accuracy"), all_rules(metrics), recovered(metrics), _what_rules_do(metrics)]
     blocks += [_figure(name) for name in ("maps-softmax", "maps-rules", "fit") if name in figures]
     blocks += [_fits(metrics), _figure("largest-weight"), _figure("entropy"), _why(metrics)]
     blocks += [_figure("losses"), _precision(metrics), _figure("precision"), _differences(kind), redraws(metrics)]
     blocks += _rotation() if kind == "sharp" else _beyond()
-    page = Page(TITLES[kind], LEADS[kind], blocks)
-    page.save(folder.path)
-    return page
+    Page(TITLES[kind], LEADS[kind], blocks).save(folder.path, figures)
 
 
 def _kind(folder: RunFolder) -> str:
@@ -98,19 +99,15 @@ def _how_it_was_made(metrics: dict[str, Any], folder: RunFolder) -> Text:
     config = folder.config
     seeds = f"{metrics['seeds']} seed{'s' if metrics['seeds'] > 1 else ''}"
     made = f"{seeds}, {config['recipe']['steps']:,} steps of {config['recipe']['batch']:,} sets"
-    told = {
-        "full": f"This is the full run: {made}.",
-        "changed": f"This run differs from the full one by its options: {made}.",
-    }
     smaller = (
         f"The run of your machine is a smaller one ({metrics['scale']}), made to finish soon: {made}. It checks that "
         "the code does here what it did for the full run (ten seeds, --full), and is no result by itself: its heads "
         "are trained for less, so their accuracies are lower, and so few seeds give no interval."
     )
-    return Text(told.get(metrics["scale"], smaller), "Your run")
+    return Text(how_much(metrics["scale"], made, smaller), "Your run")
 
 
-def _the_claim(metrics: dict[str, Any], folder: RunFolder) -> list[Text]:
+def _the_claim(folder: RunFolder) -> list[Text]:
     task = Text(
         "An item is a priority, uniform in 0 to 1, and one of ten classes. A query that says nothing attends to all "
         "items of a set; a decoder must name the class of the item with the largest priority. The answer hangs on a "

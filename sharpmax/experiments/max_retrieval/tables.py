@@ -137,6 +137,15 @@ def redraws(metrics: dict[str, Any]) -> Table:
     return Table(["n", "sets per seed", "redrawn"], rows, caption)
 
 
+def how_much(scale: str, made: str, smaller: str) -> str:
+    """Say how much of the full run this one is, of which so much was made; of a smaller one what is given."""
+    told = {
+        "full": f"This is the full run: {made}.",
+        "changed": f"This run differs from the full one by its options: {made}.",
+    }
+    return told.get(scale, smaller)
+
+
 def with_error(entry: dict[str, Any], form: str = ".1f", *, seeds: int = LEAST_SEEDS) -> str:
     """Return a mean accuracy in %, with its standard error where there are three seeds or more."""
     error = entry["standard_error"] if seeds >= LEAST_SEEDS else None

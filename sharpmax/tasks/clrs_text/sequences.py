@@ -5,16 +5,7 @@ from typing import NamedTuple
 from sharpmax.extras import extra
 from sharpmax.tasks.clrs_text.answers import answer
 from sharpmax.tasks.clrs_text.inputs import MATCHERS, SORTS, Inputs, needle_length, require_supported
-from sharpmax.tasks.clrs_text.tokens import (
-    COMMA,
-    FIRST,
-    LIST_END,
-    LIST_START,
-    NEXT,
-    WORD_END,
-    ZERO,
-    piece,
-)
+from sharpmax.tasks.clrs_text.tokens import COMMA, FIRST, LIST_END, LIST_START, NEXT, WORD_END, ZERO, piece
 
 with extra("torch"):
     import torch

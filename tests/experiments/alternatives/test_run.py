@@ -108,10 +108,10 @@ def test_every_arm_has_a_name_of_its_own_a_family_and_softmax_is_always_told():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"arms": ["soup"]}, "unknown arm soup; there are: softmax"),
+        ({"arms": ["soup"]}, "expected arms among softmax, .*, got soup"),
         ({"largest": 32768}, "at most 16384"),
         ({"quick": True, "full": True}, "at most one"),
-        ({"seeds": 0}, "seeds to be at least 1"),
+        ({"seeds": 0}, "seeds of at least 1"),
         ({"l2": -1e-3}, "l2 to be at least 0 and below 1"),
         ({"learning_rate": float("nan")}, "learning_rate to be at least 0"),
         ({"learning_rate": 0.0}, "a learning rate above 0"),

@@ -9,7 +9,7 @@ import pytest
 
 from sharpmax.core.cards import load_card, policy_from_json
 from sharpmax.defaults import MOST_RISE
-from sharpmax.experiments.calibration.figures import save_figures
+from sharpmax.experiments.calibration.figures import displays
 from sharpmax.experiments.calibration.plan import CHOSEN, FITS, FRESH, LORAS, RULES, SEEDS
 from sharpmax.hf.calibration.choose import MARGIN, best_of, kept
 from sharpmax.hf.calibration.judge import Sheet, compare
@@ -173,7 +173,8 @@ def test_both_commits_judge_alike(step):
 
 
 def test_the_figures_are_those_that_the_study_draws(metrics, tmp_path):
-    save_figures(metrics, tmp_path)
+    for name, display in displays(metrics).items():
+        display.save(tmp_path, name)
     assert {file.name for file in (STUDY / "figures").iterdir()} == {file.name for file in tmp_path.iterdir()}
     assert (tmp_path / "trade-off.svg").exists()
 

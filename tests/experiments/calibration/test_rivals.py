@@ -80,7 +80,7 @@ def test_the_lora_of_the_study_is_the_one_among_the_rivals(small, monkeypatch):
     ("options", "match"),
     [
         ({"arms": ["seal"]}, "arms among all, learn"),
-        ({"arms": ["learn"], "seeds": 0}, "1 seed or more"),
+        ({"arms": ["learn"], "seeds": 0}, "expected seeds of at least 1, got 0"),
         ({"arms": ["learn"], "only": ["seed0"]}, "arms alone"),
         ({"pilot": True}, "--arms all"),
         ({"arms": ["learn"], "pilot": True}, "at most one of quick and pilot"),

@@ -79,7 +79,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path):
         ({"arms": ("beyond",)}, "expected trained arms among plain, paper, ssmax, got beyond"),
         ({"gather": True, "only": ("rates",)}, "gather computes nothing, not rates either"),
         ({"gather": True}, "holds nothing to gather yet; run it without --gather"),
-        ({"together": 0}, "expected at least 1 seed together, got 0"),
+        ({"together": 0}, "expected together of at least 1, got 0"),
         ({"steps": 0}, "expected steps of at least 1, got 0"),
         ({"rates": (0.0,)}, "expected learning rates above 0, got 0.0"),
         ({"rates": (0.1, float("nan"))}, "expected learning rates above 0, got nan"),

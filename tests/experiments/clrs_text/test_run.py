@@ -182,7 +182,7 @@ def test_a_rate_that_cannot_be_is_refused_before_any_work(rate, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "word"), [({"arms": ("paper",)}, "plain"), ({"arms": ("plain", "x")}, "'x'"), ({"seeds": 0}, "seed")]
+    ("options", "word"), [({"arms": ("paper",)}, "plain"), ({"arms": ("plain", "x")}, "got x"), ({"seeds": 0}, "seed")]
 )
 def test_a_study_that_cannot_be_is_refused(options, word):
     with pytest.raises(ValueError, match=word):

@@ -95,9 +95,9 @@ def test_a_run_that_is_not_the_full_one_does_not_say_it_is():
     [
         ({"quick": True, "full": True}, "at most one"),
         ({"recipe": "soup"}, "paper, sharp"),
-        ({"seeds": 0}, "seeds to be at least 1"),
-        ({"steps": 0}, "steps to be at least 1"),
-        ({"largest": 8}, "largest to be at least 16"),
+        ({"seeds": 0}, "seeds of at least 1"),
+        ({"steps": 0}, "steps of at least 1"),
+        ({"largest": 8}, "largest of at least 16"),
         ({"largest": 20_000}, "multiple of 16384"),
     ],
 )

@@ -73,8 +73,8 @@ def test_parts_with_the_fit_make_the_same_whole_and_a_page(small, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tables": ["irises"]}, "unknown table 'irises'; there are: trees, waves"),
-        ({"arms": ["magic"]}, "unknown arm 'magic'; there are: plain, log-n"),
+        ({"tables": ["irises"]}, "expected tables among trees, waves, got irises"),
+        ({"arms": ["magic"]}, "expected arms among plain, log-n, .*, got magic"),
         ({"largest": 8}, "are asked from 16 rows on, got largest=8"),
         ({"gather": True}, "holds no answers yet; run it without --gather"),
     ],
