@@ -103,14 +103,11 @@ def _data(recorded: Recorded) -> dict[str, Any]:
     steps = np.array([step["step"] for step in recorded.steps], int)
     parts = np.array_split(np.arange(len(steps)), min(len(steps), COLUMNS)) if len(steps) else []
 
-    def gathered(values: np.ndarray, together: Any) -> list[list[float | None]]:
+    def gathered(name: str, together: Any, **missing: float) -> list[list[float | None]]:
+        values = series(recorded, name, **missing) if len(steps) else np.zeros((0, 0))
         columns = [together(values[:, part]) for part in parts]
         return [[_number(column[row]) for column in columns] for row in range(len(values))]
 
-    highest = series(recorded, "maximum", missing=-np.inf) if len(steps) else np.zeros((0, 0))
-    share = series(recorded, "relative_entropy") if len(steps) else np.zeros((0, 0))
-    entropy = series(recorded, "entropy") if len(steps) else np.zeros((0, 0))
-    factor = series(recorded, "scaled", missing=1.0) if len(steps) else np.zeros((0, 0))
     loss = losses(recorded)
     shown_loss = None if loss is None else [_number(np.nanmean(loss[part])) for part in parts]
     return {
@@ -118,10 +115,10 @@ def _data(recorded: Recorded) -> dict[str, Any]:
         "heads": [f"layer {layer}, head {head}" for layer, head in places(recorded)],
         "layers": recorded.about["heads"],
         "names": recorded.about["layers"],
-        "maximum": gathered(highest, lambda x: x.max(axis=1)),
-        "share": gathered(share, lambda x: x.mean(axis=1)),
-        "entropy": gathered(entropy, lambda x: x.mean(axis=1)),
-        "clipped": gathered(factor, lambda x: x.min(axis=1)),
+        "maximum": gathered("maximum", lambda x: x.max(axis=1), missing=-np.inf),
+        "share": gathered("relative_entropy", lambda x: x.mean(axis=1)),
+        "entropy": gathered("entropy", lambda x: x.mean(axis=1)),
+        "clipped": gathered("scaled", lambda x: x.min(axis=1), missing=1.0),
         "loss": shown_loss,
         "opened": _opened(recorded),
     }

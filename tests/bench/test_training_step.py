@@ -32,5 +32,5 @@ def test_forms_that_learn_otherwise_are_not_timed(monkeypatch):
 
 
 def test_a_number_below_1_is_refused():
-    with pytest.raises(ValueError, match="steps to be at least 1"):
+    with pytest.raises(ValueError, match="steps of at least 1"):
         training_step.measure(steps=0)

@@ -30,20 +30,11 @@ from sharpmax.bench.attention.memory import CPU_LENGTHS, cpu_memory, gpu_memory
 from sharpmax.bench.attention.table import say_each
 from sharpmax.bench.attention.turns import Rows, in_turns, profile_each
 from sharpmax.bench.so_far import keep
+from sharpmax.flags import require_among
 
 PARTS = (
-    "ours",
-    "policies",
-    "statistics",
-    "heads",
-    "short",
-    "float16",
-    "float32",
-    "masks",
-    *OTHERS,
-    "decode",
-    "memory",
-    "profile",
+    *("ours", "policies", "statistics", "heads", "short", "float16", "float32", "masks"),
+    *(*OTHERS, "decode", "memory", "profile"),
 )
 ON_A_GPU = frozenset({"heads", "short", "float16", "float32", "masks", "decode"})
 """Parts that measure nothing on a CPU."""
@@ -55,8 +46,7 @@ def measure(
     *, lengths: Sequence[int], widths: Sequence[int], repeats: int, only: Sequence[str], threads: int, seed: int
 ) -> dict[str, Any]:
     """Check, then time, the named parts, as `sharpmax.bench.attention.measure` describes."""
-    if unknown := sorted(set(only) - set(PARTS)):
-        raise ValueError(f"only may name {', '.join(PARTS)}, got {', '.join(unknown)}")
+    require_among("parts", only, PARTS)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and (missing := sorted(set(only) & ON_A_GPU)):
         raise ValueError(f"{', '.join(missing)}: measured on a GPU alone, and this machine has none")

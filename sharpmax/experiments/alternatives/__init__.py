@@ -40,11 +40,7 @@ def run(
 ) -> dict[str, Any]:
     """Train and judge the arms, draw, and write the page, in `out/alternatives/<name>/`; returns the metrics.
 
-    The options are those of `sharpmax reproduce alternatives --help`. A run found in the folder is continued, and its
-    other arms are told too; plain softmax, to which they are compared, is always among them.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    Other arms of the run in the folder are told too; plain softmax, to which they are compared, is always among them.
     """
     chosen = arms_named(arms)
     if (options.get("largest") or 0) > BLOCK:

@@ -92,10 +92,6 @@ ARMS = (
 
 
 def arms_named(names: Sequence[str]) -> tuple[Arm, ...]:
-    """Return these arms, plain softmax first, to which all are compared; none named: all.
-
-    Raises:
-        ValueError: a name that no arm has.
-    """
+    """Return these arms, plain softmax first, to which all are compared; none named: all."""
     require_among("arms", names, [arm.name for arm in ARMS])
     return tuple(arm for arm in ARMS if not names or arm.name in names or arm.name == SOFTMAX)

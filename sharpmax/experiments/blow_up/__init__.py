@@ -38,12 +38,7 @@ def run(
 ) -> dict[str, Any]:
     """Train every seed with and without the clip, in `out/blow-up/<name>/`; returns the metrics.
 
-    A model that is finished is read back. Every model's record stays in `records/`, for `sharpmax monitor`.
-
-    The options are those of `sharpmax reproduce blow-up --help`.
-
-    Raises:
-        ValueError: options out of range, or a run folder that holds another config.
+    Every model's record stays in `records/`, for `sharpmax monitor`.
     """
     recipe = QUICK if quick else FULL
     changes = given(steps=steps, rate=rate, threshold=threshold)

@@ -65,11 +65,8 @@ def run(
     With `arms` it is not the study that is computed, but a card beside its rivals, in a folder of their own: of `seeds`
     fits each, and with `pilot` at a budget for two cores.
 
-    The options are those of `sharpmax reproduce calibration --help`; None is the plan's. With `only`, nothing is
-    gathered. With `gather`, nothing more is judged: what is on disk makes the whole, and `absent` names what it lacks.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    With `only`, nothing is gathered. With `gather`, nothing more is judged: what is on disk makes the whole, and
+    `absent` names what it lacks.
     """
     if seed != 0:
         raise ValueError(f"expected seed 0, because the study has five seeds of its own, got {seed}")

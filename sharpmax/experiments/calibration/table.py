@@ -35,9 +35,8 @@ def comparison(metrics: Mapping[str, Any]) -> list[str]:
             lines.append(_row("plain model, questions of the rows below", list(plain), [0.0] * len(columns)))
         for name in names:
             found = _rises(steps[name])
-            lines.append(
-                _row(name, _right(steps[name], sizes), [found[column] for column in columns if column in found])
-            )
+            rises = [found[column] for column in columns if column in found]
+            lines.append(_row(name, _right(steps[name], sizes), rises))
     return lines
 
 
@@ -92,7 +91,8 @@ def beside(metrics: Mapping[str, Any]) -> list[str]:
     """
     arms = metrics["arms"]
     first = next(iter(arms.values()))
-    cells, windows = list(first["right"]), _windows_of(arms)
+    judged = (step["text"] for arm in arms.values() for step in arm["seeds"].values() if step["chosen"])
+    cells, windows = list(first["right"]), [name for name in next(judged, {}) if name.isdigit()]
     sizes = [cell.removeprefix("lookup ") for cell in cells]
     header = ["arm", "numbers", "at inference", "kept strength", *(f"right at {size}, %" for size in sizes)]
     header += [f"against the card at {size}" for size in sizes] + [f"text: {window}, %" for window in windows]
@@ -109,11 +109,6 @@ def beside(metrics: Mapping[str, Any]) -> list[str]:
         cellsof = [name, f"{arm['numbers']:,}", arm["at_inference"], kept, *right, *against, *rises]
         lines.append(f"| {' | '.join(cellsof)} |")
     return lines
-
-
-def _windows_of(arms: Mapping[str, Any]) -> list[str]:
-    judged = (step["text"] for arm in arms.values() for step in arm["seeds"].values() if step["chosen"])
-    return [name for name in next(judged, {}) if name.isdigit()]
 
 
 def _worst_mean(arm: Mapping[str, Any], window: str) -> float:

@@ -49,14 +49,11 @@ def run(
 ) -> dict[str, Any]:
     """Run the stages, draw, and write the page, in `out/clrs-protocol/<name>/`; returns the metrics.
 
-    What is finished is read back, so stages and arms can be run one by one, on different machines. With everything
-    there, the same command draws again and computes nothing.
+    Stages and arms can be run one by one, on different machines. With everything there, the same command draws again
+    and computes nothing. A gate that is not met is a ValueError.
 
-    The options are those of `sharpmax reproduce clrs-protocol --help`; `changes` go to `study.plan`. With `only` there
-    is no page, so that a GPU does not wait for it. Rules at inference are asked with the plain arm's weights.
-
-    Raises:
-        ValueError: options that do not fit, a gate that is not met, or a run folder that holds another config.
+    `changes` go to `study.plan`. With `only` there is no page, so that a GPU does not wait for it. Rules at inference
+    are asked with the plain arm's weights.
     """
     name, study = plan(quick=quick, seed=seed, **changes)
     only = tuple(only)

@@ -24,7 +24,8 @@ def tell(metrics: Metrics, study: Study, folder: RunFolder) -> None:
     """Draw the figure and write the page into the run folder."""
     blocks: list[Text | Table | Figure] = [_what(metrics, study)]
     if metrics["gate"]:
-        blocks += [Text(f"{_sentence(metrics['gate']['said'])} {_of_power(metrics)}", "The gate"), gate_table(metrics)]
+        said = metrics["gate"]["said"]
+        blocks += [Text(f"{said[0].upper()}{said[1:]}. {_of_power(metrics)}", "The gate"), gate_table(metrics)]
     if metrics["rates"]:
         blocks.append(rates_table(metrics))
     if "verdict" in metrics:
@@ -217,7 +218,3 @@ def _interval(found: Mapping[str, Any] | None, times: float) -> str:
     low, high = widest(found)
     digits = 1 if times > 1 else 2
     return f"{times * found['mean']:+.{digits}f} [{times * low:+.{digits}f}, {times * high:+.{digits}f}]"
-
-
-def _sentence(said: str) -> str:
-    return f"{said[0].upper()}{said[1:]}."

@@ -153,11 +153,7 @@ def plan(
     samples: int | None = None,
     precision: str | None = None,
 ) -> tuple[str, Study]:
-    """Return the name of a run's folder and its settings; options that are None are the scale's.
-
-    Raises:
-        ValueError: an option that does not fit.
-    """
+    """Return the name of a run's folder and its settings; options that are None are the scale's."""
     model = model or FROM_NOTHING
     study = QUICK if quick else Study() if model == FROM_NOTHING else FINETUNED
     shape = {"layers": layers, "width": width, "heads": heads, "positions": positions}

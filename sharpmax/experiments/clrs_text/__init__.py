@@ -46,14 +46,10 @@ def run(
 ) -> dict[str, Any]:
     """Train and judge every arm and seed, draw, and write the page, in `out/clrs-text/<name>/`; returns the metrics.
 
-    A run that was killed continues: finished arms are read back, an unfinished one goes on from its last checkpoint.
-    One that is finished, asked for more `seeds`, trains those alone.
+    An unfinished arm goes on from its last checkpoint. A finished run asked for more `seeds` trains those alone.
 
-    The options are those of `sharpmax reproduce clrs-text --help`. `changes` go to `plan_study`. `rates` and `only` run
-    something else instead of the arms, each in a folder and with a page of its own.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    `changes` go to `plan_study`. `rates` and `only` run something else instead of the arms, each in a folder and with a
+    page of its own.
     """
     study = plan_study(seed=seed, quick=quick, **changes)
     require_at_least(1, parallel=parallel)

@@ -89,11 +89,7 @@ def plan_study(
     compile: bool | None = None,
     learning_rate: float | None = None,
 ) -> Study:
-    """Settle a run from its options; those that are None are the scale's.
-
-    Raises:
-        ValueError: an option that does not fit.
-    """
+    """Settle a run from its options; those that are None are the scale's."""
     chosen = tuple(dict.fromkeys(arms or ARMS))
     require_among("arms", chosen, ARMS)
     if "plain" not in chosen:

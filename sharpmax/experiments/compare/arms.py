@@ -154,11 +154,7 @@ def source_of_arm(name: str) -> str | None:
 
 
 def arms_named(names: Iterable[str]) -> dict[str, Arm]:
-    """Return the arms by name, all if none is named; softmax, to which they are compared, is always among them.
-
-    Raises:
-        ValueError: a name that is not among the arms.
-    """
+    """Return the arms by name, all if none is named; softmax, to which they are compared, is always among them."""
     wanted = set(names)
     require_among("arms", sorted(wanted), ARMS)
     return {name: arm for name, arm in ARMS.items() if not wanted or name in wanted or name == SOFTMAX}

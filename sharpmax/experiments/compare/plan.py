@@ -136,11 +136,7 @@ class Cell:
 
 
 def cells_of(tasks: Iterable[str], arms: Iterable[str], models: Iterable[str]) -> Iterator[Cell]:
-    """Yield every cell, by mechanism: so that a layer is compiled once for all tasks. Softmax is always among them.
-
-    Raises:
-        ValueError: a name that does not exist.
-    """
+    """Yield every cell, by mechanism: so that a layer is compiled once for all tasks. Softmax is always among them."""
     tasks, arms, models = (list(dict.fromkeys(names)) for names in (tasks, (SOFTMAX, *arms), models))
     require_among("tasks", tasks, TASKS)
     require_among("models", models, MODELS)
@@ -161,11 +157,7 @@ def study_of(
     hardware: Hardware,
     largest: int | None = None,
 ) -> Study:
-    """Return the settings, with what was asked for instead of the scale's own.
-
-    Raises:
-        ValueError: numbers that mean nothing.
-    """
+    """Return the settings, with what was asked for instead of the scale's own."""
     study = QUICK if quick else Study()
     require_at_least(1, seeds=seeds, steps=steps, batch=batch, largest=largest)
     seeds = study.seeds if seeds is None else seeds

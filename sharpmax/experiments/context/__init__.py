@@ -53,12 +53,7 @@ def run(
 ) -> dict[str, Any]:
     """Compute every part of every cell that is not on disk yet, and gather all that are there; returns the metrics.
 
-    The options are those of `sharpmax reproduce context --help`; None is the plan's. With `gather`, nothing more is
-    computed.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
-        OSError: the documents are not in the cache and cannot be fetched.
+    With `gather`, nothing more is computed. Documents that are not in the cache and cannot be fetched are an OSError.
     """
     lists = given(factors=factors, scalings=scalings, arms=arms, tasks=tasks)
     several = {name: tuple(of) for name, of in lists.items()}

@@ -81,11 +81,7 @@ QUICK = Plan(
 
 
 def plan_for(*, quick: bool, **changes: Any) -> Plan:
-    """Return the full or the quick plan, with what is not None changed.
-
-    Raises:
-        ValueError: a scaling or an arm that there is not, or numbers out of range.
-    """
+    """Return the full or the quick plan, with what is not None changed."""
     plan = replace(QUICK if quick else Plan(), **given(**changes))
     if plan.model not in SHIPPED and "shipped" in plan.arms:
         if "shipped" in (changes.get("arms") or ()):

@@ -31,10 +31,7 @@ from sharpmax.runs.run_folder import RunFolder
 def run(out: str | Path = "runs", *, seed: int = 0, quick: bool = False, **options: Any) -> dict[str, Any]:
     """Train, evaluate, draw and write the page, in `out/max-retrieval/<name>/`; returns the metrics.
 
-    A run found there is continued. The options are those of `plan_run`.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    The options are those of `plan_run`.
     """
     plan = plan_run(seed=seed, quick=quick, **options)
     folder = RunFolder.open(out, "max-retrieval", plan.name, plan.config)

@@ -74,9 +74,6 @@ def plan_run(
     """Settle a run from its options; those that are None are the scale's or the recipe's.
 
     A recipe may be one of your own: `dataclasses.replace(PAPER_RECIPE, name=…, …)`.
-
-    Raises:
-        ValueError: an option that does not fit.
     """
     if quick and full:
         raise ValueError("expected at most one of quick and full, got both")

@@ -71,12 +71,8 @@ def run(
 ) -> dict[str, Any]:
     """Train and ask the arms, draw, and write the page, in `out/recall/<name>/`; returns the metrics.
 
-    An arm that is finished is read back and told too, so arms can be added one by one.
-    The options are those of `sharpmax reproduce recall --help`. Softmax, to which the others are compared, is always
-    among the arms.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    An arm that is finished is told too, so arms can be added one by one. Softmax, to which the others are compared, is
+    always among the arms.
     """
     if quick and full:
         raise ValueError("expected quick or full, got both")

@@ -41,17 +41,8 @@ def run(
 ) -> dict[str, Any]:
     """Fit, choose and judge, in `out/tables/<name>/`; returns the metrics.
 
-    What is finished is read back, so tables, arms and sizes can be added one by one, by several processes too.
-
-    Args:
-        seed: of the tables.
-        tables, arms: what to judge now; everything unless given.
-        largest: rows of the largest tables to judge now.
-        gather: judge nothing more, and gather what is there.
-
-    Raises:
-        ValueError: unknown names, nothing to judge, or a run folder that holds another config.
-        OSError: weights or flights cannot be fetched.
+    Tables, arms and sizes can be added one by one, by several processes too. The seed is of the tables. Weights or
+    flights that cannot be fetched are an OSError.
     """
     plan = QUICK if quick else FULL
     every_table = tuple(name for name, _ in plan.tables)

@@ -65,8 +65,8 @@ def test_a_new_graph_is_counted():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"policies": ("zz",)}, "policies may name constant, paper, card, entropy-target, got zz"),
-        ({"only": ("decode",)}, "only may name generate, prefill"),
+        ({"policies": ("zz",)}, "expected policies among constant, paper, card, entropy-target, got zz"),
+        ({"only": ("decode",)}, "expected cases among generate, prefill"),
         ({"lengths": (1,)}, "expected lengths of at least 2, got 1"),
     ],
 )
