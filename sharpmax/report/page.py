@@ -36,6 +36,13 @@ class Table:
             if len(row) != len(self.header):
                 raise ValueError(f"expected rows of {len(self.header)} cells, as the header has, got {list(row)!r}")
 
+    @property
+    def lines(self) -> list[str]:
+        """The header and the rows as aligned lines of text."""
+        rows = [[str(cell) for cell in row] for row in (self.header, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
 
 @dataclass(frozen=True)
 class Figure:

@@ -51,8 +51,7 @@ def timed(calls: Mapping[str, Callable[[], Any]], *, device: str, repeats: int) 
 def attempt(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return what `call` returns, or why it failed, in one line, as `failed`."""
     reason = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a backend that refuses says so at length
+    with warnings.catch_warnings(action="ignore"):  # a backend that refuses says so at length
         try:
             return call()
         except ModuleNotFoundError as error:

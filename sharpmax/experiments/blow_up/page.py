@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sharpmax.experiments.compare.page import lines_of
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
@@ -105,7 +104,7 @@ def printed(metrics: Mapping[str, Any]) -> str:
     """Return table and verdict as lines of text."""
     shown = table(metrics)
     said = verdict(metrics["summary"], len(metrics["runs"]["plain"]))
-    return "\n".join([*lines_of(shown), shown.caption, said])
+    return "\n".join([*shown.lines, shown.caption, said])
 
 
 def displays(metrics: Mapping[str, Any]) -> dict[str, CurvesDisplay]:

@@ -68,7 +68,7 @@ def printed(metrics: dict[str, Any]) -> str:
     lines = []
     for task, model, by_arm in _groups(metrics):
         lines += [f"{task}, {model}: sharper attention {TASKS[task].sharpness}. {_chance(task, by_arm)}"]
-        lines += [*lines_of(_table(metrics, task, model, by_arm)), verdict(metrics, by_arm), ""]
+        lines += [*_table(metrics, task, model, by_arm).lines, verdict(metrics, by_arm), ""]
     return "\n".join([*lines, *LEGEND, *_growth(metrics)])
 
 
@@ -91,14 +91,7 @@ def catalogue() -> str:
         Table(["--tasks", "sizes, and what is expected"], tasks),
         Table(["--models", "shape"], models),
     )
-    return "\n\n".join("\n".join(lines_of(part)) for part in parts)
-
-
-def lines_of(table: Table) -> list[str]:
-    """Return the header and rows of a table as aligned lines of text."""
-    rows = [[str(cell) for cell in row] for row in (table.header, *table.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n\n".join("\n".join(part.lines) for part in parts)
 
 
 def accuracy_cell(mean: float, interval: Sequence[float] | None, difference: float | None = None) -> str:

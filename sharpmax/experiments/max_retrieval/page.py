@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.experiments.max_retrieval.figures import LABELS, accuracy_by_size
+from sharpmax.experiments.max_retrieval.figures import RULES, accuracy_by_size
 from sharpmax.experiments.max_retrieval.tables import (
     all_rules,
     beside_the_paper,
@@ -172,11 +172,11 @@ def _fits(metrics: dict[str, Any]) -> Text:
     told = []
     for rule, fit in metrics["fits"].items():
         if "nothing_to_fit" in fit:
-            told.append(f"{LABELS[rule]}: nothing to fit here ({fit['nothing_to_fit']}).")
+            told.append(f"{RULES[rule].label}: nothing to fit here ({fit['nothing_to_fit']}).")
             continue
         plain, fitted = fit["held_out"]["plain"], fit["held_out"]["policy"]
         told.append(
-            f"{LABELS[rule]} (criterion {fit['criterion']}: {CRITERIA[fit['criterion']]}): fitted to "
+            f"{RULES[rule].label} (criterion {fit['criterion']}: {CRITERIA[fit['criterion']]}): fitted to "
             f"{fit['rows_with_a_best']:,} of {fit['rows']:,} rows; on held-out rows the right item's mean weight goes "
             f"from {plain['coefficient']:.3f} to {fitted['coefficient']:.3f}."
         )

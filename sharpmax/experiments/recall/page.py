@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.compare.arms import SOFTMAX
-from sharpmax.experiments.compare.page import accuracy_cell, lines_of
+from sharpmax.experiments.compare.page import accuracy_cell
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.style import COLOURS
@@ -77,7 +77,7 @@ def table(metrics: dict[str, Any]) -> Table:
 def printed(metrics: dict[str, Any]) -> str:
     """Return the table as lines of text."""
     shown = table(metrics)
-    return "\n".join([*lines_of(shown), shown.caption])
+    return "\n".join([*shown.lines, shown.caption])
 
 
 def display(metrics: dict[str, Any]) -> CurvesDisplay:

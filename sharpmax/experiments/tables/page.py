@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.experiments.compare.page import lines_of
 from sharpmax.experiments.tables.plan import ARMS, Plan
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
@@ -109,7 +108,7 @@ def cell_table(metrics: Mapping[str, Any], name: str) -> Table:
 def printed(metrics: Mapping[str, Any], plan: Plan) -> str:
     """Return the differences in loss and the verdict as lines of text."""
     shown = against_table(metrics, "plain", "loss")
-    lines = [*lines_of(shown), shown.caption, verdict(metrics, plan)]
+    lines = [*shown.lines, shown.caption, verdict(metrics, plan)]
     if metrics["missing"]:
         lines.append(f"{len(metrics['missing'])} answers are not computed yet; the same command goes on.")
     return "\n".join(lines)

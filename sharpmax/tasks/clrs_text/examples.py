@@ -90,8 +90,8 @@ def _undisturbed() -> Iterator[None]:
     state, verbosity = random.getstate(), logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # it takes cross products as old NumPy did
+        # It takes cross products as old NumPy did.
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             yield
     finally:
         random.setstate(state)

@@ -62,19 +62,6 @@ def test_a_new_graph_is_counted():
     assert graphs_compiled() == before + 1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"policies": ("zz",)}, "expected policies among constant, paper, card, entropy-target, got zz"),
-        ({"only": ("decode",)}, "expected cases among generate, prefill"),
-        ({"lengths": (1,)}, "expected lengths of at least 2, got 1"),
-    ],
-)
-def test_what_is_not_there_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        measure(**{**SMALL, **wrong})
-
-
 def test_after_the_seconds_no_further_case_starts_and_the_output_says_which():
     figures = measure(**SMALL, policies=("constant",), only=("prefill", "generate"), seconds=0)
     assert figures["results"] == []

@@ -14,16 +14,13 @@ from sharpmax.experiments.calibration.plan import CHOSEN, FITS, FRESH, LORAS, RU
 from sharpmax.hf.calibration.choose import MARGIN, best_of, kept
 from sharpmax.hf.calibration.judge import Sheet, compare
 from sharpmax.statistics import Paired
+from tests.committed import committed
 from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "calibration"
 STUDY = RESULTS / "smollm2"
 FRESH_KINDS = ("", "source ", "docstrings ")
 """The kinds of text that no fit, choice or earlier report had read, as their windows are named."""
-
-
-def read(run):
-    return json.loads((run / "metrics.json").read_text())
 
 
 def steps_of(archive):
@@ -37,7 +34,7 @@ def steps_of(archive):
 
 @pytest.fixture(scope="module")
 def metrics():
-    return read(STUDY)
+    return committed("calibration", "smollm2", "metrics.json")
 
 
 @pytest.fixture(scope="module")
