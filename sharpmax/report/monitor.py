@@ -11,17 +11,8 @@ import numpy as np
 from sharpmax.files import atomic
 from sharpmax.report.page import Table
 from sharpmax.report.templates import render
-from sharpmax.runs.watched.movers import (
-    LARGE,
-    clips,
-    first_above,
-    first_moves,
-    loss_path,
-    loss_rise,
-    losses,
-    places,
-    series,
-)
+from sharpmax.runs.watched import movers
+from sharpmax.runs.watched.movers import first_moves, losses, places, series
 from sharpmax.runs.watched.record import Recorded
 
 PAGE = "monitor.html"
@@ -55,20 +46,20 @@ def verdict(recorded: Recorded) -> list[str]:
     said = [f"{len(steps)} readings of {heads}, from step {steps[0]} to step {steps[-1]}.", largest]
     moves = first_moves(recorded)
     said.append(f"Moved first: {moves[0]}." if moves else "No head has moved far from where it began.")
-    large = first_above(recorded)
+    large = movers.first_above(recorded)
     if large is not None:
-        said.append(f"Above {LARGE:g} first: layer {large.layer}, head {large.head}, at step {large.step}.")
+        said.append(f"Above {movers.LARGE:g} first: layer {large.layer}, head {large.head}, at step {large.step}.")
     loss = losses(recorded)
     if loss is not None:
-        rise = loss_rise(steps, loss)
+        rise = movers.loss_rise(steps, loss)
         if rise is not None:
             before = (
                 f", {rise - moves[0].step} steps after the first head moved" if moves and moves[0].step < rise else ""
             )
-            said.append(f"The loss rose at step {rise}{before}: {loss_path(steps, loss)}.")
+            said.append(f"The loss rose at step {rise}{before}: {movers.loss_path(steps, loss)}.")
         else:
             said.append(f"The loss has not risen; it is {loss[-1]:.4g}.")
-    acted = clips(recorded)
+    acted = movers.clips(recorded)
     if acted:
         times = sum(one["times"] for one in acted)
         said.append(f"A clip acted {times} time{'s' * (times > 1)}, on {len(acted)} head{'s' * (len(acted) > 1)}.")
@@ -83,7 +74,7 @@ def _tables(recorded: Recorded) -> list[Table]:
         rows = [[m.step, f"layer {m.layer}, head {m.head}", m.what, f"{m.before:.3g}", f"{m.after:.3g}"] for m in moves]
         header = ["step", "head", "what moved", "from", "to"]
         tables.append(Table(header, rows[:LISTED], f"Heads that moved first ({len(rows)} in all)"))
-    acted = clips(recorded)
+    acted = movers.clips(recorded)
     if acted:
         rows = [
             [f"layer {c['layer']}, head {c['head']}", c["times"], c["first"], c["last"], f"{c['smallest']:.3g}"]

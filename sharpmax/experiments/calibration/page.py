@@ -3,7 +3,7 @@
 from typing import Any
 
 from sharpmax.experiments.calibration.figures import displays
-from sharpmax.experiments.calibration.table import beside, by_kind, comparison, transfer
+from sharpmax.experiments.calibration.table import Cells, beside, by_kind, comparison, transfer
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.runs.run_folder import RunFolder
 
@@ -54,7 +54,6 @@ def tell_rivals(metrics: dict[str, Any], folder: RunFolder) -> None:
     ).save(folder.path)
 
 
-def _table(lines: list[str], caption: str) -> Table:
-    """Return a table of Markdown as one of the page."""
-    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+def _table(cells: Cells, caption: str) -> Table:
+    header, rows = cells
     return Table(header, [row + [""] * (len(header) - len(row)) for row in rows], caption)

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from sharpmax.experiments.clrs_protocol.gate import judge_gate
-from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, TRAINED_ARMS, Study, plan
+from sharpmax.experiments.clrs_protocol.study import FROM_NOTHING, TRAINED_ARMS, Study, plan
 from sharpmax.experiments.clrs_protocol.summary import summarise
 from sharpmax.experiments.clrs_protocol.work import Work
 from sharpmax.experiments.compare.train import Hardware
@@ -108,6 +108,3 @@ def _work(study: Study, folder: RunFolder, hardware: Hardware, together: int) ->
     from sharpmax.experiments.clrs_protocol.language_model import LanguageModel
 
     return LanguageModel(study, folder, hardware, 1)
-
-
-__all__ = ["ARMS", "STAGES", "run"]

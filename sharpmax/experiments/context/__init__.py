@@ -20,11 +20,12 @@ from typing import Any
 from sharpmax.experiments.context.plan import plan_for
 from sharpmax.experiments.context.study import EXACT, Study
 from sharpmax.experiments.context.summary import summarise
-from sharpmax.experiments.context.tiny import reads_tiny, train_tiny
 from sharpmax.extras import extra
 from sharpmax.flags import given, require_among
+from sharpmax.hf.calibration.splits import text_of
 from sharpmax.hf.finetune.judging import autocast
 from sharpmax.hf.models.load_to_train import load_by_name
+from sharpmax.hf.models.tiny_llama import TINY, train_tiny_llama
 from sharpmax.runs.progress import stage
 from sharpmax.runs.run_folder import RunFolder
 
@@ -32,6 +33,7 @@ with extra("hf"):
     import torch
 
 PARTS = ("text", "short", "ask")
+READ = 100_000  # characters that the tiny model is trained on
 
 
 def run(
@@ -65,8 +67,10 @@ def run(
     config |= {"short_tokens": plan.short_tokens, "prompts": plan.prompts, "steps": plan.steps}
     place = (out, "context", f"{Path(plan.model).name}{'-quick' if quick else ''}-seed{seed}", config)
     RunFolder.planned(*place)
-    tiny = reads_tiny(plan.model)
-    loaded = train_tiny(seed) if tiny else load_by_name(plan.model, seed=seed, device=device)
+    if plan.model == TINY:  # trained in seconds, on characters of Python's reference: nothing is fetched
+        loaded = train_tiny_llama(text_of("fit")[:READ], seed=seed)
+    else:
+        loaded = load_by_name(plan.model, seed=seed, device=device)
     folder = RunFolder.open(*place)
     study = Study(plan, loaded, folder, seed=seed, products="bfloat16" if device.startswith("cuda") else EXACT)
     if not gather:

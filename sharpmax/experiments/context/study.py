@@ -18,7 +18,6 @@ from sharpmax.core.extension import extension_called
 from sharpmax.core.policies import Constant, LengthScaled, Policy
 from sharpmax.defaults import SCALINGS
 from sharpmax.experiments.context.plan import ARMS, BETAS, Plan
-from sharpmax.experiments.context.tiny import reads_tiny, tiny_documents
 from sharpmax.extras import extra
 from sharpmax.hf.calibration.answers import answer
 from sharpmax.hf.calibration.reply import reply
@@ -27,11 +26,12 @@ from sharpmax.hf.calibration.rivals import Rival, learn_rival
 from sharpmax.hf.calibration.splits import text_of
 from sharpmax.hf.calibration.text_loss import text_losses, token_losses
 from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.models.tiny_llama import TINY, TRAINED
 from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
-from sharpmax.tasks.documents import documents
+from sharpmax.tasks.documents import Document, documents
 from sharpmax.tasks.filling import filling
 from sharpmax.tasks.prompt import Prompt
 from sharpmax.tasks.prompts import draw, seed_of
@@ -162,7 +162,7 @@ class Study:
 
     def _read(self, split: str, length: int) -> list[tuple[str, Tensor]]:
         """Return the documents of a split that have so many tokens, cut to them, by name."""
-        found = tiny_documents(split) if reads_tiny(self.plan.model) else documents(split, least=2 * length)
+        found = _tiny_documents(split) if self.plan.model == TINY else documents(split, least=2 * length)
         ids = ((document.name, self.loaded.tokens(document.text)) for document in found)
         return [(name, tokens[:, :length]) for name, tokens in ids if tokens.shape[1] >= length]
 
@@ -247,6 +247,12 @@ class Study:
         windows = (*self.plan.windows, length)
         recipe = recipe_for(defaults.MOST_RISE, steps=self.plan.steps, windows=windows, truth=defaults.TRUTH)
         return draw, texts, recipe
+
+
+def _tiny_documents(split: str) -> list[Document]:
+    """Return what the quick run's model reads: Python's reference of a split, in parts of eight trained contexts."""
+    text, length = text_of(split), 8 * TRAINED
+    return [Document(f"part{start // length}", text[start : start + length]) for start in range(0, 8 * length, length)]
 
 
 def named(scaling: str, arm: str, factor: float, part: str) -> str:

@@ -5,16 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax.experiments.max_retrieval import tables
 from sharpmax.experiments.max_retrieval.figures import RULES, accuracy_by_size
-from sharpmax.experiments.max_retrieval.tables import (
-    all_rules,
-    beside_the_paper,
-    gains_of_the_polynomial,
-    how_much,
-    recovered,
-    redraws,
-    rotated_or_not,
-)
 from sharpmax.report import Figure, Page, Text
 from sharpmax.report import Table as PageTable
 from sharpmax.report.page import Display
@@ -76,12 +68,18 @@ def tell(metrics: dict[str, Any], figures: Mapping[str, Display], folder: RunFol
     kind = _kind(folder)
     blocks: list[Text | PageTable | Figure] = [*_committed(metrics, folder), _how_it_was_made(metrics, folder)]
     if kind == "paper":
-        blocks += [beside_the_paper(metrics), *_discrepancy(metrics)]
+        blocks += [tables.beside_the_paper(metrics), *_discrepancy(metrics)]
     blocks += _the_claim(folder)
-    blocks += [_figure("accuracy"), all_rules(metrics), recovered(metrics), _what_rules_do(metrics)]
+    blocks += [_figure("accuracy"), tables.all_rules(metrics), tables.recovered(metrics), _what_rules_do(metrics)]
     blocks += [_figure(name) for name in ("maps-softmax", "maps-rules", "fit") if name in figures]
     blocks += [_fits(metrics), _figure("largest-weight"), _figure("entropy"), _why(metrics)]
-    blocks += [_figure("losses"), _precision(metrics), _figure("precision"), _differences(kind), redraws(metrics)]
+    blocks += [
+        _figure("losses"),
+        _precision(metrics),
+        _figure("precision"),
+        _differences(kind),
+        tables.redraws(metrics),
+    ]
     blocks += _rotation() if kind == "sharp" else _beyond()
     Page(TITLES[kind], LEADS[kind], blocks).save(folder.path, figures)
 
@@ -104,7 +102,7 @@ def _how_it_was_made(metrics: dict[str, Any], folder: RunFolder) -> Text:
         "the code does here what it did for the full run (ten seeds, --full), and is no result by itself: its heads "
         "are trained for less, so their accuracies are lower, and so few seeds give no interval."
     )
-    return Text(how_much(metrics["scale"], made, smaller), "Your run")
+    return Text(tables.how_much(metrics["scale"], made, smaller), "Your run")
 
 
 def _the_claim(folder: RunFolder) -> list[Text]:
@@ -133,7 +131,7 @@ def _the_claim(folder: RunFolder) -> list[Text]:
 
 def _discrepancy(metrics: dict[str, Any]) -> list[Text]:
     """Flag the sizes at which our gain of the paper's polynomial is not the paper's."""
-    apart = [gain for gain in gains_of_the_polynomial(metrics) if gain.differs]
+    apart = [gain for gain in tables.gains_of_the_polynomial(metrics) if gain.differs]
     if not apart:
         return []
     found = "; ".join(f"{gain.size:,} items: {gain.told} here, {gain.paper:+.1f} in the paper" for gain in apart)
@@ -242,7 +240,7 @@ def _beyond() -> list[Text | PageTable]:
         f"{trained['steps'] * trained['batch'] / 1e6:.1f} million training sets. The mean entropy of plain softmax is "
         f"{np.mean(sharp['entropy'][top]):.2f} nats at {int(top):,} items and grows with n, so it disperses in the end."
     )
-    return [Text(text, "And beyond the paper"), all_rules(sharp)]
+    return [Text(text, "And beyond the paper"), tables.all_rules(sharp)]
 
 
 def _rotation() -> list[Text | PageTable]:
@@ -256,7 +254,10 @@ def _rotation() -> list[Text | PageTable]:
         "features of an item, training commutes with the rotation (a test holds it to 1e-9 in float64), and the "
         "committed full runs, ten heads trained with and ten without, differ by no more than chance."
     )
-    return [Text(why, "Does it matter how the inputs are turned?"), rotated_or_not(rotated, straight, "entropy_target")]
+    return [
+        Text(why, "Does it matter how the inputs are turned?"),
+        tables.rotated_or_not(rotated, straight, "entropy_target"),
+    ]
 
 
 def _committed(metrics: dict[str, Any], folder: RunFolder) -> list[Text | PageTable | Figure]:
@@ -269,5 +270,5 @@ def _committed(metrics: dict[str, Any], folder: RunFolder) -> list[Text | PageTa
     blocks: list[Text | PageTable | Figure] = [Text(told, "The full result, as committed")]
     blocks.append(Figure("figures/accuracy-full.svg", *CAPTIONS["accuracy"]))
     if full["recipe"] == "paper":
-        blocks += [beside_the_paper(full), *_discrepancy(full)]
-    return [*blocks, all_rules(full)]
+        blocks += [tables.beside_the_paper(full), *_discrepancy(full)]
+    return [*blocks, tables.all_rules(full)]
