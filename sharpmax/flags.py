@@ -1,5 +1,9 @@
-"""Write the options of experiments and benchmarks in few words: each a flag's keywords, as argparse takes them."""
+"""Write the options of experiments and benchmarks in few words, and refuse what they cannot be.
 
+An option is a flag's keywords, as argparse takes them. One that is None was not given.
+"""
+
+from collections.abc import Iterable
 from typing import Any
 
 Flag = dict[str, Any]
@@ -47,3 +51,27 @@ def listed(name: str, entries: Any, kind: str) -> Any:
     if name not in found:
         raise ValueError(f"unknown {kind} {name!r}; there are: {', '.join(found)}")
     return found[name]
+
+
+def require_among(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ValueError for names that are not among those known.
+
+    >>> require_among("parts", ["text", "prose"], ["text", "short"])
+    Traceback (most recent call last):
+    ValueError: expected parts among text, short, got prose
+    """
+    known = tuple(known)
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"expected {kind} among {', '.join(known)}, got {', '.join(unknown)}")
+
+
+def require_at_least(least: int, **numbers: float | None) -> None:
+    """Raise ValueError for a number below the least; None is none."""
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise ValueError(f"expected {name} of at least {least}, got {number}")
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -23,6 +23,7 @@ from sharpmax.bench.attention.contestants import Setting, plain
 from sharpmax.bench.attention.timing import attempt, timed
 from sharpmax.core.policies import PAPER, Constant, LogLinear
 from sharpmax.extras import extra
+from sharpmax.flags import require_among, require_at_least
 from sharpmax.hf.models.batching import Round, answered
 from sharpmax.hf.models.shapes import random_model
 from sharpmax.hf.sharpen.switch import sharpen
@@ -50,10 +51,8 @@ def measure(
     Raises:
         ValueError: an unknown part, a number below 1, or a device that is not there.
     """
-    if unknown := sorted(set(only) - set(PARTS)):
-        raise ValueError(f"only may name {', '.join(PARTS)}, got {', '.join(unknown)}")
-    if min(requests, new_tokens, repeats) < 1:
-        raise ValueError(f"expected numbers of at least 1, got {min(requests, new_tokens, repeats)}")
+    require_among("parts", only, PARTS)
+    require_at_least(1, requests=requests, new_tokens=new_tokens, repeats=repeats)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     must_run_on(device)
     results = []
@@ -123,11 +122,7 @@ def _card(heads: int, device: str) -> LogLinear:
     return LogLinear(a=a, b=b, c=c)
 
 
-AGREE = {
-    "paged, paper": "unpaged, paper",
-    "paged, card": "unpaged, card",
-    "paged, constant": "plain, flash_attention",
-}
+AGREE = {"paged, paper": "unpaged, paper", "paged, card": "unpaged, card", "paged, constant": "plain, flash_attention"}
 """What each paged result has to equal."""
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 import sharpmax
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
+from sharpmax.flags import require_among, require_at_least
 
 OWN, BY_HAND, SHARPMAX = "own softmax", "softmax + entropy by hand", "sharpmax.softmax"
 Contestants = dict[str, Callable[[], Any]]
@@ -33,11 +34,8 @@ def measure(
         MissingExtraError: if a named framework is not installed.
         ArithmeticError: if a result is wrong; a wrong result is not timed.
     """
-    if rows < 1 or columns < 1:
-        raise ValueError(f"expected at least 1 row and 1 column, got {rows} and {columns}")
-    for name in frameworks:
-        if name not in FRAMEWORKS:
-            raise ValueError(f"unknown framework {name!r}; there are: {', '.join(FRAMEWORKS)}")
+    require_at_least(1, rows=rows, columns=columns)
+    require_among("frameworks", frameworks, FRAMEWORKS)
     logits = np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32) * 2
     results = [
         _compare(name, FRAMEWORKS[name](logits), logits, repeats)

@@ -8,6 +8,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from sharpmax.flags import require_at_least
+
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], Any]], *, repeats: int) -> dict[str, float]:
     """Time each call `repeats` times, in turns, after one untimed call each; returns the median seconds by name.
@@ -17,8 +19,7 @@ def interleaved_medians(contestants: Mapping[str, Callable[[], Any]], *, repeats
     Raises:
         ValueError: if `repeats` is less than 1.
     """
-    if repeats < 1:
-        raise ValueError(f"expected at least 1 repeat, got {repeats}")
+    require_at_least(1, repeats=repeats)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for call in contestants.values():
         call()

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
+from sharpmax.flags import require_at_least
 from sharpmax.models.max_retrieval import Head
 from sharpmax.models.max_retrieval_direct import direct_head
 from sharpmax.tasks.max_retrieval import training_batch
@@ -33,9 +34,7 @@ def measure(*, seeds: int = 10, batch: int = 128, steps: int = 20, repeats: int 
         ValueError: a number below 1.
         ArithmeticError: if the two forms do not learn the same.
     """
-    for name, value in (("seeds", seeds), ("batch", batch), ("steps", steps), ("repeats", repeats)):
-        if value < 1:
-            raise ValueError(f"expected {name} to be at least 1, got {value}")
+    require_at_least(1, seeds=seeds, batch=batch, steps=steps, repeats=repeats)
     head = Head()
     keys = jax.random.split(jax.random.key(0), seeds)
     compiled = {

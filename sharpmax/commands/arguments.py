@@ -40,10 +40,8 @@ def require_within_limits(options: Mapping[str, Any]) -> None:
         least, most = LIMITS.get(name, (-FARTHEST, FARTHEST))
         for number in value if isinstance(value, list | tuple) else (value,):
             if isinstance(number, int) and not isinstance(number, bool) and not least <= number <= most:
-                flag, limit = (
-                    "--" + name.replace("_", "-"),
-                    f"at least {least:,}" if number < least else f"at most {most:,}",
-                )
+                flag = "--" + name.replace("_", "-")
+                limit = f"at least {least:,}" if number < least else f"at most {most:,}"
                 got = f"{number:,}" if abs(number) < 10**40 else "a number of more than 40 digits"
                 raise ValueError(f"expected {flag} to be {limit}, got {got}")
 
@@ -59,7 +57,9 @@ def require_known_names(verb: str, options: Mapping[str, Any]) -> None:
         refuse_misspelling(model)
         _require_model_folder(model)
     if verb == "finetune":
-        _require_choice("task", options["task"], (defaults.TASK,))
+        if (task := options["task"]) != defaults.TASK:
+            meant = did_you_mean(task, (defaults.TASK,))
+            raise ValueError(f"expected a task among {defaults.TASK}, got {task!r}{meant}")
         _require_policy(options["policy"])
     elif verb != "compare" and (options.get("task") is not None or options.get("tasks")):
         # `compare` has tasks of its own, and says so itself: their modules import torch.
@@ -77,11 +77,6 @@ def require_known_names(verb: str, options: Mapping[str, Any]) -> None:
             raise FileNotFoundError(ENOENT, "No such file or directory", str(text))
 
 
-def _require_choice(what: str, given: str, known: Sequence[str]) -> None:
-    if given not in known:
-        raise ValueError(f"expected a {what} among {', '.join(known)}, got {given!r}{did_you_mean(given, known)}")
-
-
 def _require_model_folder(model: str) -> None:
     """Raise ValueError for what is written as a path and is no folder of a model."""
     folder = Path(model)
@@ -97,11 +92,9 @@ def _require_policy(policy: str) -> None:
     try:
         _require_card(policy)
     except FileNotFoundError:
-        known = (*defaults.POLICIES, *SHIPPED)
-        raise ValueError(
-            f"expected a policy among {', '.join(defaults.POLICIES)} or a card, got {policy!r}"
-            f"{did_you_mean(policy, known)}"
-        ) from None
+        meant = did_you_mean(policy, (*defaults.POLICIES, *SHIPPED))
+        known = ", ".join(defaults.POLICIES)
+        raise ValueError(f"expected a policy among {known} or a card, got {policy!r}{meant}") from None
 
 
 def _require_card(card: Any) -> None:

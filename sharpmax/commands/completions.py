@@ -49,7 +49,12 @@ class Server:
 
     def first_model(self) -> str:
         """Return the name of the first model that it lists."""
-        said = self._in_time(lambda: self._read_list(f"{self.url}/v1/models"))
+
+        def read() -> bytes:
+            with self._opened(f"{self.url}/v1/models", None) as answer:
+                return bytes(answer.read(MOST_BYTES))
+
+        said = self._in_time(read)
         try:
             name = json.loads(said)["data"][0]["id"]
         except (KeyError, IndexError, TypeError, ValueError, RecursionError):
@@ -126,10 +131,6 @@ class Server:
         if not isinstance(choice.get("text"), str | None):
             raise self._wrong(f"an event without a text: {short(event)}")
         return choice
-
-    def _read_list(self, url: str) -> bytes:
-        with self._opened(url, None) as answer:
-            return bytes(answer.read(MOST_BYTES))
 
     def _opened(self, url: str, body: dict[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()

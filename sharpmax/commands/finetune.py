@@ -108,15 +108,8 @@ def finetune_model(
     say_estimate(LEARNED * seconds_per_token(loaded) * tokens * steps, device, "--steps and --tokens set it")
     trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
     with stage("training"):
-        done = finetune(
-            trained,
-            train,
-            recipe,
-            policy=chosen,
-            folder=folder.path / "training",
-            tensorboard=tensorboard,
-            report=report_as(name),
-        )
+        how: dict[str, Any] = {"policy": chosen, "tensorboard": tensorboard, "report": report_as(name)}
+        done = finetune(trained, train, recipe, folder=folder.path / "training", **how)
     if not is_first_process():
         return {}
     if done.weights is not None:  # FSDP has taken the model apart: the same once more, with what it learned

@@ -89,12 +89,8 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     for benchmark in BENCHMARKS:
         one = names.add_parser(benchmark.name, help=benchmark.question)
         command = f"sharpmax bench {benchmark.name}"
-        describe(
-            one,
-            f"Measure {benchmark.question}.",
-            command,
-            f"{command} --json {benchmark.name}.json    # keep the figures",
-        )
+        keeping = f"{command} --json {benchmark.name}.json    # keep the figures"
+        describe(one, f"Measure {benchmark.question}.", command, keeping)
         said = "write the figures to FILE too, after every result"
         group(one, RUN).add_argument("--json", type=path, metavar="FILE", help=said)
         _quiet(one)
@@ -182,12 +178,8 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
     add, number = fitting.add_argument, _number(fitting)
     quick = "a first verdict in about ten minutes on two cores: a small fit, and text in short windows only"
     add("--quick", action="store_true", help=quick)
-    add(
-        "--method",
-        choices=defaults.METHODS,
-        default="learn",
-        help="a card by match, learn or search; or a scale, merged",
-    )
+    method = "a card by match, learn or search; or a scale, merged"
+    add("--method", choices=defaults.METHODS, default="learn", help=method)
     add("--fit-tasks", nargs="+", default=defaults.FIT_TASKS, metavar="TASK", help=f"tasks to fit on: {TASKS}; recall")
     low, high = defaults.FIT_SIZES
     sizes_help = f"entries of a question to fit on (default: {low} {high})"
@@ -236,9 +228,8 @@ def _exam_options(parser: argparse.ArgumentParser) -> None:
     number("--windows", f"tokens per window of text (default: those of {usual} that the model holds)", nargs="+")
     add("--text", type=path, metavar="FILE", help="the text (default: Python's reference and source, NumPy)")
     number("--text-tokens", f"tokens of each kind of text (default: {defaults.TEXT_TOKENS})", **asked)
-    number(
-        "--most-rise", "allowed rise of perplexity, as a share: 0.005 is half a percent", defaults.MOST_RISE, type=float
-    )
+    most_rise = "allowed rise of perplexity, as a share: 0.005 is half a percent"
+    number("--most-rise", most_rise, defaults.MOST_RISE, type=float)
     number = _number(group(parser, RUN))
     number("--together", "tokens read at once, about; 1: one text at a time", defaults.TOGETHER)
     number("--seed", "seed of every draw", defaults.SEED)
@@ -311,13 +302,8 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     add("--tasks", nargs="+", default=(), metavar="TASK", help="tasks with a size dial (default: all)")
     arms_help = "mechanisms by name (--list shows them), or MODULE:ATTRIBUTE of your own (default: fifteen)"
     add("--arms", nargs="+", default=(), metavar="ARM", help=arms_help)
-    add(
-        "--models",
-        nargs="+",
-        default=(),
-        metavar="MODEL",
-        help="sizes of the model: tiny, 0.3M, 1M, 3M, 10M, 30M (default: 1M)",
-    )
+    models_help = "sizes of the model: tiny, 0.3M, 1M, 3M, 10M, 30M (default: 1M)"
+    add("--models", nargs="+", default=(), metavar="MODEL", help=models_help)
     number("--largest", "the largest size asked, in the task's unit (default: all sizes, up to 32,768 tokens)")
     add("--list", dest="listed", action="store_true", help="print the mechanisms, tasks and models, and end")
     number("--seeds", "models per cell (default: 5; quick: 3)")

@@ -2,6 +2,10 @@
 
 An experiment is a module with `run(out, *, seed, quick, **options)`, which computes in a `RunFolder`, writes its
 figures and a `page.json`, and returns the metrics. It is listed here as data, and imported only when it runs.
+
+Its options are those of `sharpmax reproduce NAME --help`; one that is None, or empty, was not given. `run` raises
+ValueError for options that do not fit, before any work, and for a run folder that holds another config. A run that was
+stopped is continued: what it has computed is read back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -234,10 +238,7 @@ EXPERIMENTS = (
         {
             "--model": word("what to extend (default: smollm2; quick: one trained in seconds)"),
             **DEVICE,
-            "--factors": {
-                **several("X", "times the trained context (default: 1 2 4 8); more can follow"),
-                "type": float,
-            },
+            "--factors": several("X", "times the trained context (default: 1 2 4 8); more can follow", float),
             "--scalings": several("NAME", "of none, ntk, yarn, yarn-plain, self-extend (default: all)"),
             "--arms": several(
                 "ARM", "of nothing, log-n, beta, shipped, fitted, lora, headscale, seal, seal-channel (default: all)"

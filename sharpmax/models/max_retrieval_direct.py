@@ -13,13 +13,7 @@ with extra("jax"):
 
 
 def direct_head(
-    head: Head,
-    params: Params,
-    items: Array,
-    query: Array,
-    *,
-    visible: Array | None = None,
-    beta: Array | float = 1.0,
+    head: Head, params: Params, items: Array, query: Array, *, visible: Array | None = None, beta: Array | float = 1.0
 ) -> Array:
     """Return the class scores (sets, classes), equal to `head(params, items, query, …)` up to rounding."""
     encoded = items if head.encoder == "linear" else head.mlp(params["item"], items)

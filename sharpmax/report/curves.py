@@ -160,12 +160,12 @@ class CurvesDisplay:
             ax.text(0.01, mark.y, mark.label, transform=ax.get_yaxis_transform(), va="bottom", fontsize=9)
 
 
-def save_panels(displays: Sequence[CurvesDisplay], folder: str | Path, name: str, *, columns: int = 3) -> Path:
-    """Draw displays side by side, in rows, with the first one's legend for all; writes as `CurvesDisplay.save` does."""
+def save_panels(displays: Sequence[CurvesDisplay], folder: str | Path, name: str) -> Path:
+    """Draw displays in rows of three, with the first one's legend for all; writes as `CurvesDisplay.save` does."""
     with house_style():
-        rows = -(-len(displays) // columns)
-        figure = Figure(figsize=(3.4 * min(columns, len(displays)), 2.5 * rows + 0.5))
-        grid = figure.subplots(rows, min(columns, len(displays)), squeeze=False).flatten()
+        columns, rows = min(3, len(displays)), -(-len(displays) // 3)
+        figure = Figure(figsize=(3.4 * columns, 2.5 * rows + 0.5))
+        grid = figure.subplots(rows, columns, squeeze=False).flatten()
         for ax, display in zip(grid, displays, strict=False):
             display.plot_panel(ax)
         for ax in grid[len(displays) :]:

@@ -18,16 +18,8 @@ def answers_display(judgement: Mapping[str, Any], model: str) -> CurvesDisplay:
         for who, name in (("plain", "plain"), ("policy", "sharpened")):
             right = [100 * sizes[size]["accuracy"][who] for size in ordered]
             label = name if len(judgement["tasks"]) == 1 else f"{task}, {name}"
-            curves.append(
-                Curve(
-                    label,
-                    [int(size) for size in ordered],
-                    right,
-                    color=COLOURS["softmax" if who == "plain" else "fitted"],
-                    line=("-", "--", ":", "-.")[index % 4],
-                    marker="o",
-                )
-            )
+            color, line = COLOURS["softmax" if who == "plain" else "fitted"], ("-", "--", ":", "-.")[index % 4]
+            curves.append(Curve(label, list(map(int, ordered)), right, color=color, line=line, marker="o"))
     return CurvesDisplay(curves, "entries to look through", "right answers, %", model, y_limits=(0, 104))
 
 
@@ -51,9 +43,8 @@ def _answers(judgement: Mapping[str, Any]) -> Table:
         for size, found in sizes.items():
             right = Paired.from_json(found["accuracy"])
             low, high = (100 * end for end in right.interval_of_shares)
-            rows.append(
-                [task, size, f"{right.plain:.1%}", f"{right.policy:.1%}", f"{low:+.1f} to {high:+.1f}", right.items]
-            )
+            shares = [f"{right.plain:.1%}", f"{right.policy:.1%}", f"{low:+.1f} to {high:+.1f}"]
+            rows.append([task, size, *shares, right.items])
     header = ["task", "size", "plain", "sharpened", "points, 95 %", "questions"]
     return Table(header, rows, "Right answers to held-out questions, paired with the plain model.")
 

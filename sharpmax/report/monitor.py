@@ -11,17 +11,8 @@ import numpy as np
 from sharpmax.files import atomic
 from sharpmax.report.page import Table
 from sharpmax.report.templates import render
-from sharpmax.runs.watched.movers import (
-    LARGE,
-    clips,
-    first_above,
-    first_moves,
-    loss_path,
-    loss_rise,
-    losses,
-    places,
-    series,
-)
+from sharpmax.runs.watched import movers
+from sharpmax.runs.watched.movers import first_moves, losses, places, series
 from sharpmax.runs.watched.record import Recorded
 
 PAGE = "monitor.html"
@@ -56,22 +47,22 @@ def verdict(recorded: Recorded) -> list[str]:
     said = [f"{readings} of {heads}, from step {steps[0]} to step {steps[-1]}.", largest]
     moves = first_moves(recorded)
     said.append(f"Moved first: {moves[0]}." if moves else "No head has moved far from where it began.")
-    large = first_above(recorded)
+    large = movers.first_above(recorded)
     if large is not None:
-        said.append(f"Above {LARGE:g} first: layer {large.layer}, head {large.head}, at step {large.step}.")
+        said.append(f"Above {movers.LARGE:g} first: layer {large.layer}, head {large.head}, at step {large.step}.")
     loss = losses(recorded)
     if loss is not None:
-        rise = loss_rise(steps, loss)
+        rise = movers.loss_rise(steps, loss)
         if rise is not None:
             before = (
                 f", {rise - moves[0].step} steps after the first head moved" if moves and moves[0].step < rise else ""
             )
-            said.append(f"The loss rose at step {rise}{before}: {loss_path(steps, loss)}.")
+            said.append(f"The loss rose at step {rise}{before}: {movers.loss_path(steps, loss)}.")
         else:
             last = int(np.flatnonzero(~np.isnan(loss))[-1])
             when = "" if last == len(loss) - 1 else f" at step {steps[last]}, the last that has one"
             said.append(f"The loss has not risen; it is {loss[last]:.4g}{when}.")
-    acted = clips(recorded)
+    acted = movers.clips(recorded)
     if acted:
         times = sum(one["times"] for one in acted)
         said.append(f"A clip acted {times} time{'s' * (times > 1)}, on {len(acted)} head{'s' * (len(acted) > 1)}.")
@@ -86,7 +77,7 @@ def _tables(recorded: Recorded) -> list[Table]:
         rows = [[m.step, f"layer {m.layer}, head {m.head}", m.what, f"{m.before:.3g}", f"{m.after:.3g}"] for m in moves]
         header = ["step", "head", "what moved", "from", "to"]
         tables.append(Table(header, rows[:LISTED], f"Heads that moved first ({len(rows)} in all)"))
-    acted = clips(recorded)
+    acted = movers.clips(recorded)
     if acted:
         rows = [
             [f"layer {c['layer']}, head {c['head']}", c["times"], c["first"], c["last"], f"{c['smallest']:.3g}"]
@@ -106,14 +97,11 @@ def _data(recorded: Recorded) -> dict[str, Any]:
     steps = np.array([step["step"] for step in recorded.steps], int)
     parts = np.array_split(np.arange(len(steps)), min(len(steps), COLUMNS)) if len(steps) else []
 
-    def gathered(values: np.ndarray, together: Any) -> list[list[float | None]]:
+    def gathered(name: str, together: Any, **missing: float) -> list[list[float | None]]:
+        values = series(recorded, name, **missing) if len(steps) else np.zeros((0, 0))
         columns = [together(values[:, part]) for part in parts]
         return [[_number(column[row]) for column in columns] for row in range(len(values))]
 
-    highest = series(recorded, "maximum", missing=-np.inf) if len(steps) else np.zeros((0, 0))
-    share = series(recorded, "relative_entropy") if len(steps) else np.zeros((0, 0))
-    entropy = series(recorded, "entropy") if len(steps) else np.zeros((0, 0))
-    factor = series(recorded, "scaled", missing=1.0) if len(steps) else np.zeros((0, 0))
     loss = losses(recorded)
     shown_loss = None if loss is None else [_mean_of_known(loss[part]) for part in parts]
     return {
@@ -121,10 +109,10 @@ def _data(recorded: Recorded) -> dict[str, Any]:
         "heads": [f"layer {layer}, head {head}" for layer, head in places(recorded)],
         "layers": recorded.about["heads"],
         "names": recorded.about["layers"],
-        "maximum": gathered(highest, lambda x: x.max(axis=1)),
-        "share": gathered(share, lambda x: x.mean(axis=1)),
-        "entropy": gathered(entropy, lambda x: x.mean(axis=1)),
-        "clipped": gathered(factor, lambda x: x.min(axis=1)),
+        "maximum": gathered("maximum", lambda x: x.max(axis=1), missing=-np.inf),
+        "share": gathered("relative_entropy", lambda x: x.mean(axis=1)),
+        "entropy": gathered("entropy", lambda x: x.mean(axis=1)),
+        "clipped": gathered("scaled", lambda x: x.min(axis=1), missing=1.0),
         "loss": shown_loss,
         "opened": _opened(recorded),
     }

@@ -3,10 +3,10 @@
 Pages are data, so that a report can be gathered from runs made at different times and on different machines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sharpmax.files import atomic
 from sharpmax.files.inside import inside
@@ -36,6 +36,13 @@ class Table:
             if len(row) != len(self.header):
                 raise ValueError(f"expected rows of {len(self.header)} cells, as the header has, got {list(row)!r}")
 
+    @property
+    def lines(self) -> list[str]:
+        """The header and the rows as aligned lines of text."""
+        rows = [[str(cell) for cell in row] for row in (self.header, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -44,6 +51,13 @@ class Figure:
     file: str
     caption: str = ""
     alt: str = ""
+
+
+class Display(Protocol):
+    """What draws itself as an SVG and a PNG file: curves, heat maps, ratios."""
+
+    def save(self, folder: str | Path, name: str) -> Path:
+        """Write `folder/name.svg` and `.png`."""
 
 
 Block = Text | Table | Figure
@@ -61,8 +75,10 @@ class Page:
     lead: str
     blocks: Sequence[Block]
 
-    def save(self, folder: str | Path) -> Path:
-        """Write `page.json` into the folder of a run."""
+    def save(self, folder: str | Path, figures: Mapping[str, Display] | None = None) -> Path:
+        """Write `page.json` into the folder of a run, and draw the figures, by their names, into its `figures/`."""
+        for name, display in (figures or {}).items():
+            display.save(Path(folder) / "figures", name)
         kinds = {block_type: kind for kind, block_type in _KINDS.items()}
         blocks = [{"kind": kinds[type(block)], **asdict(block)} for block in self.blocks]
         file = Path(folder) / PAGE_FILE
@@ -82,6 +98,11 @@ class Page:
             return cls(_text(content["title"]), _text(content["lead"]), blocks)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{file} is not a page of a report ({error!r}); delete it or run it again") from error
+
+
+def percent(share: float | None) -> str:
+    """Return a share in percent, to a decimal; a dash where there is none."""
+    return "-" if share is None else f"{100 * share:.1f}"
 
 
 def _block(kind: str, **fields: Any) -> Block:

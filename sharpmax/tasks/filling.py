@@ -5,12 +5,13 @@ from collections.abc import Callable
 from sharpmax.tasks.prompts import draw
 
 LARGEST = 2**17
+SHARE = 0.97
 
 
-def filling(task: str, length: int, tokens: Callable[[str], int], *, share: float = 0.97) -> int:
-    """Return the largest size whose question, with its answer, has at most that share of `length` tokens, about.
+def filling(task: str, length: int, tokens: Callable[[str], int]) -> int:
+    """Return the largest size whose question, with its answer, has at most `SHARE` of `length` tokens, about.
 
-    `tokens` counts the tokens of a text. Questions of one size differ by a few tokens: the share leaves room for that.
+    `tokens` counts the tokens of a text. Questions of one size differ by a few tokens, for which the share leaves room.
 
     Raises:
         ValueError: not even the smallest question fits.
@@ -24,7 +25,7 @@ def filling(task: str, length: int, tokens: Callable[[str], int], *, share: floa
             prompt = draw(task, size, seed=0)
         except ValueError:  # a size that the task does not have
             return None
-        return tokens(prompt.text + prompt.answer) <= share * length
+        return tokens(prompt.text + prompt.answer) <= SHARE * length
 
     size = next((size for size in range(1, 129) if fits(size) is not None), None)
     if size is None or not fits(size):

@@ -60,8 +60,8 @@ def lookup(size: int, rng: np.random.Generator, *, wording: str = "code") -> Pro
 
 def _form(wording: str) -> tuple[str, bool]:
     """Return how a line is worded, and whether its names are close."""
-    if wording not in (*WORDINGS, CLOSE):
-        known = (*WORDINGS, CLOSE)
+    known = (*WORDINGS, CLOSE)
+    if wording not in known:
         raise ValueError(f"expected a wording among {', '.join(known)}, got {wording!r}{did_you_mean(wording, known)}")
     return WORDINGS["code" if wording == CLOSE else wording], wording == CLOSE
 

@@ -1,8 +1,5 @@
 """The benchmark of diagnosis: it measures both, and says what was asked of it."""
 
-import pytest
-
-from sharpmax.bench import bench
 from sharpmax.bench.diagnose import compare, show
 from tests.hf.tiny import tiny
 
@@ -13,8 +10,3 @@ def test_a_diagnosis_is_timed_beside_a_plain_pass():
     assert figures["ratio"] > 0
     assert 0.1 < figures["peak_gigabytes"] < 100
     assert show(figures).row_count == 4
-
-
-def test_what_does_not_fit_the_model_is_refused():
-    with pytest.raises(ValueError, match="a length from 128 to 512"):
-        bench("diagnose", model="rxnmapper", length=4096)

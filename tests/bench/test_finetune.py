@@ -34,11 +34,6 @@ def test_compiled_blocks_are_measured_beside_the_model_as_it_is(monkeypatch):
     assert show(found).row_count == 4
 
 
-def test_nothing_to_measure_is_refused():
-    with pytest.raises(ValueError, match="at least 2 steps"):
-        measure(steps=1)
-
-
 def test_an_unknown_policy_is_refused_before_a_model_is_loaded(monkeypatch, capsys):
     monkeypatch.setattr("sharpmax.bench.finetune.gemma", lambda *_, **__: pytest.fail("loaded first"))
     assert main(["bench", "finetune", "--model", "gemma-tiny", "--policies", "paper", "zz"]) == 2

@@ -32,22 +32,28 @@ def right_answers(size: str) -> tuple[str, str, str]:
     return percent(_right(pooled, size, "plain")), percent(_right(pooled, size)), percent(_right(found["lora"], size))
 
 
+def _in_markdown(cells: study.Cells | None) -> str:
+    header, rows = cells or ([], [])
+    lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
+
+
 @table
 def calibration_study() -> str:
     """Return right answers and the rise of perplexity of every policy."""
-    return "\n".join(study.comparison(_study()))
+    return _in_markdown(study.comparison(_study()))
 
 
 @table
 def calibration_kinds() -> str:
     """Return the rise of perplexity by kind of text and window."""
-    return "\n".join(study.by_kind(_study()))
+    return _in_markdown(study.by_kind(_study()))
 
 
 @table
 def calibration_transfer() -> str:
     """Return right answers on tasks that nothing was fitted on."""
-    return "\n".join(study.transfer(_study()))
+    return _in_markdown(study.transfer(_study()))
 
 
 @table

@@ -18,6 +18,7 @@ from typing import Any
 
 from sharpmax.bench.attention.table import show, wrong
 from sharpmax.extras import extra
+from sharpmax.flags import require_at_least
 
 __all__ = ["draw_figure", "measure", "show", "wrong"]
 
@@ -47,9 +48,8 @@ def measure(
         ValueError: for a size or number below 1, an unknown part, one that needs a GPU where there is none, or another
             framework.
     """
-    given = {"lengths": [*lengths], "widths": [*widths], "repeats": [repeats], "threads": [threads]}
-    if small := [name for name, numbers in given.items() if min([1, *numbers]) < 1]:
-        raise ValueError(f"expected {small[0]} of at least 1, got {min(given[small[0]])}")
+    least = {"lengths": min(lengths, default=None), "widths": min(widths, default=None)}
+    require_at_least(1, **least, repeats=repeats, threads=threads)
     if framework == "jax":
         from sharpmax.bench.attention import jax
 

@@ -8,16 +8,8 @@ from typing import Any
 
 import torch
 
-from sharpmax.bench.attention.contestants import (
-    Contestant,
-    Setting,
-    named,
-    ours,
-    ours_by,
-    ours_detached,
-    ours_with_stats,
-    plain,
-)
+from sharpmax import PAPER, detach
+from sharpmax.bench.attention.contestants import Contestant, Setting, named, ours, plain
 from sharpmax.bench.attention.inputs import CASES, draw
 from sharpmax.bench.attention.masks import padded, settings
 from sharpmax.bench.attention.turns import Entry, Rows, in_turns
@@ -95,7 +87,7 @@ def trained(shape: Shape, about: str = "", *, detached: bool = True) -> list[Ent
     entrants = [(f"plain, forward + backward{about}", c) for c in plain(shape.device)]
     entrants += [(f"forward + backward{about}", c) for c in ours(shape.device)]
     if detached:
-        entrants += [("forward + backward, detached", c) for c in ours_detached(shape.device)]
+        entrants += [("forward + backward, detached", c) for c in ours(shape.device, detach(PAPER), "detached")]
     return [Entry(case, c, tensors, gradient) for case, c in entrants]
 
 
@@ -111,7 +103,7 @@ def by_policy(shape: Shape) -> list[Entry]:
     entries = [Entry("plain, other policies", c, tensors) for c in plain(shape.device)]
     for name, policy_of in POLICIES.items():
         policy = policy_of(tensors[0].shape[1])
-        entries += [Entry(f"forward, {name}", c, tensors) for c in ours_by(shape.device, policy)]
+        entries += [Entry(f"forward, {name}", c, tensors) for c in ours(shape.device, policy, "policy")]
     return entries
 
 
@@ -120,7 +112,8 @@ def with_statistics(shape: Shape, about: str = "") -> list[Entry]:
     tensors = shape.inputs("sharpened")
     entries = [Entry(f"plain, forward{about}, statistics", c, tensors) for c in plain(shape.device)]
     entries += [Entry(f"forward{about}, without return_stats", c, tensors) for c in ours(shape.device)]
-    entries += [Entry(f"forward{about}, with return_stats", c, tensors) for c in ours_with_stats(shape.device)]
+    with_stats = ours(shape.device, returns_stats=True)
+    entries += [Entry(f"forward{about}, with return_stats", c, tensors) for c in with_stats]
     return entries
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sharpmax import PAPER, Policy, detach
+from sharpmax import PAPER, Policy
 from sharpmax.extras import extra
 from sharpmax.torch import attention
 
@@ -63,33 +63,16 @@ def named(*implementations: str) -> list[Contestant]:
     return [_sharpmax(PAPER, "sharpened", name) for name in implementations]
 
 
-def ours(device: str) -> list[Contestant]:
-    """Return sharpened attention: what dispatch takes on a GPU; on a CPU each implementation that streams."""
-    return [_sharpmax(PAPER, "sharpened", name) for name in _implementations(device)]
+def ours(
+    device: str, policy: Policy = PAPER, kind: str = "sharpened", *, returns_stats: bool = False
+) -> list[Contestant]:
+    """Return sharpened attention: what dispatch takes on a GPU; on a CPU each implementation that streams.
 
-
-def ours_detached(device: str) -> list[Contestant]:
-    """Return the same as `ours`, with no gradient through beta."""
-    return [_sharpmax(detach(PAPER), "detached", name) for name in _implementations(device)]
-
-
-def ours_by(device: str, policy: Policy) -> list[Contestant]:
-    """Return sharpened attention with another policy."""
-    return [_sharpmax(policy, "policy", name) for name in _able(device)]
-
-
-def ours_with_stats(device: str) -> list[Contestant]:
-    """Return the same as `ours`, which returns the row statistics too."""
-    return [_sharpmax(PAPER, "sharpened", name, returns_stats=True) for name in _able(device)]
-
-
-def _able(device: str) -> list[str | None]:
-    """Return which have every statistic: PyTorch's own kernels do not."""
-    return [name for name in _implementations(device) if name != "stock"]
-
-
-def _implementations(device: str) -> tuple[str | None, ...]:
-    return (None,) if device == "cuda" else ("stock", "chunked")
+    PyTorch's own kernels have not every statistic, as one asks who wants them, or who takes a policy of another kind.
+    """
+    names: tuple[str | None, ...] = (None,) if device == "cuda" else ("stock", "chunked")
+    able = ("chunked", None) if returns_stats or kind == "policy" else names
+    return [_sharpmax(policy, kind, name, returns_stats=returns_stats) for name in names if name in able]
 
 
 def _stock(backend: str) -> Contestant:
@@ -167,14 +150,6 @@ def _rule_by_hand(logits: Any) -> Any:
     return torch.softmax(beta * logits, -1)
 
 
-def _by_hand(setting: Setting) -> Callable[..., Any]:
-    return _dense(setting, _rule_by_hand)
-
-
-def _compiled(setting: Setting) -> Callable[..., Any]:
-    return torch.compile(_dense(setting, _rule_by_hand), dynamic=False)
-
-
 def _entmax(setting: Setting) -> Callable[..., Any]:
     from entmax import entmax15
 
@@ -192,8 +167,12 @@ def _adasplash(setting: Setting) -> Callable[..., Any]:
 OTHERS: dict[str, Contestant] = {
     "math": Contestant("math (dense SDPA)", "plain", _stock("MATH").build),
     "flex": Contestant("FlexAttention, compiled", "plain", _flex),
-    "by-hand": Contestant("the paper's rule by hand", "sharpened", _by_hand),
-    "compiled": Contestant("the paper's rule, torch.compile", "sharpened", _compiled),
+    "by-hand": Contestant("the paper's rule by hand", "sharpened", lambda setting: _dense(setting, _rule_by_hand)),
+    "compiled": Contestant(
+        "the paper's rule, torch.compile",
+        "sharpened",
+        lambda setting: torch.compile(_dense(setting, _rule_by_hand), dynamic=False),
+    ),
     "entmax": Contestant("entmax, dense", "entmax", _entmax),
     "adasplash": Contestant("adasplash", "entmax", _adasplash),
 }

@@ -24,6 +24,7 @@ from sharpmax.bench.attention.timing import RATIOS, attempt
 from sharpmax.bench.so_far import keep
 from sharpmax.bench.timing import interleaved_medians
 from sharpmax.extras import extra
+from sharpmax.flags import require_among
 
 PARTS = ("ours", "policies", "memory")
 TOKENS, FEATURES = 16384, 2048
@@ -42,8 +43,7 @@ def measure(
     *, lengths: Sequence[int], widths: Sequence[int], repeats: int, only: Sequence[str], seed: int
 ) -> dict[str, Any]:
     """Check, then time, the named parts, as `sharpmax.bench.attention.measure` describes."""
-    if unknown := sorted(set(only) - set(PARTS)):
-        raise ValueError(f"of jax, only may name {', '.join(PARTS)}, got {', '.join(unknown)}")
+    require_among("parts of jax", only, PARTS)
     with extra("jax"):
         import jax
     on_gpu = jax.default_backend() == "gpu"
@@ -65,10 +65,7 @@ def measure(
         say_each(rows)
         keep(figures)
 
-    for part, contestants, usual in (
-        ("ours", _contestants, LENGTHS),
-        ("policies", _by_policy, LENGTHS_OF_POLICIES),
-    ):
+    for part, contestants, usual in (("ours", _contestants, LENGTHS), ("policies", _by_policy, LENGTHS_OF_POLICIES)):
         for length in lengths or (usual if on_gpu else CPU_LENGTHS):
             for width in widths if part in (only or PARTS) else ():
                 shape = (max(1, tokens // length), length, max(1, features // width), width)

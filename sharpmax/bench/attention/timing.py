@@ -34,15 +34,12 @@ def timed(calls: Mapping[str, Callable[[], Any]], *, device: str, repeats: int) 
             seconds = found[name].pop("seconds")
             turns[name] = min(repeats, max(FEWEST, int(SECONDS_EACH / max(seconds, 1e-9))))
     clock = _Events() if device == "cuda" else _Seconds()
-    for turn in range(max(turns.values(), default=0)):
-        for name in turns:
-            if turn < turns[name]:
-                clock.time(name, calls[name])
     # Wall times after all device times: to wait for the device between those would let its queue run dry.
-    for turn in range(max(turns.values(), default=0)):
-        for name in turns:
-            if turn < turns[name]:
-                clock.time_wall(name, calls[name])
+    for time in (clock.time, clock.time_wall):
+        for turn in range(max(turns.values(), default=0)):
+            for name in turns:
+                if turn < turns[name]:
+                    time(name, calls[name])
     for name, milliseconds in clock.milliseconds().items():
         found[name] |= {"milliseconds": median(milliseconds), "wall_milliseconds": 1e3 * median(clock.wall[name])}
     return found
@@ -51,8 +48,7 @@ def timed(calls: Mapping[str, Callable[[], Any]], *, device: str, repeats: int) 
 def attempt(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return what `call` returns, or why it failed, in one line, as `failed`."""
     reason = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a backend that refuses says so at length
+    with warnings.catch_warnings(action="ignore"):  # a backend that refuses says so at length
         try:
             return call()
         except ModuleNotFoundError as error:
@@ -61,19 +57,15 @@ def attempt(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             reason = "out of memory" if "out of memory" in str(error) else _first_line(error)
     # Only now is the traceback, and with it what it held of the device's memory, let go.
     gc.collect()
-    _empty_cache()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
     return {"failed": reason}
 
 
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[0].strip() if lines else type(error).__name__)[:160]
-
-
-def _empty_cache() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _warm(call: Callable[[], Any], device: str) -> dict[str, Any]:

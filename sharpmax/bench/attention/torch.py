@@ -11,39 +11,18 @@ from typing import Any
 
 import torch
 
-from sharpmax.bench.attention.cases import (
-    FEATURES,
-    Shape,
-    by_policy,
-    forward,
-    time_decode,
-    time_float32,
-    time_heads,
-    time_masks,
-    time_others,
-    time_ours,
-    time_short,
-    with_statistics,
-)
+from sharpmax.bench.attention import cases
+from sharpmax.bench.attention.cases import Shape
 from sharpmax.bench.attention.contestants import OTHERS
 from sharpmax.bench.attention.memory import CPU_LENGTHS, cpu_memory, gpu_memory
 from sharpmax.bench.attention.table import say_each
 from sharpmax.bench.attention.turns import Rows, in_turns, profile_each
 from sharpmax.bench.so_far import keep
+from sharpmax.flags import require_among
 
 PARTS = (
-    "ours",
-    "policies",
-    "statistics",
-    "heads",
-    "short",
-    "float16",
-    "float32",
-    "masks",
-    *OTHERS,
-    "decode",
-    "memory",
-    "profile",
+    *("ours", "policies", "statistics", "heads", "short", "float16", "float32", "masks"),
+    *(*OTHERS, "decode", "memory", "profile"),
 )
 ON_A_GPU = frozenset({"heads", "short", "float16", "float32", "masks", "decode"})
 """Parts that measure nothing on a CPU."""
@@ -55,8 +34,7 @@ def measure(
     *, lengths: Sequence[int], widths: Sequence[int], repeats: int, only: Sequence[str], threads: int, seed: int
 ) -> dict[str, Any]:
     """Check, then time, the named parts, as `sharpmax.bench.attention.measure` describes."""
-    if unknown := sorted(set(only) - set(PARTS)):
-        raise ValueError(f"only may name {', '.join(PARTS)}, got {', '.join(unknown)}")
+    require_among("parts", only, PARTS)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and (missing := sorted(set(only) & ON_A_GPU)):
         raise ValueError(f"{', '.join(missing)}: measured on a GPU alone, and this machine has none")
@@ -91,31 +69,31 @@ def _results(
         for width in widths:
             shape = Shape(device, length, width, seed)
             if "ours" in parts:
-                yield from time_ours(shape, repeats)
-            for part, entries in (("policies", by_policy), ("statistics", with_statistics)):
+                yield from cases.time_ours(shape, repeats)
+            for part, entries in (("policies", cases.by_policy), ("statistics", cases.with_statistics)):
                 if part in parts:
                     yield in_turns(entries(shape), shape.setting, repeats)
             if "profile" in parts:
-                yield profile_each(forward(shape), shape.setting)
+                yield profile_each(cases.forward(shape), shape.setting)
             if others and width == widths[0]:
-                yield from time_others(shape, others, repeats)
+                yield from cases.time_others(shape, others, repeats)
     if "heads" in parts:
         for width in WIDTHS_OF_HEADS:
-            yield from time_heads(Shape(device, ONE_LENGTH, width, seed), repeats)
+            yield from cases.time_heads(Shape(device, ONE_LENGTH, width, seed), repeats)
     if "short" in parts:
-        yield from time_short(device, repeats, seed)
+        yield from cases.time_short(device, repeats, seed)
     if "float16" in parts:
         for width in widths:
-            for rows in time_ours(Shape(device, ONE_LENGTH, width, seed, "float16"), repeats):
+            for rows in cases.time_ours(Shape(device, ONE_LENGTH, width, seed, "float16"), repeats):
                 yield [row | {"case": f"{row['case']}, float16"} for row in rows]
     if "masks" in parts:
         for width in widths:
-            yield from time_masks(Shape(device, ONE_LENGTH, width, seed), repeats)
-        yield time_decode([], repeats, seed, masked=True)
+            yield from cases.time_masks(Shape(device, ONE_LENGTH, width, seed), repeats)
+        yield cases.time_decode([], repeats, seed, masked=True)
     if "float32" in parts:
         for width in widths:
-            yield from time_float32(Shape(device, ONE_LENGTH, width, seed, "float32"), repeats)
+            yield from cases.time_float32(Shape(device, ONE_LENGTH, width, seed, "float32"), repeats)
     if "decode" in parts:
-        yield time_decode(others, repeats, seed)
+        yield cases.time_decode(others, repeats, seed)
     if "memory" in parts:
-        yield from [gpu_memory(FEATURES)] if device == "cuda" else ([cpu_memory(n)] for n in CPU_LENGTHS)
+        yield from [gpu_memory(cases.FEATURES)] if device == "cuda" else ([cpu_memory(n)] for n in CPU_LENGTHS)

@@ -25,6 +25,7 @@ from sharpmax.bench.so_far import keep
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import PAPER, Constant, EntropyTarget, PerLayer, Policy
 from sharpmax.extras import extra
+from sharpmax.flags import require_among, require_at_least
 from sharpmax.hf.models.load import load
 from sharpmax.hf.models.shapes import SHAPES, random_model
 from sharpmax.hf.sharpen.layers import attention_layers, layer_count
@@ -78,12 +79,10 @@ def measure(
     must_run_on(device)
     kind = device.partition(":")[0]
     models = models or (tuple(name for name in SHAPES if name != "tiny") if kind == "cuda" else ("tiny",))
-    for name, asked, known in (("policies", policies, POLICIES), ("only", only, CASES)):
-        if unknown := sorted(set(asked) - set(known)):
-            raise ValueError(f"{name} may name {', '.join(known)}, got {', '.join(unknown)}")
-    for name, least, values in (("lengths", 2, lengths), ("new_tokens", 2, [new_tokens]), ("repeats", 1, [repeats])):
-        if min(values, default=least) < least:
-            raise ValueError(f"expected {name} of at least {least}, got {min(values)}")
+    require_among("policies", policies, POLICIES)
+    require_among("cases", only, CASES)
+    require_at_least(2, lengths=min(lengths, default=None), new_tokens=new_tokens)
+    require_at_least(1, repeats=repeats)
     if seconds is not None and not 0 <= seconds < inf:
         raise ValueError(f"expected seconds of at least 0, got {seconds:g}")
     if card is not None and "card" not in (policies or POLICIES):
@@ -187,15 +186,12 @@ def _contestants(model: Any, policies: Sequence[str], card: str | None) -> Conte
     made: dict[str, Policy] = {"constant": Constant(1.0), "paper": PAPER, "entropy-target": EntropyTarget(1.0)}
     if "card" in policies:
         made["card"] = load_policy(card) if card else random_card(model)
-    return {
-        PLAIN: lambda model: nullcontext(),
-        **{name: partial(sharpen, policy=made[name]) for name in policies},
-    }
+    return {PLAIN: lambda model: nullcontext(), **{name: partial(sharpen, policy=made[name]) for name in policies}}
 
 
-def random_card(model: Any, *, seed: int = 0) -> PerLayer:
+def random_card(model: Any) -> PerLayer:
     """Return what `calibrate` fits, three numbers per head in every layer, drawn instead of fitted."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     heads = model.config.get_text_config().num_attention_heads
     return PerLayer(tuple(log_linear_per_head(heads, rng) for _ in range(layer_count(attention_layers(model)))))
 

@@ -6,6 +6,7 @@ write; nothing in it knows which attention runs.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ Work = Callable[..., Callable[[], Any]]
 class Case:
     """One kind of work: how a call is made, and how many tokens each call handles."""
 
-    about: str
     work: Work
     tokens: Callable[[int, int], int]
     """(tokens of the prompt, new tokens) -> tokens that count towards tokens per second."""
@@ -34,13 +34,13 @@ class Case:
 
 def _prefill(model: Any, length: int, new: int) -> Callable[[], Any]:
     ids = _ids(model, 1, length)
-    return _without_gradient(lambda: model(ids, use_cache=True, logits_to_keep=1))
+    return torch.no_grad()(lambda: model(ids, use_cache=True, logits_to_keep=1))
 
 
 def _padded_prefill(model: Any, length: int, new: int) -> Callable[[], Any]:
     ids = _ids(model, BATCH, length)
     mask = _left_padding(ids)
-    return _without_gradient(lambda: model(ids, attention_mask=mask, use_cache=True, logits_to_keep=1))
+    return torch.no_grad()(lambda: model(ids, attention_mask=mask, use_cache=True, logits_to_keep=1))
 
 
 def _generate(model: Any, length: int, new: int, *, batch: int = 1, **options: Any) -> Callable[[], Any]:
@@ -49,14 +49,6 @@ def _generate(model: Any, length: int, new: int, *, batch: int = 1, **options: A
     return lambda: model.generate(
         ids, attention_mask=mask, max_new_tokens=new, min_new_tokens=new, do_sample=False, **options
     )
-
-
-def _padded_generate(model: Any, length: int, new: int) -> Callable[[], Any]:
-    return _generate(model, length, new, batch=BATCH)
-
-
-def _static(model: Any, length: int, new: int) -> Callable[[], Any]:
-    return _generate(model, length, new, cache_implementation="static")
 
 
 def _training_step(model: Any, length: int, new: int) -> Callable[[], Any]:
@@ -72,30 +64,16 @@ def _training_step(model: Any, length: int, new: int) -> Callable[[], Any]:
 
 
 CASES = {
-    "generate": Case(
-        "read one prompt and continue it", _generate, lambda length, new: new, generates=True, lengths=(2048, 16384)
-    ),
-    "prefill": Case("read one prompt", _prefill, lambda length, new: length, lengths=(2048, 8192, 32768)),
-    "padded prefill": Case(
-        f"read a padded batch of {BATCH}", _padded_prefill, lambda length, new: BATCH * length, lengths=(4096,)
-    ),
+    "generate": Case(_generate, lambda length, new: new, generates=True, lengths=(2048, 16384)),
+    "prefill": Case(_prefill, lambda length, new: length, lengths=(2048, 8192, 32768)),
+    "padded prefill": Case(_padded_prefill, lambda length, new: BATCH * length, lengths=(4096,)),
     "padded generate": Case(
-        f"read a padded batch of {BATCH} and continue it",
-        _padded_generate,
-        lambda length, new: BATCH * new,
-        generates=True,
-        lengths=(1024,),
+        partial(_generate, batch=BATCH), lambda length, new: BATCH * new, generates=True, lengths=(1024,)
     ),
     "static generate": Case(
-        "with a static cache, compiled by transformers",
-        _static,
-        lambda length, new: new,
-        generates=True,
-        compiled=True,
+        partial(_generate, cache_implementation="static"), lambda length, new: new, generates=True, compiled=True
     ),
-    "training step": Case(
-        f"forward and backward of {BATCH} sequences", _training_step, lambda length, new: BATCH * length, trains=True
-    ),
+    "training step": Case(_training_step, lambda length, new: BATCH * length, trains=True),
 }
 """In the order in which they are measured: compiling and training, which take longest, come last."""
 
@@ -110,7 +88,3 @@ def _left_padding(ids: Tensor) -> Tensor:
     batch, length = ids.shape
     hidden = torch.linspace(0, PADDING * length, batch, device=ids.device).long()
     return (torch.arange(length, device=ids.device) >= hidden[:, None]).long()
-
-
-def _without_gradient(call: Callable[[], Any]) -> Callable[[], Any]:
-    return torch.no_grad()(call)

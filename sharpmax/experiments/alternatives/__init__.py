@@ -10,8 +10,6 @@ takes the others later, or at the same time from another process, if no two trai
 `accuracy-sparse`, where entmax stands above softmax at large sizes.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,7 @@ from sharpmax.experiments.alternatives.arms import ARMS, SOFTMAX, Arm, arms_name
 from sharpmax.experiments.alternatives.judge import judge_arm
 from sharpmax.experiments.alternatives.page import tell
 from sharpmax.experiments.alternatives.summary import summarise
-from sharpmax.experiments.max_retrieval import MOST_AT_ONCE
-from sharpmax.experiments.max_retrieval.evaluate import BLOCK
+from sharpmax.experiments.max_retrieval.evaluate import BLOCK, at_each_size
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
 from sharpmax.experiments.max_retrieval.recipes import PAPER_RECIPE, Recipe
 from sharpmax.experiments.max_retrieval.train import train_heads
@@ -43,11 +40,7 @@ def run(
 ) -> dict[str, Any]:
     """Train and judge the arms, draw, and write the page, in `out/alternatives/<name>/`; returns the metrics.
 
-    The options are those of `sharpmax reproduce alternatives --help`. A run found in the folder is continued, and its
-    other arms are told too; plain softmax, to which they are compared, is always among them.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    Other arms of the run in the folder are told too; plain softmax, to which they are compared, is always among them.
     """
     chosen = arms_named(arms)
     if (options.get("largest") or 0) > BLOCK:
@@ -83,7 +76,7 @@ def _recipe(**changes: float | None) -> Recipe:
 
 
 def _answer(plan: Plan, arm: Arm, folder: RunFolder, progress: Progress) -> None:
-    """Train an arm and judge it at every size, several side by side: while one compiles, another computes."""
+    """Train an arm and judge it at every size."""
     if all(folder.has(_step(arm, n)) for n in plan.sizes):
         return
     recipe = replace(plan.recipe, head=arm.head)
@@ -101,21 +94,13 @@ def _answer(plan: Plan, arm: Arm, folder: RunFolder, progress: Progress) -> None
         return folder.once(_step(arm, n), lambda: judge_arm(plan, arm, trained, n) | by)
 
     if names := arm.head.learned(trained.params):
-        folder.once(_learned(arm), lambda: {name: values.tolist() for name, values in names.items()})
-    pool = ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1))
-    try:
-        list(pool.map(judged, sorted(plan.sizes, reverse=True)))
-    finally:  # an error or Ctrl-C lets the sizes under way finish, and starts no other
-        pool.shutdown(cancel_futures=True)
+        folder.once(_step(arm, "learned"), lambda: {name: values.tolist() for name, values in names.items()})
+    at_each_size(judged, plan.sizes)
     progress.remove_task(bar)
 
 
-def _step(arm: Arm, n: int) -> str:
-    return f"{arm.name}-{n}"
-
-
-def _learned(arm: Arm) -> str:
-    return f"{arm.name}-learned"
+def _step(arm: Arm, what: int | str) -> str:
+    return f"{arm.name}-{what}"
 
 
 def _gather(plan: Plan, folder: RunFolder) -> tuple[dict[str, Any], set[str]]:
@@ -140,6 +125,6 @@ def _gather(plan: Plan, folder: RunFolder) -> tuple[dict[str, Any], set[str]]:
         "right": of("right"),
         "entropy": of("entropy"),
         "first": of("first"),
-        "learned": {arm.name: folder.read(_learned(arm)) for arm in done if folder.has(_learned(arm))},
+        "learned": {a.name: folder.read(_step(a, "learned")) for a in done if folder.has(_step(a, "learned"))},
     }
     return metrics, commits

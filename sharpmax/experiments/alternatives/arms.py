@@ -11,6 +11,7 @@ from typing import Any
 from sharpmax.core import normalisers
 from sharpmax.core.normalisers import Entmax
 from sharpmax.core.policies import PAPER, EntropyTarget, Policy
+from sharpmax.flags import require_among
 from sharpmax.models.alternative_head import AlternativeHead
 
 SOFTMAX = "softmax"
@@ -91,12 +92,6 @@ ARMS = (
 
 
 def arms_named(names: Sequence[str]) -> tuple[Arm, ...]:
-    """Return these arms, plain softmax first, to which all are compared; none named: all.
-
-    Raises:
-        ValueError: a name that no arm has.
-    """
-    known = {arm.name: arm for arm in ARMS}
-    if unknown := sorted(set(names) - set(known)):
-        raise ValueError(f"unknown arm {', '.join(unknown)}; there are: {', '.join(known)}")
+    """Return these arms, plain softmax first, to which all are compared; none named: all."""
+    require_among("arms", names, [arm.name for arm in ARMS])
     return tuple(arm for arm in ARMS if not names or arm.name in names or arm.name == SOFTMAX)

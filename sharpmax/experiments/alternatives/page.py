@@ -7,7 +7,7 @@ from sharpmax.core import normalisers
 from sharpmax.core.normalisers import Normaliser
 from sharpmax.experiments.alternatives.arms import ARMS, FAMILIES, SOFTMAX, Arm
 from sharpmax.experiments.max_retrieval.figures import ACCURACY, ITEMS, mean_curve
-from sharpmax.experiments.max_retrieval.tables import with_error
+from sharpmax.experiments.max_retrieval.tables import how_much, with_error
 from sharpmax.extras import extra
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
@@ -36,17 +36,19 @@ UNTRAINED: dict[str, tuple[Normaliser, str]] = {
 """Normalisers of the figures without training, and lines by which those that lie on one another are told apart."""
 
 
-def tell(metrics: Metrics, folder: RunFolder) -> Page:
+def tell(metrics: Metrics, folder: RunFolder) -> None:
     """Draw the figures into the run folder and write the page beside them."""
     drawn = displays(metrics)
-    for name, display in drawn.items():
-        display.save(folder.figures, name)
     figures = [
-        Figure(f"figures/accuracy-{family}.svg", _caption(family), "Accuracy against the number of items, by arm.")
-        for family in FAMILIES
+        Figure(
+            f"figures/accuracy-{family}.svg",
+            f"{title}: share of sets answered rightly; shade: one standard error over seeds.",
+            "Accuracy against the number of items, by arm.",
+        )
+        for family, title in FAMILIES.items()
         if f"accuracy-{family}" in drawn
     ]
-    page = Page(
+    Page(
         "Alternatives to softmax",
         "The same head, the same data, the same seeds, with something else than softmax between logits and weights. "
         "Each alternative learns the task on 5 to 16 items; which of them still knows the answer among thousands?",
@@ -62,31 +64,51 @@ def tell(metrics: Metrics, folder: RunFolder) -> Page:
                 "Share of the weight that is on the right item, mean over sets, for six of the arms.",
                 "The share of the right item against the number of items, falling lines.",
             ),
-            _without_training(),
-            *_untrained_figures(),
-            _differences_to_the_papers(),
+            Text(
+                f"Logits of a trained network spread only so far; here over {SPREAD}, what the paper measured in Gemma "
+                "2B. Where one item stands out by half of that, sparse normalisers and ReLU leave all the others "
+                "without any weight, at any size, where softmax, sigmoid and Stieltjes must lose it. Where the leader "
+                "is only just ahead, as the largest of many random numbers is, all of them lose it: softmax as 1/n, "
+                "1.5-entmax as n^(-2/3), sparsemax as n^(-1/2). Sparse weights disperse too, only more slowly; where "
+                "beta follows the row there is no such limit.",
+                "Without any training",
+            ),
+            Figure(
+                "figures/needle.svg",
+                f"One logit is {SPREAD / 2:.3g} and stands in the middle, all others are 0. Its share of the weight.",
+                "The share of one item against the number of items, a line for each normaliser.",
+            ),
+            Figure(
+                "figures/crowd.svg",
+                f"Logits evenly spread from 0 to {SPREAD}. The share of the largest; stick-breaking's hangs on the "
+                "order.",
+                "The share of the largest against the number of items, falling lines.",
+            ),
+            Text(
+                "One recipe serves all: that of the softmax paper for this task, tuned for none of them; another "
+                "learning rate might suit some arm better, and its L2 penalty holds for learned scales too. 1.5-entmax "
+                "with a scale is ASEntmax less the exponent of log n and what its authors compute from the query. "
+                "SSMax has an offset b. Stick-breaking takes the items in the order they come, which says nothing "
+                "here; it was made for text. Differential attention has a second Q and K, learns its share as a number "
+                "that nothing holds away from 0, and has no norm after it.",
+                "Where these differ from what was published",
+            ),
             *_committed(metrics),
         ],
-    )
-    page.save(folder.path)
-    return page
+    ).save(folder.path, drawn)
 
 
 def displays(metrics: Metrics) -> dict[str, CurvesDisplay]:
     """Return every figure by its file name: accuracy by family, the right item's share, and the needle."""
     trained = [Mark("trained up to 16", x=16)]
-    by_family = {
-        f"accuracy-{family}": CurvesDisplay(
-            _curves(metrics["accuracy"], _with_softmax(metrics, family), 100.0),
-            ITEMS,
-            ACCURACY,
-            title,
-            trained,
-            y_limits=(0.0, 104.0),
-        )
-        for family, title in FAMILIES.items()
-        if len(_with_softmax(metrics, family)) > 1
-    }
+    by_family = {}
+    for family, title in FAMILIES.items():
+        arms = [arm for arm in _told(metrics) if arm.family == family or arm.name == SOFTMAX]
+        if len(arms) > 1:
+            curves = _curves(metrics["accuracy"], arms, 100.0)
+            by_family[f"accuracy-{family}"] = CurvesDisplay(
+                curves, ITEMS, ACCURACY, title, trained, y_limits=(0.0, 104.0)
+            )
     weighed = [arm for arm in _told(metrics) if arm.name in WEIGHED]
     right = CurvesDisplay(
         _curves(metrics["right"], weighed, 1.0), ITEMS, "share of the weight", "On the right item", trained
@@ -171,10 +193,6 @@ def _told(metrics: Metrics) -> list[Arm]:
     return [arm for arm in ARMS if arm.name in metrics["summary"]]
 
 
-def _with_softmax(metrics: Metrics, family: str) -> list[Arm]:
-    return [arm for arm in _told(metrics) if arm.family == family or arm.name == SOFTMAX]
-
-
 RULES = {
     SOFTMAX: "softmax",
     "paper": "paper",
@@ -193,10 +211,6 @@ def _curves(values: dict[str, dict[str, list[float]]], arms: list[Arm], scale: f
     return [mean_curve(a.title, values[a.name], rules.get(a.name) or next(left), "-", scale) for a in arms]
 
 
-def _caption(family: str) -> str:
-    return f"{FAMILIES[family]}: share of sets answered rightly; shade: one standard error over seeds."
-
-
 def _difference(entry: dict[str, Any]) -> str:
     told = f"{100 * entry['difference']:+.1f}"
     if entry["interval"] is None:
@@ -210,12 +224,8 @@ def _how_it_was_made(metrics: Metrics, folder: RunFolder) -> Text:
     recipe, arms = folder.config["recipe"], len(_told(metrics))
     seeds = f"{metrics['seeds']} seed{'s' if metrics['seeds'] > 1 else ''}"
     made = f"{arms} arms of {seeds}, {recipe['steps']:,} steps of {recipe['batch']:,} sets each"
-    told = {
-        "full": f"This is the full run: {made}.",
-        "changed": f"This run differs from the full one by its options: {made}.",
-    }
     smaller = f"This is a smaller run ({metrics['scale']}), made to finish soon: {made}. Its numbers are rough."
-    return Text(told.get(metrics["scale"], smaller), "What you are looking at")
+    return Text(how_much(metrics["scale"], made, smaller), "What you are looking at")
 
 
 def _what_is_lost(metrics: Metrics) -> Text:
@@ -228,45 +238,6 @@ def _what_is_lost(metrics: Metrics) -> Text:
         "which was given to the heads of softmax alone, comes to taking the largest weight; so the second column of "
         "the table says what it would make of the other heads too.",
         "Spread, or on the wrong item",
-    )
-
-
-def _without_training() -> Text:
-    return Text(
-        f"Logits of a trained network spread only so far; here over {SPREAD}, what the paper measured in Gemma 2B. "
-        "Where one item stands out by half of that, sparse normalisers and ReLU leave all the others without any "
-        "weight, at any size, where softmax, sigmoid and Stieltjes must lose it. Where the leader is only just ahead, "
-        "as the largest of many random numbers is, all of them lose it: softmax as 1/n, 1.5-entmax as n^(-2/3), "
-        "sparsemax as n^(-1/2). Sparse weights disperse too, only more slowly; where beta follows the row there is no "
-        "such limit.",
-        "Without any training",
-    )
-
-
-def _untrained_figures() -> list[Figure]:
-    return [
-        Figure(
-            "figures/needle.svg",
-            f"One logit is {SPREAD / 2:.3g} and stands in the middle, all others are 0. Its share of the weight.",
-            "The share of one item against the number of items, a line for each normaliser.",
-        ),
-        Figure(
-            "figures/crowd.svg",
-            f"Logits evenly spread from 0 to {SPREAD}. The share of the largest; stick-breaking's hangs on the order.",
-            "The share of the largest against the number of items, falling lines.",
-        ),
-    ]
-
-
-def _differences_to_the_papers() -> Text:
-    return Text(
-        "One recipe serves all: that of the softmax paper for this task, tuned for none of them; another learning rate "
-        "might suit some arm better, and its L2 penalty holds for learned scales too. 1.5-entmax with a scale is "
-        "ASEntmax less the exponent of log n and what its authors compute from the query. SSMax has an offset b. "
-        "Stick-breaking takes the items in the order they come, "
-        "which says nothing here; it was made for text. Differential attention has a second Q and K, learns its share "
-        "as a number that nothing holds away from 0, and has no norm after it.",
-        "Where these differ from what was published",
     )
 
 

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sharpmax.experiments.blow_up.page import printed, summarise, tell
+from sharpmax.experiments.blow_up.page import printed, shown_loss, summarise, tell
 from sharpmax.experiments.blow_up.train import Recipe, train
+from sharpmax.flags import given, require_at_least
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
 
@@ -37,28 +38,19 @@ def run(
 ) -> dict[str, Any]:
     """Train every seed with and without the clip, in `out/blow-up/<name>/`; returns the metrics.
 
-    A model that is finished is read back. Every model's record stays in `records/`, for `sharpmax monitor`.
-
-    The options are those of `sharpmax reproduce blow-up --help`.
-
-    Raises:
-        ValueError: options out of range, or a run folder that holds another config.
+    Every model's record stays in `records/`, for `sharpmax monitor`.
     """
     recipe = QUICK if quick else FULL
-    given: dict[str, Any] = {"steps": steps, "rate": rate, "threshold": threshold}
-    recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
+    changes = given(steps=steps, rate=rate, threshold=threshold)
+    recipe = replace(recipe, **changes)
     count = (QUICK_SEEDS if quick else SEEDS) if seeds is None else seeds
-    for name, number in (
-        ("seeds", count),
-        ("steps", recipe.steps - 9),
-        ("rate", recipe.rate),
-        ("threshold", recipe.threshold),
-    ):
+    require_at_least(1, seeds=count)
+    require_at_least(10, steps=recipe.steps)
+    for name, number in (("rate", recipe.rate), ("threshold", recipe.threshold)):
         if not 0 < number < math.inf:
-            least = {"seeds": "at least 1", "steps": "at least 10"}.get(name, "above 0")
-            raise ValueError(f"expected {name} of {least}, got {number + 9 * (name == 'steps')}")
+            raise ValueError(f"expected {name} above 0, got {number}")
     config = {"seed": seed, "seeds": count, "recipe": asdict(recipe)}
-    changed = [f"{name}{value:g}" for name, value in {"seeds": seeds, **given}.items() if value is not None]
+    changed = [f"{name}{value:g}" for name, value in (given(seeds=seeds) | changes).items()]
     folder = RunFolder.open(out, "blow-up", "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *changed]), config)
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
     for each in range(seed, seed + count):
@@ -67,14 +59,10 @@ def run(
             record = folder.path / "records" / f"{key}.jsonl"
             found = folder.once(key, partial(train, recipe, each, clipped=clipped, record=record))
             runs[arm].append(found)
-            report_as(f"blow-up, {arm}, seed {each}")(_line(found))
+            ends = f"loss at the end {shown_loss(found['last_loss'])}, largest logit {found['last_maximum']:.4g}"
+            report_as(f"blow-up, {arm}, seed {each}")(ends)
     metrics = {"runs": runs, "summary": summarise(runs)}
     folder.finish(metrics)
     tell({**metrics, "recipe": asdict(recipe)}, folder)
     print(printed(metrics))
     return metrics
-
-
-def _line(found: dict[str, Any]) -> str:
-    last = "not finite" if found["last_loss"] is None else f"{found['last_loss']:.3f}"
-    return f"loss at the end {last}, largest logit {found['last_maximum']:.4g}"

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sharpmax.experiments.compare.page import lines_of
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
@@ -42,12 +41,10 @@ def _lead(one: Mapping[str, Any]) -> int | None:
     return int(one["loss_rose"] - one["named"]["step"])
 
 
-def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
+def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Draw the figures into the run folder and write the page beside them."""
-    for name, display in displays(metrics).items():
-        display.save(folder.figures, name)
     recipe = metrics["recipe"]
-    page = Page(
+    Page(
         "A run that blows up",
         f"A small Transformer learns to repeat what it read, while its learning rate rises to {recipe['rate']:g}. "
         "Which comes first, large logits or a rising loss, and does clipping the logits save the run?",
@@ -62,9 +59,7 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
                 f"{recipe['threshold']:g}. The loss has risen when it stays above its lowest by a quarter of its fall."
             ),
         ],
-    )
-    page.save(folder.path)
-    return page
+    ).save(folder.path, displays(metrics))
 
 
 def verdict(summary: Mapping[str, Any], seeds: int) -> str:
@@ -94,13 +89,14 @@ def table(metrics: Mapping[str, Any]) -> Table:
         named = plain["named"]
         where = "none" if named is None else f"step {named['step']}: layer {named['layer']}, head {named['head']}"
         rose = "never" if plain["loss_rose"] is None else f"step {plain['loss_rose']}"
-        ends = [_shown(one["last_loss"]) for one in (plain, clipped)]
+        ends = [shown_loss(one["last_loss"]) for one in (plain, clipped)]
         rows.append([seed, where, rose, f"{plain['last_maximum']:.4g}", f"{clipped['last_maximum']:.4g}", *ends])
     header = ["seed", "head named first", "loss rose", "last logit", "clipped", "last loss", "clipped"]
     return Table(header, rows, "Each seed without the clip, and with it; the loss is the mean of the last sixth.")
 
 
-def _shown(loss: float | None) -> str:
+def shown_loss(loss: float | None) -> str:
+    """Return a loss to three decimals."""
     return "not finite" if loss is None else f"{loss:.3f}"
 
 
@@ -108,7 +104,7 @@ def printed(metrics: Mapping[str, Any]) -> str:
     """Return table and verdict as lines of text."""
     shown = table(metrics)
     said = verdict(metrics["summary"], len(metrics["runs"]["plain"]))
-    return "\n".join([*lines_of(shown), shown.caption, said])
+    return "\n".join([*shown.lines, shown.caption, said])
 
 
 def displays(metrics: Mapping[str, Any]) -> dict[str, CurvesDisplay]:

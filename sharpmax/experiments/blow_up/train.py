@@ -64,8 +64,7 @@ def train(recipe: Recipe, seed: int, *, clipped: bool, record: Path) -> dict[str
     guard = Guard(collapse=None, explosion=None, maximum=recipe.named_above)
     watched = watch(model, record=record, step=0, guard=guard)
     clip = QKClip(watched, recipe.threshold) if clipped else None
-    with watched, warnings.catch_warnings():
-        warnings.simplefilter("ignore", LogitGrowthWarning)  # it is in the record
+    with watched, warnings.catch_warnings(action="ignore", category=LogitGrowthWarning):  # it is in the record
         for step in range(recipe.steps):
             optimiser.param_groups[0]["lr"] = recipe.rate_at(step)
             first = torch.randint(recipe.vocabulary, (recipe.batch, recipe.repeated), generator=generator)

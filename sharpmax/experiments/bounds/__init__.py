@@ -79,8 +79,8 @@ def measure(arrangement: str, n: int, *, repeats: int, seed: int) -> Measured:
         rng = np.random.default_rng([seed, ARRANGEMENTS.index(arrangement), n, repeat])
         logits = draw(arrangement, n, rng)
         for rule, policy in rules.items():
-            with warnings.catch_warnings():  # that PAPER does nothing to such rows is what we are here to show
-                warnings.simplefilter("ignore", sharpmax.SilentPolicyWarning)
+            # That PAPER does nothing to such rows is what we are here to show.
+            with warnings.catch_warnings(action="ignore", category=sharpmax.SilentPolicyWarning):
                 weights, stats = sharpmax.softmax(logits, policy, return_stats=True)
             found = (weights.max(), stats.entropy, stats.inverse_temperature)
             for quantity, value in zip(QUANTITIES, found, strict=True):

@@ -11,20 +11,15 @@ Metrics = dict[str, Any]
 ITEMS, LARGEST = "items n", "largest weight"
 
 
-def tell(metrics: Metrics, folder: RunFolder) -> Page:
+def tell(metrics: Metrics, folder: RunFolder) -> None:
     """Draw the figures into the run folder and save the page beside them."""
-    for name, display in displays(metrics).items():
-        display.save(folder.figures, name)
-    blocks = [*_theorem(metrics, folder), *_temperature(metrics), *_policies(metrics)]
-    page = Page(
+    Page(
         "The theorem, drawn",
         "Softmax must give every item some weight. When logits cannot spread without limit, and in a trained "
         "network they cannot, more items leave less for the best one: its weight falls as 1/n, at any fixed "
         "temperature.",
-        blocks,
-    )
-    page.save(folder.path)
-    return page
+        [*_theorem(metrics, folder), *_temperature(metrics), *_policies(metrics)],
+    ).save(folder.path, displays(metrics))
 
 
 def displays(metrics: Metrics) -> dict[str, CurvesDisplay]:

@@ -21,26 +21,25 @@ own. The time of the whole was never measured:
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
-from sharpmax.experiments.calibration.plan import Plan, plan_for
-from sharpmax.experiments.calibration.rivals import Rivals, fits_of, names_of, place_of
+from sharpmax.experiments.calibration.plan import plan_for
+from sharpmax.experiments.calibration.rivals import Rivals, fits_of, names_of
 from sharpmax.experiments.calibration.study import Study
 from sharpmax.extras import extra
+from sharpmax.flags import require_among, require_at_least
 from sharpmax.hf.calibration.choose import best_of
 from sharpmax.hf.calibration.descent import Recipe
 from sharpmax.hf.calibration.rivals import Rival
+from sharpmax.hf.finetune.judging import autocast
 from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.runs.provenance import weights_of_folder
 from sharpmax.runs.run_folder import RunFolder, run_name
 
 with extra("hf"):
     import torch
-
-FOLDER = "calibration-study"
 
 
 def run(
@@ -67,51 +66,52 @@ def run(
     With `arms` it is not the study that is computed, but a card beside its rivals, in a folder of their own: of `seeds`
     fits each, and with `pilot` at a budget for two cores.
 
-    The options are those of `sharpmax reproduce calibration --help`; None is the plan's. With `only`, nothing is
-    gathered. With `gather`, nothing more is judged: what is on disk makes the whole, and `absent` names what it lacks.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    With `only`, nothing is gathered. With `gather`, nothing more is judged: what is on disk makes the whole, and
+    `absent` names what it lacks.
     """
     if seed != 0:
         raise ValueError(f"expected seed 0, because the study has five seeds of its own, got {seed}")
     counts = {"prompts": prompts, "steps": steps, "questions": questions, "text_tokens": text_tokens}
-    for name, count in (counts | {"together": together}).items():
-        if count is not None and count < 1:
-            raise ValueError(f"expected {name} of at least 1, got {count}")
-    changes: dict[str, Any] = {
-        "model": model,
-        "prompts": prompts,
-        "steps": steps,
-        "questions": questions,
-        "text_tokens": text_tokens,
-    }
+    require_at_least(1, **counts, together=together)
+    changes: dict[str, Any] = {"model": model, **counts}
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if arms:
         if only or gather:
             raise ValueError("expected arms alone, got only or gather beside them: an arm is judged where it is absent")
         if quick and pilot:
             raise ValueError("expected at most one of quick and pilot, got both")
-        plan = plan_for(
-            quick=quick, pilot=pilot, fits=fits_of(defaults.RIVAL_SEEDS if seeds is None else seeds), **changes
-        )
-        return _rivals(plan, names_of(arms), out, device, together, proposals, place_of(plan.model, quick, pilot))
-    if pilot or seeds is not None:
-        raise ValueError("pilot and seeds are of rivals: name them too (--arms all)")
-    plan = plan_for(quick=quick, **changes)
-    names = plan.names
-    if unknown := sorted(set(only) - set(names)):
-        raise ValueError(f"expected steps among {', '.join(names)}, got {', '.join(unknown)}")
-    config = _config(plan, proposals)
-    place = (out, FOLDER, run_name(plan.model) + ("-quick" if quick else ""), config)
+        fits = fits_of(defaults.RIVAL_SEEDS if seeds is None else seeds)
+        plan, arms = plan_for(quick=quick, pilot=pilot, fits=fits, **changes), names_of(arms)
+    else:
+        if pilot or seeds is not None:
+            raise ValueError("pilot and seeds are of rivals: name them too (--arms all)")
+        plan = plan_for(quick=quick, **changes)
+        require_among("steps", only, plan.names)
+    config = {"seed": 0, "model": plan.model, **weights_of_folder(plan.model), "prompts": plan.prompts}
+    config |= {"steps": plan.steps, "questions": plan.questions, "text_tokens": plan.text_tokens}
+    config |= {"proposals": proposals is not None}
+    name = run_name(plan.model) + ("-quick" if quick else "-pilot" if pilot else "")
+    place = (out, "calibration-rivals" if arms else "calibration-study", name, config)
     RunFolder.planned(*place)
     loaded = load_by_name(plan.model, seed=0, device=device)
+    for arm in arms:
+        Rival.start(loaded, arm, Recipe())  # what the model cannot have is refused before hours of fitting
     folder = RunFolder.open(*place)
-    study = Study(plan, loaded, folder, together=together, proposals=proposals)
+    torch.backends.cuda.matmul.allow_tf32 = True  # of the logits over the vocabulary, which stay float32
+    if arms:
+        rivals = Rivals(plan, loaded, folder, together=together, proposals=proposals)
+        with autocast(device):
+            metrics = {"arms": rivals.run(arms), "seeds": plan.seeds}
+        folder.finish(metrics)
+        from sharpmax.experiments.calibration.page import tell_rivals  # brings the report extra
+
+        tell_rivals(metrics, folder)
+        return metrics
+    study, names = Study(plan, loaded, folder, together=together, proposals=proposals), plan.names
     absent = [name for name in names if gather and not study.judged(name)]
     if gather and (lacking := sorted(set(absent) & set(plan.seeds))):
         raise ValueError(f"{folder.path} has no judgement of {', '.join(lacking)} to gather")
-    with _half(device):
+    with autocast(device):
         found = {name: study.step(name) for name in names if name not in absent and (not only or name in only)}
         metrics = _gathered(study, found, whole=not only)
     if absent:
@@ -120,43 +120,6 @@ def run(
     from sharpmax.experiments.calibration.page import tell  # brings the report extra, which computing must not need
 
     tell(metrics, folder, whole=not only)
-    return metrics
-
-
-def _config(plan: Plan, proposals: str | Path | None) -> dict[str, Any]:
-    config = {
-        "seed": 0,
-        "model": plan.model,
-        **weights_of_folder(plan.model),
-        "prompts": plan.prompts,
-        "steps": plan.steps,
-    }
-    return config | {"questions": plan.questions, "text_tokens": plan.text_tokens, "proposals": proposals is not None}
-
-
-def _rivals(
-    plan: Plan,
-    arms: Sequence[str],
-    out: str | Path,
-    device: str,
-    together: int,
-    proposals: str | Path | None,
-    place: tuple[str, str],
-) -> dict[str, Any]:
-    """Compute every arm of every seed that is not on disk yet; returns the metrics of these arms."""
-    where = (out, *place, _config(plan, proposals))
-    RunFolder.planned(*where)
-    loaded = load_by_name(plan.model, seed=0, device=device)
-    for arm in arms:
-        Rival.start(loaded, arm, Recipe())  # what the model cannot have is refused before hours of fitting
-    folder = RunFolder.open(*where)
-    study = Rivals(plan, loaded, folder, together=together, proposals=proposals)
-    with _half(device):
-        metrics = {"arms": study.run(arms), "seeds": plan.seeds}
-    folder.finish(metrics)
-    from sharpmax.experiments.calibration.page import tell_rivals
-
-    tell_rivals(metrics, folder)
     return metrics
 
 
@@ -175,9 +138,3 @@ def _gathered(study: Study, found: dict[str, Any], *, whole: bool) -> dict[str, 
         name: {key: value for key, value in step.items() if key != "records"} for name, step in found.items()
     }
     return metrics | ({"card": study.write_card()} if whole else {})
-
-
-def _half(device: str) -> AbstractContextManager[Any]:
-    """Return a block in which a GPU multiplies in bfloat16, plain and sharpened alike; a processor stays exact."""
-    torch.backends.cuda.matmul.allow_tf32 = True  # of the logits over the vocabulary, which stay float32
-    return torch.autocast(device, torch.bfloat16) if device.startswith("cuda") else nullcontext()

@@ -1,7 +1,6 @@
 """Two figures of the calibration study: accuracy by size, and what accuracy costs on text."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
@@ -12,12 +11,12 @@ ALLOWED, FITTED = 0.5, 32
 """The allowed rise of perplexity in %, and the most entries that were fitted."""
 
 
-def save_figures(metrics: Mapping[str, Any], folder: Path) -> None:
-    """Draw both from the study's metrics, each as PNG and SVG; the second if every price was judged."""
-    if metrics["seeds"]["chosen"]:
-        accuracy_by_size(metrics).save(folder, "accuracy")
+def displays(metrics: Mapping[str, Any]) -> dict[str, CurvesDisplay]:
+    """Return both by their file names; the second if every price was judged."""
+    found = {"accuracy": accuracy_by_size(metrics)} if metrics["seeds"]["chosen"] else {}
     if not any(name.startswith("penalty") for name in metrics.get("absent", ())):
-        trade_off(metrics).save(folder, "trade-off")
+        found["trade-off"] = trade_off(metrics)
+    return found
 
 
 def accuracy_by_size(metrics: Mapping[str, Any]) -> CurvesDisplay:
@@ -26,23 +25,10 @@ def accuracy_by_size(metrics: Mapping[str, Any]) -> CurvesDisplay:
     sizes = sorted(map(int, pooled))
     by_seed = [[_right(metrics[name], size) for size in sizes] for name in metrics["seeds"]["chosen"]]
     low, high = ([pick(column) for column in zip(*by_seed, strict=True)] for pick in (min, max))
+    learned, plain = ([_right(metrics["seeds"], n, whose) for n in sizes] for whose in ("policy", "plain"))
     curves = [
-        Curve(
-            "learned, five seeds",
-            sizes,
-            [_right(metrics["seeds"], n) for n in sizes],
-            low,
-            high,
-            COLOURS["fitted"],
-            marker="o",
-        ),
-        Curve(
-            "plain model",
-            sizes,
-            [_right(metrics["seeds"], n, "plain") for n in sizes],
-            color=COLOURS["softmax"],
-            marker="o",
-        ),
+        Curve("learned, five seeds", sizes, learned, low, high, COLOURS["fitted"], marker="o"),
+        Curve("plain model", sizes, plain, color=COLOURS["softmax"], marker="o"),
     ]
     for name, label in RIVALS.items():
         if metrics.get(name, {}).get("tasks"):

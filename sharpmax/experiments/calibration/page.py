@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sharpmax.experiments.calibration.figures import save_figures
-from sharpmax.experiments.calibration.table import beside, by_kind, comparison, transfer
+from sharpmax.experiments.calibration.figures import displays
+from sharpmax.experiments.calibration.table import Cells, beside, by_kind, comparison, transfer
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.runs.run_folder import RunFolder
 
@@ -18,7 +18,7 @@ TABLES = {
 }
 
 
-def tell(metrics: dict[str, Any], folder: RunFolder, *, whole: bool) -> Page:
+def tell(metrics: dict[str, Any], folder: RunFolder, *, whole: bool) -> None:
     """Draw the figures and write the page into the run folder; of a part of the study, what it holds."""
     config = folder.config
     text = (
@@ -26,22 +26,20 @@ def tell(metrics: dict[str, Any], folder: RunFolder, *, whole: bool) -> Page:
         "Everything is judged on text and questions that no fit and no choice saw."
     )
     blocks: list[Text | Table | Figure] = [Text(text, "What you are looking at")]
+    figures = displays(metrics) if whole else {}
     if whole:
-        save_figures(metrics, folder.figures)
         blocks += [_table(made, caption) for make, caption in TABLES.items() if (made := make(metrics))]
-        drawn = [name for name in CAPTIONS if (folder.figures / f"{name}.svg").exists()]
-        blocks += [Figure(f"figures/{name}.svg", CAPTIONS[name]) for name in drawn]
+        blocks += [Figure(f"figures/{name}.svg", CAPTIONS[name]) for name in figures]
         absent = metrics.get("absent", [])
     else:
         absent = ["all but " + ", ".join(metrics)]
     if absent:
         blocks.append(Text(", ".join(absent), "Not computed yet"))
-    page = Page("Calibration: is a fitted card worth its place?", "A policy per head, fitted and judged.", blocks)
-    page.save(folder.path)
-    return page
+    lead = "A policy per head, fitted and judged."
+    Page("Calibration: is a fitted card worth its place?", lead, blocks).save(folder.path, figures)
 
 
-def tell_rivals(metrics: dict[str, Any], folder: RunFolder) -> Page:
+def tell_rivals(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Write the page of a card beside its rivals into the run folder."""
     config = folder.config
     text = (
@@ -49,13 +47,13 @@ def tell_rivals(metrics: dict[str, Any], folder: RunFolder) -> Page:
         f"{config['prompts']} questions per size, the same for every arm, that no fit and no choice saw."
     )
     caption = "Right answers and the rise of perplexity in %, means over the seeds; in brackets 95 % intervals."
-    blocks: list[Text | Table | Figure] = [Text(text, "What you are looking at"), _table(beside(metrics), caption)]
-    page = Page("Calibration: a card and its rivals", "Merged numbers, or three per head that read each row?", blocks)
-    page.save(folder.path)
-    return page
+    Page(
+        "Calibration: a card and its rivals",
+        "Merged numbers, or three per head that read each row?",
+        [Text(text, "What you are looking at"), _table(beside(metrics), caption)],
+    ).save(folder.path)
 
 
-def _table(lines: list[str], caption: str) -> Table:
-    """Return a table of Markdown as one of the page."""
-    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+def _table(cells: Cells, caption: str) -> Table:
+    header, rows = cells
     return Table(header, [row + [""] * (len(header) - len(row)) for row in rows], caption)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sharpmax import defaults
 from sharpmax.core.policies import PAPER, Constant, Policy
+from sharpmax.flags import given
 
 
 class Asked(NamedTuple):
@@ -145,7 +146,4 @@ PILOT = replace(
 
 def plan_for(*, quick: bool, pilot: bool = False, **changes: Any) -> Plan:
     """Return the full plan, the pilot's or the quick one, with what is not None changed."""
-    return replace(
-        QUICK if quick else PILOT if pilot else Plan(),
-        **{name: value for name, value in changes.items() if value is not None},
-    )
+    return replace(QUICK if quick else PILOT if pilot else Plan(), **given(**changes))

@@ -13,11 +13,11 @@ from typing import Any
 from sharpmax.defaults import FIT_TASKS
 from sharpmax.experiments.calibration.plan import RIVALS_FRESH
 from sharpmax.experiments.calibration.study import Study, told
+from sharpmax.flags import require_among, require_at_least
 from sharpmax.hf.calibration.choose import best_of, choose, score
 from sharpmax.hf.calibration.fitting_data import fitting_texts
 from sharpmax.hf.calibration.judge import Sheet, sit
 from sharpmax.hf.calibration.rivals import ARMS, Rival, learn_rival
-from sharpmax.runs.run_folder import run_name
 from sharpmax.statistics import paired
 
 FIRST = "learn"
@@ -131,16 +131,13 @@ class Rivals(Study):
 
 def names_of(arms: Sequence[str]) -> list[str]:
     """Return the arms asked for, or raise ValueError for one that there is not; `all` is every one."""
-    asked = list(ARMS) if list(arms) == ["all"] else list(dict.fromkeys(arms))
-    if unknown := sorted(set(asked) - set(ARMS)):
-        raise ValueError(f"expected arms among all, {', '.join(ARMS)}, got {', '.join(unknown)}")
-    return asked
+    require_among("arms", arms, ("all", *ARMS))
+    return list(ARMS) if "all" in arms else list(dict.fromkeys(arms))
 
 
 def fits_of(seeds: int) -> dict[str, dict[str, Any]]:
     """Return the fits of so many seeds."""
-    if seeds < 1:
-        raise ValueError(f"expected 1 seed or more, got {seeds}")
+    require_at_least(1, seeds=seeds)
     return {f"seed{seed}": {"seed": seed} for seed in range(seeds)}
 
 
@@ -151,8 +148,3 @@ def _plain(arm: str) -> str:
 def _right(sheets: Sequence[Sheet], key: tuple[str, int]) -> list[float]:
     """Return for each question the share of the seeds that answer it right."""
     return [fmean(of) for of in zip(*([float(a.exact) for a in sheet.answers[key]] for sheet in sheets), strict=True)]
-
-
-def place_of(model: str, quick: bool, pilot: bool) -> tuple[str, str]:
-    """Return the experiment's folder and the run's name in it."""
-    return "calibration-rivals", run_name(model) + ("-quick" if quick else "-pilot" if pilot else "")

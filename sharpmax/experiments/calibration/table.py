@@ -1,4 +1,4 @@
-"""Show the calibration study as tables in Markdown: what each policy gains and costs, kinds of text, what transfers."""
+"""Show the calibration study as tables: what each policy gains and costs, kinds of text, what transfers."""
 
 import math
 from collections.abc import Mapping
@@ -6,8 +6,11 @@ from typing import Any
 
 from sharpmax.statistics import Paired
 
+Cells = tuple[list[str], list[list[str]]]
+"""The header and the rows of a table; a row may end early."""
 
-def comparison(metrics: Mapping[str, Any]) -> list[str]:
+
+def comparison(metrics: Mapping[str, Any]) -> Cells | None:
     """Return right answers by entries and the rise of perplexity by window, in %: plain, all seeds, and every step.
 
     Of the text itself every window; of other kinds the longest, which costs most. Steps that were asked other questions
@@ -16,62 +19,61 @@ def comparison(metrics: Mapping[str, Any]) -> list[str]:
     pooled = metrics["seeds"]
     steps = {name: step for name, step in metrics.items() if isinstance(step, Mapping) and step.get("text")}
     if not steps:
-        return []
+        return None
     others, (sizes, windows) = _kinds(steps)[1:], _asked(metrics)
     columns = [*windows, *(f"{kind} {windows[-1]}" for kind in others)]
     text = [f"text: {windows[0]}", *windows[1:], *(f"{kind}: {windows[-1]}" for kind in others)]
-    lines = [f"| lookups: | {' | '.join([*sizes, *text])} |", "|---" * (1 + len(sizes) + len(columns)) + "|"]
+    rows = []
     if pooled["chosen"]:
-        lines.append(_row("plain model", _right(pooled, sizes, "plain"), [0.0] * len(columns)))
+        rows.append(_row("plain model", _right(pooled, sizes, "plain"), [0.0] * len(columns)))
         by_seed = [[_rises(metrics[name])[column] for column in columns] for name in pooled["chosen"]]
         means = [sum(column) / len(column) for column in zip(*by_seed, strict=True)]
-        lines.append(_row("learned, mean of the seeds", _right(pooled, sizes), means))
+        rows.append(_row("learned, mean of the seeds", _right(pooled, sizes), means))
     groups: dict[tuple[float | None, ...], list[str]] = {}
     for name, step in steps.items():
         asked = () if name in pooled["chosen"] else tuple(_right(step, sizes, "plain"))
         groups.setdefault(asked, []).append(name)
     for plain, names in groups.items():
         if plain:
-            lines.append(_row("plain model, questions of the rows below", list(plain), [0.0] * len(columns)))
+            rows.append(_row("plain model, questions of the rows below", list(plain), [0.0] * len(columns)))
         for name in names:
             found = _rises(steps[name])
-            lines.append(
-                _row(name, _right(steps[name], sizes), [found[column] for column in columns if column in found])
-            )
-    return lines
+            rises = [found[column] for column in columns if column in found]
+            rows.append(_row(name, _right(steps[name], sizes), rises))
+    return ["lookups:", *sizes, *text], rows
 
 
-def by_kind(metrics: Mapping[str, Any]) -> list[str]:
+def by_kind(metrics: Mapping[str, Any]) -> Cells | None:
     """Return the rise of perplexity in % of every kind of text by window: the seeds' mean, and the highest of any.
 
     Last, all text but the unseen as one, each window of it alike.
     """
     seeds = {name: metrics[name] for name in metrics["seeds"]["chosen"]}
     if not seeds:
-        return []
+        return None
     _, windows = _asked(metrics)
-    lines = [f"| rise, mean (highest seed) | {' | '.join(windows)} |", "|---" * (1 + len(windows)) + "|"]
+    rows = []
     for kind in _kinds(seeds):
         shown = []
         for window in windows:
             key = window if kind == "text" else f"{kind} {window}"
             shown.append(_mean_and_highest([_rises(step)[key] for step in seeds.values() if key in _rises(step)]))
-        lines.append(f"| {kind} | {' | '.join(shown)} |")
+        rows.append([kind, *shown])
     pooled = [_mean_and_highest([_pooled(step, window) for step in seeds.values()]) for window in windows]
-    return [*lines, f"| all but unseen | {' | '.join(pooled)} |"]
+    return ["rise, mean (highest seed)", *windows], [*rows, ["all but unseen", *pooled]]
 
 
-def transfer(metrics: Mapping[str, Any]) -> list[str]:
+def transfer(metrics: Mapping[str, Any]) -> Cells | None:
     """Return right answers in % on what was not fitted: plain, the card, the seeds' mean and lowest, and the rivals."""
     asked = {name.removeprefix("transfer-"): step for name, step in metrics.items() if name.startswith("transfer-")}
     found = {name: step["tasks"] for name, step in asked.items() if step.get("tasks")}
     if not found:
-        return []
+        return None
     card, seeds = str(metrics.get("card")), [name for name in metrics["seeds"]["chosen"] if name in found]
     alone = {f"{card}, the card": card, "mixture": "mixture", "lora": "lora"}
     alone = {shown: name for shown, name in alone.items() if name in found}
     columns = ["plain", *([f"mean of {len(seeds)} seeds (lowest)"] if seeds else []), *alone]
-    lines = [f"| not fitted on, size | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    rows = []
     first = next(iter(found.values()))
     for task, sizes in first.items():
         for size, judged in sizes.items():
@@ -81,39 +83,31 @@ def transfer(metrics: Mapping[str, Any]) -> list[str]:
                 by_seed = [right[name] for name in seeds]
                 shown.append(f"{sum(by_seed) / len(by_seed):.1f} ({min(by_seed):.1f})")
             shown += [f"{right[name]:.1f}" for name in alone.values()]
-            lines.append(f"| {task}, {size} | {' | '.join(shown)} |")
-    return lines
+            rows.append([f"{task}, {size}", *shown])
+    return ["not fitted on, size", *columns], rows
 
 
-def beside(metrics: Mapping[str, Any]) -> list[str]:
+def beside(metrics: Mapping[str, Any]) -> Cells:
     """Return a card and its rivals, one row an arm: its numbers, right answers, the difference to the card, and text.
 
     Of text the worst kind at each window, the mean over the seeds. An arm of which nothing was kept counts as plain.
     """
     arms = metrics["arms"]
     first = next(iter(arms.values()))
-    cells, windows = list(first["right"]), _windows_of(arms)
+    judged = (step["text"] for arm in arms.values() for step in arm["seeds"].values() if step["chosen"])
+    cells, windows = list(first["right"]), [name for name in next(judged, {}) if name.isdigit()]
     sizes = [cell.removeprefix("lookup ") for cell in cells]
     header = ["arm", "numbers", "at inference", "kept strength", *(f"right at {size}, %" for size in sizes)]
     header += [f"against the card at {size}" for size in sizes] + [f"text: {window}, %" for window in windows]
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     plain = [f"{100 * first['right'][cell]['plain']:.1f}" for cell in cells]
-    lines.append(
-        f"| plain model | 0 | nothing | | {' | '.join(plain + [''] * len(cells) + ['+0.00'] * len(windows))} |"
-    )
+    rows = [["plain model", "0", "nothing", "", *plain, *[""] * len(cells), *["+0.00"] * len(windows)]]
     for name, arm in arms.items():
         right = [f"{100 * arm['right'][cell]['arm']:.1f}" for cell in cells]
         against = [_against(arm["against_card"].get(cell)) for cell in cells]
         rises = [f"{100 * _worst_mean(arm, window):+.2f}" for window in windows]
         kept = ", ".join(_kept(step["chosen"]) for step in arm["seeds"].values())
-        cellsof = [name, f"{arm['numbers']:,}", arm["at_inference"], kept, *right, *against, *rises]
-        lines.append(f"| {' | '.join(cellsof)} |")
-    return lines
-
-
-def _windows_of(arms: Mapping[str, Any]) -> list[str]:
-    judged = (step["text"] for arm in arms.values() for step in arm["seeds"].values() if step["chosen"])
-    return [name for name in next(judged, {}) if name.isdigit()]
+        rows.append([name, f"{arm['numbers']:,}", arm["at_inference"], kept, *right, *against, *rises])
+    return header, rows
 
 
 def _worst_mean(arm: Mapping[str, Any], window: str) -> float:
@@ -152,9 +146,9 @@ def _pooled(step: Mapping[str, Any], window: str) -> float:
     return math.expm1(sum(text["items"] * text["difference"] for text in kinds) / items)
 
 
-def _row(name: str, right: list[float | None], rises: list[float]) -> str:
+def _row(name: str, right: list[float | None], rises: list[float]) -> list[str]:
     shown = ["" if share is None else f"{100 * share:.1f}" for share in right]
-    return f"| {' | '.join([name, *shown, *(f'{100 * rise:+.2f}' for rise in rises)])} |"
+    return [name, *shown, *(f"{100 * rise:+.2f}" for rise in rises)]
 
 
 def _asked(metrics: Mapping[str, Any]) -> tuple[list[str], list[str]]:

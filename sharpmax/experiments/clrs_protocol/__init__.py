@@ -21,10 +21,11 @@ from time import perf_counter
 from typing import Any
 
 from sharpmax.experiments.clrs_protocol.gate import judge_gate
-from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, TRAINED_ARMS, Study, plan
+from sharpmax.experiments.clrs_protocol.study import FROM_NOTHING, TRAINED_ARMS, Study, plan
 from sharpmax.experiments.clrs_protocol.summary import summarise
 from sharpmax.experiments.clrs_protocol.work import Work
 from sharpmax.experiments.compare.train import Hardware
+from sharpmax.flags import require_among, require_at_least
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.torch.device import must_run_on
@@ -48,26 +49,20 @@ def run(
 ) -> dict[str, Any]:
     """Run the stages, draw, and write the page, in `out/clrs-protocol/<name>/`; returns the metrics.
 
-    What is finished is read back, so stages and arms can be run one by one, on different machines. With everything
-    there, the same command draws again and computes nothing.
+    Stages and arms can be run one by one, on different machines. With everything there, the same command draws again
+    and computes nothing. A gate that is not met is a ValueError.
 
-    The options are those of `sharpmax reproduce clrs-protocol --help`; `changes` go to `study.plan`. With `only` there
-    is no page, so that a GPU does not wait for it. Rules at inference are asked with the plain arm's weights.
-
-    Raises:
-        ValueError: options that do not fit, a gate that is not met, or a run folder that holds another config.
+    `changes` go to `study.plan`. With `only` there is no page, so that a GPU does not wait for it. Rules at inference
+    are asked with the plain arm's weights.
     """
     name, study = plan(quick=quick, seed=seed, **changes)
     only = tuple(only)
     stages, chosen = only or STAGES, tuple(arms) or TRAINED_ARMS
-    if unknown := [stage for stage in stages if stage not in STAGES]:
-        raise ValueError(f"expected stages among {', '.join(STAGES)}, got {', '.join(unknown)}")
-    if unknown := [arm for arm in chosen if arm not in TRAINED_ARMS]:
-        raise ValueError(f"expected trained arms among {', '.join(TRAINED_ARMS)}, got {', '.join(unknown)}")
+    require_among("stages", stages, STAGES)
+    require_among("trained arms", chosen, TRAINED_ARMS)
+    require_at_least(1, together=together)
     if gather and only:
         raise ValueError(f"expected gather or only, got both: gather computes nothing, not {', '.join(only)} either")
-    if together < 1:
-        raise ValueError(f"expected at least 1 seed together, got {together}")
     if device is not None and not gather:
         must_run_on(device)
     place = (out, "clrs-protocol", name, study.config)
@@ -113,6 +108,3 @@ def _work(study: Study, folder: RunFolder, hardware: Hardware, together: int) ->
     from sharpmax.experiments.clrs_protocol.language_model import LanguageModel
 
     return LanguageModel(study, folder, hardware, 1)
-
-
-__all__ = ["ARMS", "STAGES", "run"]

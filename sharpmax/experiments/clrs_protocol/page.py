@@ -9,7 +9,7 @@ from sharpmax.experiments.clrs_protocol.gate import ENOUGH
 from sharpmax.experiments.clrs_protocol.records import MISTAKES
 from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, PLAIN, Study
 from sharpmax.experiments.clrs_text.summary import widest
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Figure, Page, Table, Text, percent
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark, save_panels
 from sharpmax.report.style import COLOURS
 from sharpmax.runs.run_folder import RunFolder
@@ -20,11 +20,12 @@ RULES = {PLAIN: "softmax", "paper-inference": "paper", "beyond": "log_n"}
 """The rule of an arm, as `COLOURS` has it, where their names differ."""
 
 
-def tell(metrics: Metrics, study: Study, folder: RunFolder) -> Page:
+def tell(metrics: Metrics, study: Study, folder: RunFolder) -> None:
     """Draw the figure and write the page into the run folder."""
     blocks: list[Text | Table | Figure] = [_what(metrics, study)]
     if metrics["gate"]:
-        blocks += [Text(f"{_sentence(metrics['gate']['said'])} {_of_power(metrics)}", "The gate"), gate_table(metrics)]
+        said = metrics["gate"]["said"]
+        blocks += [Text(f"{said[0].upper()}{said[1:]}. {_of_power(metrics)}", "The gate"), gate_table(metrics)]
     if metrics["rates"]:
         blocks.append(rates_table(metrics))
     if "verdict" in metrics:
@@ -48,9 +49,7 @@ def tell(metrics: Metrics, study: Study, folder: RunFolder) -> Page:
         if study.layers > 1
         else "A tiny model and few questions: this shows that everything works, and nothing more."
     )
-    page = Page(title, lead, blocks)
-    page.save(folder.path)
-    return page
+    Page(title, lead, blocks).save(folder.path)
 
 
 def _what(metrics: Metrics, study: Study) -> Text:
@@ -95,8 +94,8 @@ def gate_table(metrics: Metrics) -> Table:
     rows = []
     for name, found in metrics["gate"]["algorithms"].items():
         best = max(found["between"], key=int, default=None)
-        shown = "-" if best is None else f"{_percent(found['unseen'][best])} at {best}"
-        rows.append([name, _percent(found["trained"]), shown, "yes" if found["passes"] else "no"])
+        shown = "-" if best is None else f"{percent(found['unseen'][best])} at {best}"
+        rows.append([name, percent(found["trained"]), shown, "yes" if found["passes"] else "no"])
     seeds = len(metrics["gate"]["seeds"])
     caption = f"The gate: plain attention's exact answers in percent, mean of {seeds} spare seeds."
     return Table(["", "trained lengths", "longest unseen length within limits", "passes"], rows, caption)
@@ -131,7 +130,7 @@ def spans_table(metrics: Metrics) -> Table:
         [
             metrics["labels"][arm],
             len(found["seeds"]),
-            *(_percent(found["spans"][span][group]["exact"]) for group in ("gated", "all") for span in SPANS),
+            *(percent(found["spans"][span][group]["exact"]) for group in ("gated", "all") for span in SPANS),
         ]
         for arm, found in metrics["arms"].items()
     ]
@@ -166,7 +165,7 @@ def mistakes_table(metrics: Metrics) -> Table:
     rows = [
         [
             metrics["labels"][arm],
-            *(_percent(found["mistakes"][span][kind]) for span in SPANS[1:] for kind in MISTAKES.values()),
+            *(percent(found["mistakes"][span][kind]) for span in SPANS[1:] for kind in MISTAKES.values()),
         ]
         for arm, found in metrics["arms"].items()
     ]
@@ -213,17 +212,9 @@ def draw(metrics: Metrics, folder: RunFolder) -> None:
     save_panels(panels, folder.figures, "algorithms")
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
-
-
 def _interval(found: Mapping[str, Any] | None, times: float) -> str:
     if found is None:
         return "-"
     low, high = widest(found)
     digits = 1 if times > 1 else 2
     return f"{times * found['mean']:+.{digits}f} [{times * low:+.{digits}f}, {times * high:+.{digits}f}]"
-
-
-def _sentence(said: str) -> str:
-    return f"{said[0].upper()}{said[1:]}."

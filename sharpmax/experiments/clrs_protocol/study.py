@@ -6,6 +6,7 @@ from typing import Any
 
 from sharpmax.core.policies import PAPER, Beyond
 from sharpmax.experiments.compare.train import Recipe, must_be_rates
+from sharpmax.flags import given, require_among, require_at_least
 from sharpmax.models.mechanisms import LearnedSSMax, Mechanism, Sharpened
 from sharpmax.models.transformer import PRECISIONS, Transformer
 from sharpmax.runs.provenance import weights_of_folder
@@ -91,13 +92,7 @@ class Study:
     def transformer(self, arm: str) -> Transformer:
         """Return the model with the arm's mechanism."""
         return Transformer(
-            VOCABULARY,
-            self.layers,
-            self.width,
-            self.heads,
-            self.positions,
-            ARMS[arm].mechanism,
-            numbers=NUMBERS,
+            VOCABULARY, self.layers, self.width, self.heads, self.positions, ARMS[arm].mechanism, numbers=NUMBERS
         )
 
     def seeds_of(self, arm: str) -> list[int]:
@@ -159,53 +154,36 @@ def plan(
     samples: int | None = None,
     precision: str | None = None,
 ) -> tuple[str, Study]:
-    """Return the name of a run's folder and its settings; options that are None are the scale's.
-
-    Raises:
-        ValueError: an option that does not fit.
-    """
+    """Return the name of a run's folder and its settings; options that are None are the scale's."""
     model = model or FROM_NOTHING
     study = QUICK if quick else Study() if model == FROM_NOTHING else FINETUNED
     shape = {"layers": layers, "width": width, "heads": heads, "positions": positions}
     if model == FROM_NOTHING and tokens is not None:
         raise ValueError("tokens are of a language model's steps; a model from nothing has --batch")
-    if model != FROM_NOTHING and (given_shape := [name for name, value in shape.items() if value is not None]):
+    if model != FROM_NOTHING and (given_shape := given(**shape)):
         raise ValueError(f"{model} has its own {', '.join(given_shape)}; those are of a model from nothing")
     numbers = {"layers": layers, "width": width, "heads": heads, "samples": samples, "tokens": tokens}
-    numbers |= {"steps": steps, "batch": batch, "seeds": seeds}
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"expected {name} of at least 1, got {number}")
+    require_at_least(1, **numbers, steps=steps, batch=batch, seeds=seeds)
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"expected a precision among {', '.join(PRECISIONS)}, got {precision!r}")
-    if unknown := [name for name in algorithms if name not in SUPPORTED]:
-        raise ValueError(f"expected algorithms among {', '.join(SUPPORTED)}, got {', '.join(unknown)}")
-    rates = tuple(rates)
+    algorithms, rates = tuple(algorithms), tuple(rates)
+    require_among("algorithms", algorithms, SUPPORTED)
     must_be_rates(rates)
-    given: dict[str, Any] = {
-        "algorithms": tuple(algorithms) or None,
-        **{name: numbers[name] for name in ("layers", "width", "heads", "samples", "tokens")},
-        "positions": positions,
-        "precision": precision,
-        "rates": rates or None,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    recipe = replace(study.recipe, steps=steps or study.recipe.steps, batch=batch or study.recipe.batch)
+    own = {"positions": positions, "precision": precision, "rates": rates or None}
+    changes = given(algorithms=algorithms or None, **numbers, **own)
+    of_recipe = given(steps=steps, batch=batch)
+    study = replace(study, model=model, recipe=replace(study.recipe, **of_recipe), seed=seed, **changes)
     if steps is not None:
-        given["tuning_steps"] = max(1, steps // 4)
+        study = replace(study, tuning_steps=max(1, steps // 4))
     if seeds is not None:
-        given["seeds"] = dict.fromkeys(study.seeds, seeds)
-    study = replace(study, model=model, recipe=recipe, seed=seed, **given)
+        study = replace(study, seeds=dict.fromkeys(study.seeds, seeds))
     study.transformer(PLAIN)  # refuses what does not fit
-    changed = {**{k: v for k, v in given.items() if k not in ("tuning_steps", "seeds")}, "steps": steps, "batch": batch}
-    said = [f"{name}{_said(value)}" for name, value in changed.items() if value is not None]
+    said = [f"{name}{_said(value)}" for name, value in (changes | of_recipe).items()]
     of_model = [] if model == FROM_NOTHING else [run_name(model)]
     return "-".join([*of_model, "quick" if quick else "full", *([f"seed{seed}"] if seed else []), *said]), study
 
 
 def _said(value: Any) -> str:
-    return (
-        "+".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value)
-        if isinstance(value, tuple)
-        else str(value)
-    )
+    if not isinstance(value, tuple):
+        return str(value)
+    return "+".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value)

@@ -19,6 +19,7 @@ from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.study import Study, plan_study
 from sharpmax.experiments.clrs_text.summary import Records, summarise
 from sharpmax.extras import extra
+from sharpmax.flags import require_among, require_at_least
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.clrs_text.corpus import corpus
@@ -45,20 +46,14 @@ def run(
 ) -> dict[str, Any]:
     """Train and judge every arm and seed, draw, and write the page, in `out/clrs-text/<name>/`; returns the metrics.
 
-    A run that was killed continues: finished arms are read back, an unfinished one goes on from its last checkpoint.
-    One that is finished, asked for more `seeds`, trains those alone.
+    An unfinished arm goes on from its last checkpoint. A finished run asked for more `seeds` trains those alone.
 
-    The options are those of `sharpmax reproduce clrs-text --help`. `changes` go to `plan_study`. `rates` and `only` run
-    something else instead of the arms, each in a folder and with a page of its own.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    `changes` go to `plan_study`. `rates` and `only` run something else instead of the arms, each in a folder and with a
+    page of its own.
     """
     study = plan_study(seed=seed, quick=quick, **changes)
-    if parallel < 1:
-        raise ValueError(f"expected parallel to be at least 1, got {parallel}")
-    if unknown := sorted(set(only) - set(STEPS)):
-        raise ValueError(f"expected steps among {', '.join(STEPS)}, got {', '.join(unknown)}")
+    require_at_least(1, parallel=parallel)
+    require_among("steps", only, STEPS)
     if questions is not None and "agreement" not in only:
         raise ValueError("questions are asked by the step agreement: --only agreement")
     if only and rates:
@@ -71,9 +66,8 @@ def run(
     folder = train(study, out, parallel=parallel, save_every=save_every, device=device)
     from sharpmax.experiments.clrs_text.page import tell  # brings the report extra, which training must not need
 
-    test = folder.once("test", lambda: test_set(study))
-    records = [folder.once(f"{arm}-seed{s}", _unreachable) for arm in study.arms for s in study.seeds]
-    metrics = measured(study, test, records)
+    records = [folder.read(f"{arm}-seed{s}") for arm in study.arms for s in study.seeds]
+    metrics = measured(study, folder.read("test"), records)
     folder.finish(metrics)
     tell(metrics, folder)
     return metrics
@@ -143,7 +137,3 @@ def measured(study: Study, test: dict[str, Any], records: list[dict[str, Any]]) 
             for record in records
         ],
     }
-
-
-def _unreachable() -> None:
-    raise AssertionError("the arms have run, so every record is on disk")

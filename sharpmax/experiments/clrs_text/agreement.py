@@ -19,6 +19,7 @@ import torch
 from sharpmax.core.policies import Policy
 from sharpmax.experiments.clrs_text.arm import opened, short_ones
 from sharpmax.experiments.clrs_text.study import Study
+from sharpmax.flags import require_at_least
 from sharpmax.hf.finetune.answer_batches import Encoded, encode
 from sharpmax.hf.finetune.answer_model import generated, parting, right_tokens
 from sharpmax.hf.finetune.judging import on_policy
@@ -39,7 +40,7 @@ def agreement(model: Any, examples: Sequence[Encoded], policy: Policy | None, dt
     device = next(model.parameters()).device.type
     half = nullcontext() if dtype is torch.float32 else torch.autocast(device, dtype)
     with on_policy(model, policy), half, torch.no_grad():
-        own = [_answered(example, generated(model, example)) for example in examples]
+        own = [Encoded(np.array([*e.ids[: e.start], *generated(model, e)], np.int32), e.start) for e in examples]
         right = right_tokens(model, own, tokens=4096)
         others = [e for e, count in zip(own, right, strict=True) if count < len(e.ids) - e.start]
         partings = [parting(model, e, e.ids[e.start :].tolist()) for e in others]
@@ -47,18 +48,9 @@ def agreement(model: Any, examples: Sequence[Encoded], policy: Policy | None, dt
     return {"asked": len(own), "agree": len(own) - len(apart), "tokens": said, "right": sum(right), "apart": apart}
 
 
-def _answered(example: Encoded, answer: Sequence[int]) -> Encoded:
-    return Encoded(np.array([*example.ids[: example.start], *answer], dtype=np.int32), example.start)
-
-
 def check_agreement(study: Study, out: str | Path, *, questions: int = QUESTIONS) -> dict[str, Any]:
-    """Ask the study's model, on a processor, plain and by the paper's rule, in float32 and bfloat16; kept with a page.
-
-    Raises:
-        ValueError: fewer than one question.
-    """
-    if questions < 1:
-        raise ValueError(f"expected at least 1 question, got {questions}")
+    """Ask a study's model on a processor, plain and by the paper's rule, in float32 and bfloat16; kept with a page."""
+    require_at_least(1, questions=questions)
     config = {**study.config, "arms": [], "seeds": [], "questions": questions}
     folder = opened(out, f"{study.name}-agreement", config, study.model, "cpu")
     metrics = {

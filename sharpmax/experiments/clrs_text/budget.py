@@ -57,15 +57,15 @@ def count_budget(study: Study, out: str | Path) -> dict[str, Any]:
     """Count what each algorithm of a study gets, in its model's tokens; kept in a run folder with a page."""
     config = {**study.config, "arms": [], "seeds": []}
     folder = opened(out, f"{study.name}-budget", config, study.model, "cpu")
-    metrics: dict[str, Any] = folder.once("budget", lambda: _counted(study))
+
+    def count() -> dict[str, Any]:
+        shapes, cells = attended(study.model, study.corpus, study.recipe)
+        return {"algorithms": budget(study.model, study.corpus), "shapes": shapes, "cells_per_token": cells}
+
+    metrics: dict[str, Any] = folder.once("budget", count)
     folder.finish(metrics)
     _page(metrics, study).save(folder.path)
     return metrics
-
-
-def _counted(study: Study) -> dict[str, Any]:
-    shapes, cells = attended(study.model, study.corpus, study.recipe)
-    return {"algorithms": budget(study.model, study.corpus), "shapes": shapes, "cells_per_token": cells}
 
 
 def _page(metrics: dict[str, Any], study: Study) -> Page:

@@ -56,6 +56,7 @@ def clrs_text_task(
         for length in lengths
         for example in validation(algorithm, length, samples=samples)
     )
+    longest = max(len(document["answer"]) for document in documents)  # no tokenizer makes more tokens than characters
     return task.ConfigurableTask(config={
         "task": NAME,
         "custom_dataset": lambda **_: {"test": documents},
@@ -64,9 +65,9 @@ def clrs_text_task(
         "doc_to_text": lambda document: document["question"],
         "doc_to_target": lambda document: document["answer"].strip(),
         "target_delimiter": "",
-        "process_results": _exact,
+        "process_results": lambda document, said: {"exact_match": float(same_answer(said[0], document["answer"]))},
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-        "generation_kwargs": {"until": ["\n\n"], "do_sample": False, "max_gen_toks": _longest(documents)},
+        "generation_kwargs": {"until": ["\n\n"], "do_sample": False, "max_gen_toks": longest},
         "metadata": {"version": 1.0},
     })  # fmt: skip
 
@@ -74,12 +75,3 @@ def clrs_text_task(
 def _shots(asked: Example, count: int) -> str:
     drawn = stream(asked.algorithm, asked.length, seed=1)
     return "".join(e.question + e.answer for e in islice((e for e in drawn if e.question != asked.question), count))
-
-
-def _longest(documents: Documents) -> int:
-    """Return room for the longest answer: no tokenizer makes more tokens than characters."""
-    return max(len(document["answer"]) for document in documents)
-
-
-def _exact(document: dict[str, str], results: list[str]) -> dict[str, float]:
-    return {"exact_match": float(same_answer(results[0], document["answer"]))}

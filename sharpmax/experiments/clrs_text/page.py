@@ -5,7 +5,7 @@ from typing import Any
 from sharpmax.experiments.clrs_text.claims import by_seed, claims, exact_at_trained, has_learned, interval
 from sharpmax.experiments.clrs_text.study import LABELS
 from sharpmax.experiments.clrs_text.summary import verdicts
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Figure, Page, Table, Text, percent
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
 from sharpmax.report.style import COLOURS
@@ -19,10 +19,10 @@ COMMITTED = "smollm2-compile"
 KINDS = {"difference": "exact", "token_difference": "tokens"}
 
 
-def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
+def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Draw the figures and write the page into the run folder."""
-    _draw(metrics, folder)
-    page = Page(
+    captions = _captions(metrics)
+    Page(
         "CLRS-Text: does sharp attention reason better beyond its training sizes?",
         "A language model learns thirty textbook algorithms on inputs of 4 to 16 items and is asked about longer ones, "
         "with plain attention and with a temperature of its own in every head, in training and in use."
@@ -33,19 +33,17 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
             _claim(metrics),
             _beside_the_paper(metrics),
             _by_length(metrics),
-            Figure("figures/length.svg", *_captions(metrics)["length"]),
-            Figure("figures/tokens.svg", *_captions(metrics)["tokens"]),
+            Figure("figures/length.svg", *captions["length"]),
+            Figure("figures/tokens.svg", *captions["tokens"]),
             _by_seed(metrics),
             _differences(metrics, "difference", "exact answers"),
             _differences(metrics, "token_difference", "the share of an answer's tokens that are right"),
-            Figure("figures/algorithms.svg", *_captions(metrics)["algorithms"]),
+            Figure("figures/algorithms.svg", *captions["algorithms"]),
             *[_in_full(metrics, arm) for arm in metrics["accuracy"]],
             _how(metrics),
             *_committed(metrics),
         ],
-    )
-    page.save(folder.path)
-    return page
+    ).save(folder.path, _displays(metrics))
 
 
 def _what(metrics: dict[str, Any], folder: RunFolder) -> Text:
@@ -74,11 +72,15 @@ def _claim(metrics: dict[str, Any], title: str = "The claim, and what we see") -
             f"{len(found['undecided'])}; {interval(metrics['token_difference'][arm]['beyond']['all'])} points of "
             "answer tokens."
         )
+    count = metrics["seeds"]
+    seeds = f"resampling {count} seeds never leaves what these gave, so it knows little of another"
+    if count == 1:
+        seeds = "one seed says nothing of another"
     return Text(
         "The paper's numbers by algorithm are plots of Gemma 2B, so what can be compared is the direction. Here, "
         "difference to plain attention beyond the trained lengths, with the 95 % interval of a paired bootstrap over "
         f"seeds and questions: {' '.join(said)} An interval that holds 0 decides nothing, of forty that should hold it "
-        f"about one lies above by chance, and {_of_seeds(metrics['seeds'])}. So ahead and behind are said only where "
+        f"about one lies above by chance, and {seeds}. So ahead and behind are said only where "
         f"Student's interval over the seeds agrees.{_barely_learned(metrics)}",
         title,
     )
@@ -92,18 +94,12 @@ def _beside_the_paper(metrics: dict[str, Any]) -> Table:
     )
 
 
-def _of_seeds(count: int) -> str:
-    if count == 1:
-        return "one seed says nothing of another"
-    return f"resampling {count} seeds never leaves what these gave, so it knows little of another"
-
-
 def _barely_learned(metrics: dict[str, Any]) -> str:
     """Say so where the plain model cannot do at the trained lengths what is asked of it beyond them."""
     if has_learned(metrics):
         return ""
     return (
-        f" The plain model gives {_percent(exact_at_trained(metrics))} % of the answers exactly at the lengths it was "
+        f" The plain model gives {percent(exact_at_trained(metrics))} % of the answers exactly at the lengths it was "
         "trained on: it was trained too briefly to have learned these algorithms, and this run neither confirms nor "
         "refutes the paper."
     )
@@ -112,7 +108,7 @@ def _barely_learned(metrics: dict[str, Any]) -> str:
 def _by_length(metrics: dict[str, Any]) -> Table:
     lengths = [str(n) for n in (*metrics["trained"], *metrics["beyond"])]
     rows = [
-        [LABELS[arm], *(f"{_percent(of[n]['exact'])} / {_percent(of[n]['tokens'])}" for n in lengths)]
+        [LABELS[arm], *(f"{percent(of[n]['exact'])} / {percent(of[n]['tokens'])}" for n in lengths)]
         for arm, of in metrics["by_length"].items()
     ]
     caption = (
@@ -127,13 +123,12 @@ def _by_seed(metrics: dict[str, Any]) -> Table:
         [LABELS[arm], *(by_seed(metrics[kind][arm][span]["all"]) for kind in KINDS for span in ("trained", "beyond"))]
         for arm in metrics["difference"]
     ]
+    header = ["", *(f"{what}, {span}" for what in KINDS.values() for span in ("trained lengths", "beyond"))]
     caption = (
         "Over all questions, minus plain attention's, in points: each seed, and Student's 95 % interval of what seeds "
         "give on these questions."
     )
-    return Table(
-        ["", *(f"{what}, {span}" for what in KINDS.values() for span in ("trained lengths", "beyond"))], rows, caption
-    )
+    return Table(header, rows, caption)
 
 
 def _differences(metrics: dict[str, Any], kind: str, what: str) -> Table:
@@ -151,7 +146,7 @@ def _differences(metrics: dict[str, Any], kind: str, what: str) -> Table:
 
 def _in_full(metrics: dict[str, Any], arm: str) -> Table:
     lengths = [str(n) for n in (*metrics["trained"], *metrics["beyond"])]
-    rows = [[name, *(_percent(of[n]) for n in lengths)] for name, of in metrics["accuracy"][arm].items()]
+    rows = [[name, *(percent(of[n]) for n in lengths)] for name, of in metrics["accuracy"][arm].items()]
     return Table(["", *lengths], rows, f"{LABELS[arm]}: exact answers in %, by algorithm and length; -: does not fit.")
 
 
@@ -176,22 +171,18 @@ def _committed(metrics: dict[str, Any]) -> list[Text | Table]:
     if len(metrics["algorithms"]) == 30 or full is None:
         return []
     title = f"All thirty algorithms, as committed: {full['config']['model']} on {full['runs'][0]['origin']['device']}"
-    return [
-        _claim(full, title),
-        _beside_the_paper(full),
-        _by_length(full),
-        _by_seed(full),
-        _differences(full, "difference", "exact answers"),
-    ]
+    tables = [_beside_the_paper(full), _by_length(full), _by_seed(full)]
+    return [_claim(full, title), *tables, _differences(full, "difference", "exact answers")]
 
 
 RULES = {"plain": "softmax", "learn": "fitted"}
 """The rule of an arm, as `COLOURS` has it, where their names differ; `plain+paper` is drawn as paper's, dashed."""
 
 
-def _draw(metrics: dict[str, Any], folder: RunFolder) -> None:
+def _displays(metrics: dict[str, Any]) -> dict[str, CurvesDisplay | HeatMapsDisplay]:
     lengths = [*metrics["trained"], *metrics["beyond"]]
     mark = [Mark("longest trained", x=max(metrics["trained"]))]
+    found: dict[str, CurvesDisplay | HeatMapsDisplay] = {}
     for name, key, label, limits in (
         ("length", "exact", "exact answers, %", (0, 100)),
         ("tokens", "tokens", "answer tokens right, %", None),
@@ -200,28 +191,21 @@ def _draw(metrics: dict[str, Any], folder: RunFolder) -> None:
             Curve(
                 LABELS[arm],
                 lengths,
-                [_times_100(of[str(n)][key]) for n in lengths],
+                [None if of[str(n)][key] is None else 100 * of[str(n)][key] for n in lengths],
                 color=COLOURS[RULES.get(arm.rpartition("+")[2], arm.rpartition("+")[2])],
                 line="--" if "+" in arm else "-",
                 marker="o",
             )
             for arm, of in metrics["by_length"].items()
         ]
-        CurvesDisplay(curves, "items in the input", label, marks=mark, x_scale="linear", y_limits=limits).save(
-            folder.figures, name
-        )
+        found[name] = CurvesDisplay(curves, "items in the input", label, marks=mark, x_scale="linear", y_limits=limits)
     maps = {
         arm: [[of[str(n)] if of[str(n)] is not None else float("nan") for n in lengths] for of in by.values()]
         for arm, by in metrics["accuracy"].items()
     }
-    HeatMapsDisplay(
-        {"": maps},
-        "length of the input",
-        "",
-        "exact answers",
-        x_ticks=[str(n) for n in lengths],
-        y_ticks=metrics["algorithms"],
-    ).save(folder.figures, "algorithms")
+    ticks = {"x_ticks": [str(n) for n in lengths], "y_ticks": metrics["algorithms"]}
+    found["algorithms"] = HeatMapsDisplay({"": maps}, "length of the input", "", "exact answers", **ticks)
+    return found
 
 
 def _captions(metrics: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -243,11 +227,3 @@ def _captions(metrics: dict[str, Any]) -> dict[str, tuple[str, str]]:
             "Maps that are bright on the left, at trained lengths, and dark on the right.",
         ),
     }
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
-
-
-def _times_100(share: float | None) -> float | None:
-    return None if share is None else 100 * share

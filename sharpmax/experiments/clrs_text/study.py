@@ -6,6 +6,7 @@ A run is the *full* one, as committed under `results/`, or *quick*, for tests: a
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sharpmax.flags import given, require_among, require_at_least
 from sharpmax.hf.finetune.train import Recipe
 from sharpmax.runs.provenance import weights_of_folder
 from sharpmax.runs.run_folder import run_name
@@ -89,27 +90,20 @@ def plan_study(
     compile: bool | None = None,
     learning_rate: float | None = None,
 ) -> Study:
-    """Settle a run from its options; those that are None are the scale's.
-
-    Raises:
-        ValueError: an option that does not fit.
-    """
+    """Settle a run from its options; those that are None are the scale's."""
     chosen = tuple(dict.fromkeys(arms or ARMS))
-    if unknown := [arm for arm in chosen if arm not in ARMS]:
-        raise ValueError(f"unknown arm {unknown[0]!r}; there are: {', '.join(ARMS)}")
+    require_among("arms", chosen, ARMS)
     if "plain" not in chosen:
         raise ValueError("expected the arm plain among the arms: the others are compared with it")
-    if seeds is not None and seeds < 1:
-        raise ValueError(f"expected at least 1 seed, got {seeds}")
+    require_at_least(1, seeds=seeds)
     if seed + (seeds or 2) > 2**32:
         raise ValueError(f"expected seeds below {2**32}, got {seed} and {(seeds or 2) - 1} more")
     scale = SCALES["quick" if quick else "full"]
-    options = {"steps": steps, "tokens": tokens, "at_once": at_once, "compile": compile, "learning_rate": learning_rate}
-    given = {name: value for name, value in options.items() if value is not None}
-    recipe = replace(scale.recipe, **given)  # type: ignore[arg-type]
+    options = given(steps=steps, tokens=tokens, at_once=at_once, compile=compile, learning_rate=learning_rate)
+    recipe = replace(scale.recipe, **options)
     model = model or scale.model
     short = {"at_once": "at-once", "learning_rate": "rate"}
-    changed = [short.get(name, name) + ("" if value is True else str(value)) for name, value in given.items()]
+    changed = [short.get(name, name) + ("" if value is True else str(value)) for name, value in options.items()]
     changed += [f"seed{seed}"] if seed else []
     changed += ["-".join(chosen)] if arms else []
     name = "-".join([run_name(model), *(["quick"] if quick else []), *changed])

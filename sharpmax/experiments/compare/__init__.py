@@ -90,24 +90,10 @@ def compare(
     hardware = Hardware.of(device, precision, compiled, threads)
     if engine == "local":  # the nodes of a cluster may have what this machine has not
         must_run_on(hardware.device)
-    study = study_of(
-        quick=quick,
-        seed=seed,
-        seeds=seeds,
-        steps=steps,
-        batch=batch,
-        rates=rates,
-        positions=positions,
-        hardware=hardware,
-        largest=largest,
-    )
-    wanted = list(
-        cells_of(
-            named,
-            tuple(arms) or (("softmax", "paper", "entmax", "top-k") if quick else ARMS_BY_DEFAULT),
-            tuple(models) or (("tiny",) if quick else ("1M",)),
-        )
-    )
+    numbers = {"seeds": seeds, "steps": steps, "batch": batch, "largest": largest}
+    study = study_of(quick=quick, seed=seed, **numbers, rates=rates, positions=positions, hardware=hardware)
+    arms = tuple(arms) or (("softmax", "paper", "entmax", "top-k") if quick else ARMS_BY_DEFAULT)
+    wanted = list(cells_of(named, arms, tuple(models) or (("tiny",) if quick else ("1M",))))
     scale = "quick" if quick else "full"
     asked = "" if largest is None else f"-largest{largest}"
     name = f"{scale}-{positions}-seed{seed}-seeds{study.seeds}-steps{study.recipe.steps}{asked}"
@@ -120,11 +106,10 @@ def compare(
             with stage("trying some steps, to estimate the time"):
                 seconds = seconds_for(missing, study)
             say_estimate(seconds / jobs, advice="as the first mechanism takes; some take several times that")
-    found = (
-        on_ray(missing, study, cells.scratch, address=address)
-        if engine == "ray"
-        else on_this_machine(missing, study, cells.scratch, jobs=jobs)
-    )
+    if engine == "ray":
+        found = on_ray(missing, study, cells.scratch, address=address)
+    else:
+        found = on_this_machine(missing, study, cells.scratch, jobs=jobs)
     try:
         for cell, record in found:
             cells.keep(cell, record)

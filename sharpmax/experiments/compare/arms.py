@@ -8,6 +8,7 @@ from sharpmax.core.normalisers import OffByOne, Sigmoid, StickBreaking
 from sharpmax.core.policies import PAPER, Beyond, LengthScaled, LogLinear
 from sharpmax.experiments.compare.outside import found_at, is_outside, source_of
 from sharpmax.experiments.compare.rules import TRAINED, BeyondTarget, Gated, NewtonTarget, line, rising
+from sharpmax.flags import require_among
 from sharpmax.models.mechanisms import (
     AdaptiveEntmax,
     Crowded,
@@ -153,12 +154,7 @@ def source_of_arm(name: str) -> str | None:
 
 
 def arms_named(names: Iterable[str]) -> dict[str, Arm]:
-    """Return the arms by name, all if none is named; softmax, to which they are compared, is always among them.
-
-    Raises:
-        ValueError: a name that is not among the arms.
-    """
+    """Return the arms by name, all if none is named; softmax, to which they are compared, is always among them."""
     wanted = set(names)
-    if unknown := sorted(wanted - set(ARMS)):
-        raise ValueError(f"unknown arm {', '.join(unknown)}; there are: {', '.join(ARMS)}")
+    require_among("arms", sorted(wanted), ARMS)
     return {name: arm for name, arm in ARMS.items() if not wanted or name in wanted or name == SOFTMAX}

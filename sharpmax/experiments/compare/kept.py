@@ -1,6 +1,6 @@
 """The cells of a run folder: records in `steps/`, why a cell failed in `failed/`, records of other code set aside."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -51,10 +51,12 @@ class Cells:
     def set_aside_other_code(self, wanted: Iterable[Cell]) -> None:
         """Move what other code of a mechanism computed to `other-code/`, so that none of its numbers is shown."""
         sources = {cell.arm: cell.source for cell in wanted if cell.source is not None}
-        others = [file for file in self._steps() if self._is_of_other_code(file, sources)]
         said = set()
-        for file in others:
-            arm = self.folder.read(file.stem)["arm"]
+        for file in self._steps():
+            record = self.folder.read(file.stem)
+            arm = record["arm"]
+            if arm not in sources or record.get("source") == sources[arm]:
+                continue
             (aside := self.folder.path / "other-code").mkdir(exist_ok=True)
             file.replace(aside / file.name)
             if arm not in said:
@@ -64,10 +66,6 @@ class Cells:
             failure = read_json(file)
             if failure["arm"] in sources and failure["source"] != sources[failure["arm"]]:
                 file.unlink()
-
-    def _is_of_other_code(self, file: Path, sources: Mapping[str, str]) -> bool:
-        record = self.folder.read(file.stem)
-        return record["arm"] in sources and record.get("source") != sources[record["arm"]]
 
     def _steps(self) -> list[Path]:
         return sorted((self.folder.path / "steps").glob("*.json"))

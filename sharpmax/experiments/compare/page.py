@@ -21,12 +21,13 @@ LEGEND = (
 SURE = 0.05  # corrected p-value below which a difference is said
 
 
-def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
+def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Draw the figures, write the leaderboard and the page beside them."""
     blocks: list[Text | Table | Figure] = []
+    figures = {}
     for task, model, by_arm in _groups(metrics):
         file = f"{task}-{model}"
-        _display(metrics, task, model, by_arm).save(folder.figures, file)
+        figures[file] = _display(metrics, task, model, by_arm)
         text = f"Sharper attention {TASKS[task].sharpness}. {verdict(metrics, by_arm)}"
         blocks += [
             Text(text, f"{task}, {model} parameters"),
@@ -34,17 +35,14 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
             Figure(f"figures/{file}.svg", "Mean of the seeds, shaded from the lowest to the highest.", text),
         ]
     blocks += [Text(line, "Model size and input size" if i == 0 else "") for i, line in enumerate(_growth(metrics))]
-    page = Page(
+    Page(
         "Mechanisms compared",
         "Transformers trained on short inputs and asked on longer ones, with other mechanisms in "
         "softmax's place. Learning rates were chosen per mechanism and task, with the same budget, on a spare seed.",
         blocks,
-    )
-    page.save(folder.path)
-    write_leaderboard(
-        folder.path / "leaderboard.html", list(_entries(metrics)), title="Mechanisms compared", legend=LEGEND
-    )
-    return page
+    ).save(folder.path, figures)
+    board = folder.path / "leaderboard.html"
+    write_leaderboard(board, list(_entries(metrics)), title="Mechanisms compared", legend=LEGEND)
 
 
 def verdict(metrics: dict[str, Any], by_arm: dict[str, Any]) -> str:
@@ -70,7 +68,7 @@ def printed(metrics: dict[str, Any]) -> str:
     lines = []
     for task, model, by_arm in _groups(metrics):
         lines += [f"{task}, {model}: sharper attention {TASKS[task].sharpness}. {_chance(task, by_arm)}"]
-        lines += [*lines_of(_table(metrics, task, model, by_arm)), verdict(metrics, by_arm), ""]
+        lines += [*_table(metrics, task, model, by_arm).lines, verdict(metrics, by_arm), ""]
     return "\n".join([*lines, *LEGEND, *_growth(metrics)])
 
 
@@ -93,14 +91,7 @@ def catalogue() -> str:
         Table(["--tasks", "sizes, and what is expected"], tasks),
         Table(["--models", "shape"], models),
     )
-    return "\n\n".join("\n".join(lines_of(part)) for part in parts)
-
-
-def lines_of(table: Table) -> list[str]:
-    """Return the header and rows of a table as aligned lines of text."""
-    rows = [[str(cell) for cell in row] for row in (table.header, *table.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n\n".join("\n".join(part.lines) for part in parts)
 
 
 def accuracy_cell(mean: float, interval: Sequence[float] | None, difference: float | None = None) -> str:
@@ -124,14 +115,12 @@ def _table(metrics: dict[str, Any], task: str, model: str, by_arm: dict[str, Any
     for arm, found in by_arm.items():
         of_sizes = [found["sizes"][size] for size in sizes]
         cells = [accuracy_cell(one["mean"], one.get("difference_interval"), one.get("difference")) for one in of_sizes]
-        rows.append([arm, *cells, _half(task, found), _cost(found)])
-    rows += [[one["arm"], *[""] * len(sizes), "failed", ""] for one in _failed(metrics, task, model)]
+        cost = "" if found["milliseconds"] is None else f"{found['milliseconds']:.1f}"
+        rows.append([arm, *cells, _half(task, found), cost])
+    failed = [one["arm"] for one in metrics.get("failed", ()) if (one["task"], one["model"]) == (task, model)]
+    rows += [[arm, *[""] * len(sizes), "failed", ""] for arm in failed]
     caption = " ".join(LEGEND)
     return Table(["", *(f"{int(size):,}" for size in sizes), "halves at", "ms per step"], rows, caption)
-
-
-def _failed(metrics: dict[str, Any], task: str, model: str) -> list[dict[str, Any]]:
-    return [one for one in metrics.get("failed", ()) if (one["task"], one["model"]) == (task, model)]
 
 
 def _chance(task: str, by_arm: dict[str, Any]) -> str:
@@ -146,10 +135,6 @@ def _half(task: str, found: dict[str, Any]) -> str:
     if found["sizes"][str(sizes[0])]["mean"] <= 2 * TASKS[task].chance(sizes[0]):
         return "not learned"
     return f"beyond {sizes[-1]:,}" if found["half_size"] is None else f"{found['half_size']:,.0f}"
-
-
-def _cost(found: dict[str, Any]) -> str:
-    return "" if found["milliseconds"] is None else f"{found['milliseconds']:.1f}"
 
 
 def _display(metrics: dict[str, Any], task: str, model: str, by_arm: dict[str, Any]) -> CurvesDisplay:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sharpmax.experiments.compare.arms import SOFTMAX, arm_named, source_of_arm
 from sharpmax.experiments.compare.train import Hardware, Recipe, must_be_rates
+from sharpmax.flags import given, require_among, require_at_least
 from sharpmax.models.transformer import POSITIONS, Transformer
 from sharpmax.tasks.catalogue import TASKS
 
@@ -135,15 +136,10 @@ class Cell:
 
 
 def cells_of(tasks: Iterable[str], arms: Iterable[str], models: Iterable[str]) -> Iterator[Cell]:
-    """Yield every cell, by mechanism: so that a layer is compiled once for all tasks. Softmax is always among them.
-
-    Raises:
-        ValueError: a name that does not exist.
-    """
+    """Yield every cell, by mechanism: so that a layer is compiled once for all tasks. Softmax is always among them."""
     tasks, arms, models = (list(dict.fromkeys(names)) for names in (tasks, (SOFTMAX, *arms), models))
-    for names, known, kind in ((tasks, TASKS, "task"), (models, MODELS, "model")):
-        if unknown := sorted(set(names) - set(known)):
-            raise ValueError(f"unknown {kind} {', '.join(unknown)}; there are: {', '.join(known)}")
+    require_among("tasks", tasks, TASKS)
+    require_among("models", models, MODELS)
     sources = {arm: source_of_arm(arm) for arm in arms}
     for model, arm, task in product(models, arms, tasks):
         yield Cell(task, arm, model, sources[arm])
@@ -161,25 +157,16 @@ def study_of(
     hardware: Hardware,
     largest: int | None = None,
 ) -> Study:
-    """Return the settings, with what was asked for instead of the scale's own.
-
-    Raises:
-        ValueError: numbers that mean nothing.
-    """
+    """Return the settings, with what was asked for instead of the scale's own."""
     study = QUICK if quick else Study()
-    steps = study.recipe.steps if steps is None else steps
+    require_at_least(1, seeds=seeds, steps=steps, batch=batch, largest=largest)
     seeds = study.seeds if seeds is None else seeds
-    batch = study.recipe.batch if batch is None else batch
-    for name, number in (("seeds", seeds), ("steps", steps), ("batch", batch), ("largest", largest)):
-        if number is not None and number < 1:
-            raise ValueError(f"expected {name} of at least 1, got {number}")
     if not 0 <= seed <= 2**32 - seeds:  # a CPU's generator keeps 32 bits: beyond, seeds are those from 0 on again
         raise ValueError(f"expected seeds from 0 to {2**32 - 1}, got {seed}" + f" and {seeds - 1} more" * (seeds > 1))
-    if positions not in POSITIONS:
-        raise ValueError(f"expected positions among {', '.join(POSITIONS)}, got {positions!r}")
+    require_among("positions", [positions], POSITIONS)
     rates = tuple(rates) or study.rates
     must_be_rates(rates)
-    recipe = replace(study.recipe, steps=steps, batch=batch)
-    tuning = min(study.tuning_steps, max(1, steps // 2))
+    recipe = replace(study.recipe, **given(steps=steps, batch=batch))
+    tuning = min(study.tuning_steps, max(1, recipe.steps // 2))
     study = replace(study, seed=seed, seeds=seeds, positions=positions, hardware=hardware, largest=largest)
     return replace(study, recipe=recipe, rates=rates, tuning_steps=tuning)

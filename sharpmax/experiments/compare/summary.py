@@ -56,13 +56,14 @@ def _alone(record: Mapping[str, Any]) -> dict[str, Any]:
     by_size = accuracies(record)
     sizes = [int(size) for size in by_size]
     halves = [half_size(sizes, of_seed) for of_seed in zip(*by_size.values(), strict=True)]
+    student = {size: student_interval(values) if len(values) >= ENOUGH else None for size, values in by_size.items()}
     return {
         **{name: record[name] for name in ("mechanism", "command", "parameters", "milliseconds", "learning_rate")},
         "mean_over_sizes": float(np.mean(list(by_size.values()))),
         "half_sizes": halves,
         "half_size": half_size(sizes, [float(np.mean(values)) for values in by_size.values()]),
         "sizes": {
-            size: {"accuracy": values, "mean": float(np.mean(values)), "interval": _interval(values)}
+            size: {"accuracy": values, "mean": float(np.mean(values)), "interval": _within(student[size], 0.0, 1.0)}
             for size, values in by_size.items()
         },
         # Mean over seeds and heads, per layer.
@@ -70,15 +71,9 @@ def _alone(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _interval(shares: Sequence[float]) -> list[float] | None:
-    """Return Student's interval of a mean share, cut to what a share can be; None for too few seeds."""
-    interval = student_interval(shares) if len(shares) >= ENOUGH else None
-    return None if interval is None else _within(interval, 0.0, 1.0)
-
-
-def _within(interval: Sequence[float], low: float, high: float) -> list[float]:
-    """Return an interval without what no share, or difference of shares, can be."""
-    return [min(max(end, low), high) for end in interval]
+def _within(interval: Sequence[float] | None, low: float, high: float) -> list[float] | None:
+    """Return an interval, if there is one, without what no share, or difference of shares, can be."""
+    return None if interval is None else [min(max(end, low), high) for end in interval]
 
 
 def _compare(by_arm: dict[str, Any]) -> None:

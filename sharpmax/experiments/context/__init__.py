@@ -14,16 +14,18 @@ and cell takes some minutes. A killed run continues, and more cells can follow:
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from sharpmax.experiments.context.plan import plan_for
 from sharpmax.experiments.context.study import EXACT, Study
 from sharpmax.experiments.context.summary import summarise
-from sharpmax.experiments.context.tiny import reads_tiny, train_tiny
 from sharpmax.extras import extra
+from sharpmax.flags import given, require_among
+from sharpmax.hf.calibration.splits import text_of
+from sharpmax.hf.finetune.judging import autocast
 from sharpmax.hf.models.load_to_train import load_by_name
+from sharpmax.hf.models.tiny_llama import TINY, train_tiny_llama
 from sharpmax.runs.progress import stage
 from sharpmax.runs.provenance import weights_of_folder
 from sharpmax.runs.run_folder import RunFolder, run_name
@@ -32,6 +34,7 @@ with extra("hf"):
     import torch
 
 PARTS = ("text", "short", "ask")
+READ = 100_000  # characters that the tiny model is trained on
 
 
 def run(
@@ -53,18 +56,12 @@ def run(
 ) -> dict[str, Any]:
     """Compute every part of every cell that is not on disk yet, and gather all that are there; returns the metrics.
 
-    The options are those of `sharpmax reproduce context --help`; None is the plan's. With `gather`, nothing more is
-    computed.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
-        OSError: the documents are not in the cache and cannot be fetched.
+    With `gather`, nothing more is computed. Documents that are not in the cache and cannot be fetched are an OSError.
     """
-    changes = {"model": model, "factors": factors, "scalings": scalings, "arms": arms, "tasks": tasks}
-    listed = {name: None if of is None or isinstance(of, str) else list(of) for name, of in changes.items()}
-    plan = plan_for(quick=quick, **{**listed, "model": model}, documents=documents, prompts=prompts, steps=steps)
-    if unknown := sorted(set(parts) - set(PARTS)):
-        raise ValueError(f"expected parts among {', '.join(PARTS)}, got {', '.join(unknown)}")
+    lists = given(factors=factors, scalings=scalings, arms=arms, tasks=tasks)
+    several = {name: tuple(of) for name, of in lists.items()}
+    plan = plan_for(quick=quick, model=model, **several, documents=documents, prompts=prompts, steps=steps)
+    require_among("parts", parts, PARTS)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # Which cells there are is not in the config: more may follow in the same folder.
     config = {
@@ -77,8 +74,10 @@ def run(
     config |= {"short_tokens": plan.short_tokens, "prompts": plan.prompts, "steps": plan.steps}
     place = (out, "context", f"{run_name(plan.model)}{'-quick' if quick else ''}-seed{seed}", config)
     RunFolder.planned(*place)
-    tiny = reads_tiny(plan.model)
-    loaded = train_tiny(seed) if tiny else load_by_name(plan.model, seed=seed, device=device)
+    if plan.model == TINY:  # trained in seconds, on characters of Python's reference: nothing is fetched
+        loaded = train_tiny_llama(text_of("fit")[:READ], seed=seed)
+    else:
+        loaded = load_by_name(plan.model, seed=seed, device=device)
     folder = RunFolder.open(*place)
     study = Study(plan, loaded, folder, seed=seed, products="bfloat16" if device.startswith("cuda") else EXACT)
     if not gather:
@@ -89,7 +88,7 @@ def run(
             f"these options leave nothing to compute: {', '.join(parts)} of {', '.join(plan.scalings)} at "
             f"{', '.join(map(str, plan.factors))} times the context; at 1 there is no scaling but none"
         )
-    with _half(device), stage("context", len(keys)) as advance:
+    with autocast(device), stage("context", len(keys)) as advance:
         for key in keys:
             if not gather or study.has(key):
                 study.part(key)
@@ -102,8 +101,3 @@ def run(
 
     tell(metrics, folder)
     return metrics
-
-
-def _half(device: str) -> AbstractContextManager[Any]:
-    """Return a block in which a GPU multiplies in bfloat16, in every cell alike; a processor stays exact."""
-    return torch.autocast(device, torch.bfloat16) if device.startswith("cuda") else nullcontext()

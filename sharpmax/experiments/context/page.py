@@ -18,7 +18,7 @@ SCALED = {
 MOST = 200.0  # of perplexity that a figure shows; beyond, a curve leaves it
 
 
-def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
+def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Draw the figures and write the page into the run folder."""
     cells, config = metrics["cells"], folder.config
     lead = (
@@ -26,20 +26,20 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
         "and questions that no fit and no choice saw."
     )
     blocks: list[Text | Table | Figure] = [Text(lead, "What you are looking at")]
+    figures = {}
     for factor in sorted({cell["factor"] for cell in cells}):
         shown = [cell for cell in cells if cell["factor"] == factor]
         if any("perplexity_by_block" in cell for cell in shown):
             name = f"position-{factor:g}x"
-            by_position(shown, metrics).save(folder.figures, name)
+            figures[name] = by_position(shown, metrics)
             blocks.append(Figure(f"figures/{name}.svg", f"Perplexity by position at {factor:g}x the trained context."))
             blocks.append(Table(*text_table(shown), f"Perplexity of long documents at {factor:g}x."))
         if any("short" in cell for cell in shown):
             blocks.append(Table(*short_table(shown), f"Short text, set up for {factor:g}x: perplexity by window."))
         if any(cell["tasks"] for cell in shown):
             blocks.append(Table(*task_table(shown), f"Right answers at {factor:g}x, in percent."))
-    page = Page("Longer than it was trained for", "Scalings of positions, with and without a temperature.", blocks)
-    page.save(folder.path)
-    return page
+    lead = "Scalings of positions, with and without a temperature."
+    Page("Longer than it was trained for", lead, blocks).save(folder.path, figures)
 
 
 def label(cell: Mapping[str, Any]) -> str:

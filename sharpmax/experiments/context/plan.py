@@ -1,13 +1,13 @@
 """Settle what the study crosses and what it reads: scalings by arms by lengths, as data; an arm is one entry."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.defaults import SCALINGS
+from sharpmax.flags import given, require_among, require_at_least
 from sharpmax.tasks.prompts import must_be_task
 from sharpmax.tasks.ruler import RULER
 
@@ -81,27 +81,18 @@ QUICK = Plan(
 
 
 def plan_for(*, quick: bool, **changes: Any) -> Plan:
-    """Return the full or the quick plan, with what is not None changed.
-
-    Raises:
-        ValueError: a scaling or an arm that there is not, or numbers out of range.
-    """
-    given: Mapping[str, Any] = {name: value for name, value in changes.items() if value is not None}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    plan = replace(QUICK if quick else Plan(), **given)
+    """Return the full or the quick plan, with what is not None changed."""
+    plan = replace(QUICK if quick else Plan(), **given(**changes))
     if plan.model not in SHIPPED and "shipped" in plan.arms:
-        if "shipped" in given.get("arms", ()):
+        if "shipped" in (changes.get("arms") or ()):
             raise ValueError(f"there is no shipped card of {plan.model}; `sharpmax cards` lists those that there are")
         plan = replace(plan, arms=tuple(arm for arm in plan.arms if arm != "shipped"))
-    for name, known in (("scalings", SCALINGS), ("arms", tuple(ARMS))):
-        for one in getattr(plan, name):
-            if one not in known:
-                raise ValueError(f"expected {name} among {', '.join(known)}, got {one!r}")
+    require_among("scalings", plan.scalings, SCALINGS)
+    require_among("arms", plan.arms, ARMS)
     for task in plan.tasks:
         must_be_task(task)
-    for name in ("documents", "prompts", "block", "steps"):
-        if getattr(plan, name) < (0 if name in ("prompts", "documents") else 1):
-            raise ValueError(f"expected {name} of at least 1, got {getattr(plan, name)}")
+    require_at_least(0, documents=plan.documents, prompts=plan.prompts)
+    require_at_least(1, block=plan.block, steps=plan.steps)
     if not plan.factors or not all(1 <= factor < math.inf for factor in plan.factors):
         raise ValueError(f"expected factors of at least 1, got {', '.join(map(str, plan.factors)) or 'none'}")
     return plan

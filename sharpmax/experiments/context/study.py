@@ -18,7 +18,6 @@ from sharpmax.core.extension import extension_called
 from sharpmax.core.policies import Constant, LengthScaled, Policy
 from sharpmax.defaults import SCALINGS
 from sharpmax.experiments.context.plan import ARMS, BETAS, Plan
-from sharpmax.experiments.context.tiny import reads_tiny, tiny_documents
 from sharpmax.extras import extra
 from sharpmax.hf.calibration.answers import answer
 from sharpmax.hf.calibration.reply import reply
@@ -27,11 +26,12 @@ from sharpmax.hf.calibration.rivals import Rival, learn_rival
 from sharpmax.hf.calibration.splits import text_of
 from sharpmax.hf.calibration.text_loss import text_losses, token_losses
 from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.models.tiny_llama import TINY, TRAINED
 from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
-from sharpmax.tasks.documents import documents
+from sharpmax.tasks.documents import Document, documents
 from sharpmax.tasks.filling import filling
 from sharpmax.tasks.prompt import Prompt
 from sharpmax.tasks.prompts import draw, seed_of
@@ -72,19 +72,16 @@ class Study:
     def parts(self) -> list[tuple[str, str, float, str]]:
         """Return every part as (scaling, arm, factor, part), the shortest and the most asked for first."""
         plan = self.plan
+        parts = [f"text{index}" for index in range(plan.documents)] + ["short"] * bool(plan.short_tokens)
+        parts += [f"ask-{task}" for task in plan.tasks if plan.prompts]
         return [
             (scaling, arm, factor, part)
             for factor in sorted(plan.factors)
-            for part in self._parts()
+            for part in parts
             for arm in plan.arms
             for scaling in plan.scalings
             if scaling == "none" or factor > 1  # within the trained length there is nothing to scale
         ]
-
-    def _parts(self) -> list[str]:
-        texts = [f"text{index}" for index in range(self.plan.documents)]
-        asked = [f"ask-{task}" for task in self.plan.tasks if self.plan.prompts]
-        return [*texts, *(["short"] if self.plan.short_tokens else []), *asked]
 
     def kept(self) -> dict[tuple[str, str, float, str], Any]:
         """Return every part that is on disk: the plan's, and those of other cells that an earlier call computed."""
@@ -126,9 +123,8 @@ class Study:
     @contextmanager
     def cell(self, scaling: str, arm: str, factor: float) -> Iterator[LoadedModel]:
         """Return the model of one cell, switched on as long as the block lasts."""
-        extension = extension_called(scaling, float(factor), self.trained)
         policy = self._policy(arm, scaling, factor)
-        with extended(self.loaded, extension) as loaded:
+        with self._extended(scaling, factor) as loaded:
             if policy is None:
                 with self._rival(loaded, arm, scaling, factor).on(loaded.model):
                     yield loaded
@@ -145,12 +141,8 @@ class Study:
             return {"document": name, "tokens": ids.shape[1], "blocks": [round(loss, 6) for loss in blocks]}
         if what == "short":
             ids = self._short()
-            return {
-                "windows": {
-                    str(window): [round(loss, 6) for loss in text_losses(loaded, ids, window=window)]
-                    for window in self.plan.windows
-                }
-            }
+            by_window = {window: text_losses(loaded, ids, window=window) for window in self.plan.windows}
+            return {"windows": {str(window): [round(loss, 6) for loss in of] for window, of in by_window.items()}}
         task = what.removeprefix("ask-")
         asked = self._questions(task, length)
         found = answer(loaded, [(prompt.text, prompt.answer) for prompt in asked])
@@ -170,7 +162,7 @@ class Study:
 
     def _read(self, split: str, length: int) -> list[tuple[str, Tensor]]:
         """Return the documents of a split that have so many tokens, cut to them, by name."""
-        found = tiny_documents(split) if reads_tiny(self.plan.model) else documents(split, least=2 * length)
+        found = _tiny_documents(split) if self.plan.model == TINY else documents(split, least=2 * length)
         ids = ((document.name, self.loaded.tokens(document.text)) for document in found)
         return [(name, tokens[:, :length]) for name, tokens in ids if tokens.shape[1] >= length]
 
@@ -207,7 +199,7 @@ class Study:
         def chosen() -> Any:
             _, ids = self._document("choose", int(factor * self.trained), 0)
             losses = {}
-            with extended(self.loaded, extension_called(scaling, float(factor), self.trained)) as loaded:
+            with self._extended(scaling, factor) as loaded:
                 for beta in (1.0, *BETAS):
                     with torch.no_grad(), sharpen(loaded.model, Constant(beta)):
                         losses[str(beta)] = float(token_losses(loaded, ids).mean())
@@ -255,6 +247,12 @@ class Study:
         windows = (*self.plan.windows, length)
         recipe = recipe_for(defaults.MOST_RISE, steps=self.plan.steps, windows=windows, truth=defaults.TRUTH)
         return draw, texts, recipe
+
+
+def _tiny_documents(split: str) -> list[Document]:
+    """Return what the quick run's model reads: Python's reference of a split, in parts of eight trained contexts."""
+    text, length = text_of(split), 8 * TRAINED
+    return [Document(f"part{start // length}", text[start : start + length]) for start in range(0, 8 * length, length)]
 
 
 def named(scaling: str, arm: str, factor: float, part: str) -> str:

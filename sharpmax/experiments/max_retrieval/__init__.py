@@ -9,8 +9,6 @@ forty; of either recipe on an H200, `full`: under a minute and a half. Expected 
 points on our softmax line.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
@@ -18,8 +16,8 @@ from typing import Any
 
 from rich.progress import Progress
 
-from sharpmax.core.policies import Policy
-from sharpmax.experiments.max_retrieval.figures import draw
+from sharpmax.experiments.max_retrieval.evaluate import at_each_size
+from sharpmax.experiments.max_retrieval.figures import displays
 from sharpmax.experiments.max_retrieval.measure import measure_size
 from sharpmax.experiments.max_retrieval.page import tell
 from sharpmax.experiments.max_retrieval.plan import Plan, plan_run
@@ -29,16 +27,11 @@ from sharpmax.experiments.max_retrieval.train import Trained, train_heads
 from sharpmax.runs.progress import progress_bars
 from sharpmax.runs.run_folder import RunFolder
 
-MOST_AT_ONCE = 16
-
 
 def run(out: str | Path = "runs", *, seed: int = 0, quick: bool = False, **options: Any) -> dict[str, Any]:
     """Train, evaluate, draw and write the page, in `out/max-retrieval/<name>/`; returns the metrics.
 
-    A run found there is continued. The options are those of `plan_run`.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    The options are those of `plan_run`.
     """
     plan = plan_run(seed=seed, quick=quick, **options)
     folder = RunFolder.open(out, "max-retrieval", plan.name, plan.config)
@@ -46,7 +39,14 @@ def run(out: str | Path = "runs", *, seed: int = 0, quick: bool = False, **optio
         trained = _train(plan, folder, progress)
         fits = folder.once("fits", lambda: fit_rules(plan, trained, folder))
         rules = rules_for(plan.recipe, fits)
-        measured = _measure(plan, trained, rules, folder, progress)
+        measuring = progress.add_task("evaluating sizes", total=len(plan.sizes), note="")
+
+        def measure(n: int) -> Any:
+            result = folder.once(f"size-{n}", partial(measure_size, plan, trained, rules, n))
+            progress.update(measuring, advance=1, note=f"{n:,} items done")
+            return result
+
+        measured = at_each_size(measure, plan.sizes)
     metrics = {
         "recipe": plan.recipe.name,
         "scale": plan.scale,
@@ -56,7 +56,7 @@ def run(out: str | Path = "runs", *, seed: int = 0, quick: bool = False, **optio
     }
     folder.finish(metrics, commits=trained.commits)
     maps = {n: measured[n]["maps"] for n in measured if measured[n]["maps"]}
-    tell(metrics, draw(metrics, fits, maps, folder), folder)
+    tell(metrics, displays(metrics, fits, maps), folder)
     return metrics
 
 
@@ -68,25 +68,6 @@ def _train(plan: Plan, folder: RunFolder, progress: Progress) -> Trained:
         progress.update(training, completed=step, note=f"loss {loss:.4g}" + (f", {speed:.0f} steps/s" if speed else ""))
 
     return train_heads(plan.recipe, seed=plan.seed, seeds=plan.seeds, folder=folder.path, report=report)
-
-
-def _measure(
-    plan: Plan, trained: Trained, rules: dict[str, Policy], folder: RunFolder, progress: Progress
-) -> dict[int, Any]:
-    """Measure every size, several side by side: while one compiles, another computes. The largest come first."""
-    measuring = progress.add_task("evaluating sizes", total=len(plan.sizes), note="")
-
-    def measure(n: int) -> Any:
-        result = folder.once(f"size-{n}", partial(measure_size, plan, trained, rules, n))
-        progress.update(measuring, advance=1, note=f"{n:,} items done")
-        return result
-
-    pool = ThreadPoolExecutor(max_workers=min(MOST_AT_ONCE, os.cpu_count() or 1))
-    try:
-        running = {n: pool.submit(measure, n) for n in sorted(plan.sizes, reverse=True)}
-        return {n: running[n].result() for n in plan.sizes}
-    finally:  # an error or Ctrl-C lets the sizes under way finish, and starts no other
-        pool.shutdown(cancel_futures=True)
 
 
 def _gather(measured: dict[int, Any]) -> dict[str, Any]:

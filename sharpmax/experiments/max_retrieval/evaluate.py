@@ -10,10 +10,12 @@ A set of more than `BLOCK` items is streamed: each pass draws its blocks of item
 them end: what it gets wrong is a matter of ranking.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sharpmax.core.policies import Constant, Policy
 from sharpmax.core.policies.base import choose
@@ -32,9 +34,11 @@ with extra("jax"):
 BLOCK = 16384
 # Features of this many items are held at once: what a CPU's cache holds, what fills a GPU.
 ITEMS_AT_ONCE = {"cpu": 2**15, "gpu": 2**21}
+MOST_AT_ONCE = 16  # sizes
 LOW_PRECISIONS = ("tf32", "bfloat16")
 LOW_PRECISION_SHARE = 4  # one set of so many is answered in low precision too
 
+T = TypeVar("T")
 BlockOf = Callable[[Array | int], tuple[Array, Array]]
 """Block index -> features (sets, width, features), logits (sets, width)."""
 
@@ -153,6 +157,19 @@ def sets_at_once(n: int, sets: int) -> int:
     """Return how many of the sets of n items to answer together."""
     _, width = blocks_of(n)
     return min(sets, max(1, ITEMS_AT_ONCE.get(jax.default_backend(), ITEMS_AT_ONCE["cpu"]) // width))
+
+
+def at_each_size(call: Callable[[int], T], sizes: Sequence[int]) -> dict[int, T]:
+    """Return what the call gives at each size, several side by side: while one compiles, another computes.
+
+    The largest come first. An error or Ctrl-C lets the sizes under way finish, and starts no other.
+    """
+    pool = ThreadPoolExecutor(min(MOST_AT_ONCE, os.cpu_count() or 1))
+    try:
+        running = {n: pool.submit(call, n) for n in sorted(sizes, reverse=True)}
+        return {n: running[n].result() for n in sizes}
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _stats(block: BlockOf, blocks: int, beta: Array, more: tuple[str, ...]) -> RowStats:

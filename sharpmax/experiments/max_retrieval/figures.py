@@ -1,6 +1,6 @@
 """Draw the figures of max retrieval, from the metrics alone: the paper's 2, 5 and 6, and why the head collapses."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from sharpmax.core.bounds import lemma_bounds
 from sharpmax.core.cards import policy_from_json
@@ -10,8 +10,8 @@ from sharpmax.experiments.max_retrieval import paper_table
 from sharpmax.extras import extra
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
+from sharpmax.report.page import Display
 from sharpmax.report.style import COLOURS, GREY
-from sharpmax.runs.run_folder import RunFolder
 from sharpmax.statistics import standard_error
 
 with extra("jax"):
@@ -19,33 +19,35 @@ with extra("jax"):
 
 LEAST_SEEDS = 3  # below them no interval is shown: that of two seeds is wider than the scale
 ITEMS, ACCURACY = "items n", "accuracy (%)"
-LABELS = {
-    "softmax": "plain softmax",
-    "paper": "the paper's polynomial",
-    "refit": "polynomial, refitted",
-    "table": "monotone table, fitted",
-    "log_n": "log n",
-    "best_constant": "best constant, in hindsight",
-    "entropy_target": "EntropyTarget(0.5)",
-    "hard": "hard: the largest logit alone",
-}
-_LINES = {
-    "softmax": (COLOURS["softmax"], "-"),
-    "paper": (COLOURS["paper"], "-"),
-    "refit": (COLOURS["refit"], "-"),
-    "table": (COLOURS["fitted"], "-"),
-    "log_n": (COLOURS["log_n"], "-"),
-    "best_constant": (COLOURS["constant"], "--"),
-    "entropy_target": (COLOURS["entropy_target"], "-"),
-    "hard": (COLOURS["hard"], ":"),
+
+
+class Shown(NamedTuple):
+    """What a rule is called in a figure and at the head of a column, and how it is drawn."""
+
+    label: str
+    header: str
+    color: str
+    line: str = "-"
+
+
+RULES = {
+    "softmax": Shown("plain softmax", "softmax", COLOURS["softmax"]),
+    "paper": Shown("the paper's polynomial", "the paper's", COLOURS["paper"]),
+    "refit": Shown("polynomial, refitted", "refitted", COLOURS["refit"]),
+    "table": Shown("monotone table, fitted", "table", COLOURS["fitted"]),
+    "log_n": Shown("log n", "log n", COLOURS["log_n"]),
+    "best_constant": Shown("best constant, in hindsight", "best constant", COLOURS["constant"], "--"),
+    # May break where it must.
+    "entropy_target": Shown("EntropyTarget(0.5)", "Entropy\u00adTarget", COLOURS["entropy_target"]),
+    "hard": Shown("hard: the largest logit alone", "hard", COLOURS["hard"], ":"),
 }
 SHOWN = ("softmax", "paper", "entropy_target", "hard")
 """The rules that are drawn; the tables have all of them, and more lines cannot be told apart."""
 
 
-def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any], folder: RunFolder) -> list[str]:
-    """Draw every figure that the metrics allow into the run folder; returns their names."""
-    displays: dict[str, CurvesDisplay | HeatMapsDisplay] = {
+def displays(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any]) -> dict[str, Display]:
+    """Return every figure that the metrics allow, by its file name."""
+    found: dict[str, Display] = {
         "accuracy": accuracy_by_size(metrics),
         "losses": where_it_is_lost(metrics),
         "precision": precision(metrics),
@@ -55,19 +57,13 @@ def draw(metrics: dict[str, Any], fits: dict[str, Any], maps: dict[int, Any], fo
         "maps-rules": attention(maps, tuple(next(iter(maps.values())))),
     }
     if "policy" in fits["refit"]:
-        displays["fit"] = polynomial_fit(fits["refit"])
-    for name, display in displays.items():
-        display.save(folder.figures, name)
-    return list(displays)
+        found["fit"] = polynomial_fit(fits["refit"])
+    return found
 
 
 def accuracy_by_size(metrics: dict[str, Any]) -> CurvesDisplay:
     """Draw accuracy against size for every rule, one standard error shaded, with the paper's points."""
-    curves = [
-        mean_curve(LABELS[rule], metrics["accuracy"][rule], *_LINES[rule])
-        for rule in SHOWN
-        if rule in metrics["accuracy"]
-    ]
+    curves = [_of_rule(rule, metrics["accuracy"][rule]) for rule in SHOWN if rule in metrics["accuracy"]]
     shown = [i for i, n in enumerate(paper_table.SIZES) if n <= metrics["sizes"][-1]]
     for rule, row in (("softmax", paper_table.SOFTMAX), ("paper", paper_table.ADAPTIVE)):
         points = [paper_table.SIZES[i] for i in shown], [row[i] for i in shown]
@@ -114,7 +110,7 @@ def largest_weight(metrics: dict[str, Any]) -> CurvesDisplay:
     low, high = [max(float(b[0]), 1e-9) for b in bounds], [min(1.0, float(b[1])) for b in bounds]
     band = Curve("Lemma 2.1, plain softmax", sizes, high, low, high, color=GREY, line="")
     rules = [rule for rule in SHOWN if rule in metrics["largest_weight"] and rule != "hard"]
-    curves = [band, *(mean_curve(LABELS[r], metrics["largest_weight"][r], *_LINES[r], scale=1.0) for r in rules)]
+    curves = [band, *(_of_rule(rule, metrics["largest_weight"][rule], 1.0) for rule in rules)]
     least = min(min(curve.y) for curve in curves[1:])  # type: ignore[type-var]
     limits = (0.5 * float(least), 1.3)  # type: ignore[arg-type]
     return CurvesDisplay(
@@ -128,7 +124,7 @@ def entropy(metrics: dict[str, Any]) -> CurvesDisplay:
     ceiling = np.log(sizes)
     floor = np.maximum(0.0, ceiling - [metrics["largest_spread"][str(n)] for n in sizes])
     band = Curve("Lemma 2.1", sizes, ceiling.tolist(), floor.tolist(), ceiling.tolist(), color=GREY, line="")
-    curves = [band, mean_curve(LABELS["softmax"], metrics["entropy"], *_LINES["softmax"], scale=1.0)]
+    curves = [band, _of_rule("softmax", metrics["entropy"], 1.0)]
     off = PAPER.silent_above
     marks = [Mark("above: the paper's polynomial is off", y=off)] if off else []
     return CurvesDisplay(curves, ITEMS, "entropy (nats)", "Entropy of plain softmax", marks)
@@ -141,12 +137,7 @@ def polynomial_fit(fit: dict[str, Any]) -> CurvesDisplay:
     grid = np.linspace(0.0, 9.0, 400)
     curves = [
         Curve(
-            "best β of a mis-ranked row",
-            fit["entropy"],
-            fit["inverse_temperature"],
-            color=GREY,
-            line="",
-            marker=".",
+            "best β of a mis-ranked row", fit["entropy"], fit["inverse_temperature"], color=GREY, line="", marker="."
         ),
         Curve(
             "our fit, held flat outside its rows",
@@ -170,8 +161,13 @@ def polynomial_fit(fit: dict[str, Any]) -> CurvesDisplay:
 
 def attention(maps: dict[int, Any], rules: tuple[str, ...]) -> HeatMapsDisplay:
     """Draw the maps of each rule in a row, sizes doubling along it."""
-    rows = {LABELS[rule]: {f"n = {n:,}": by_rule[rule] for n, by_rule in maps.items()} for rule in rules}
+    rows = {RULES[rule].label: {f"n = {n:,}": by_rule[rule] for n, by_rule in maps.items()} for rule in rules}
     return HeatMapsDisplay(rows, "16 leading items, largest first", "32 sets", "weight")
+
+
+def _of_rule(rule: str, by_size: dict[str, list[float]], scale: float = 100.0) -> Curve:
+    shown = RULES[rule]
+    return mean_curve(shown.label, by_size, shown.color, shown.line, scale)
 
 
 def mean_curve(

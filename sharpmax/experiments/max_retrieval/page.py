@@ -1,20 +1,15 @@
 """Write the page of max retrieval: the claim, the table, the figures, and what they mean, for a newcomer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from sharpmax.experiments.max_retrieval.figures import LABELS, accuracy_by_size
-from sharpmax.experiments.max_retrieval.tables import (
-    all_rules,
-    beside_the_paper,
-    gains_of_the_polynomial,
-    recovered,
-    redraws,
-    rotated_or_not,
-)
+from sharpmax.experiments.max_retrieval import tables
+from sharpmax.experiments.max_retrieval.figures import RULES, accuracy_by_size
 from sharpmax.report import Figure, Page, Text
 from sharpmax.report import Table as PageTable
+from sharpmax.report.page import Display
 from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
 
@@ -68,21 +63,25 @@ CRITERIA = {
 }
 
 
-def tell(metrics: dict[str, Any], figures: list[str], folder: RunFolder) -> Page:
-    """Write the page into the run folder."""
+def tell(metrics: dict[str, Any], figures: Mapping[str, Display], folder: RunFolder) -> None:
+    """Draw the figures into the run folder and write the page beside them."""
     kind = _kind(folder)
     blocks: list[Text | PageTable | Figure] = [*_committed(metrics, folder), _how_it_was_made(metrics, folder)]
     if kind == "paper":
-        blocks += [beside_the_paper(metrics), *_discrepancy(metrics)]
-    blocks += [*_the_claim(metrics, folder)]
-    blocks += [_figure("accuracy"), all_rules(metrics), recovered(metrics), _what_rules_do(metrics)]
+        blocks += [tables.beside_the_paper(metrics), *_discrepancy(metrics)]
+    blocks += _the_claim(folder)
+    blocks += [_figure("accuracy"), tables.all_rules(metrics), tables.recovered(metrics), _what_rules_do(metrics)]
     blocks += [_figure(name) for name in ("maps-softmax", "maps-rules", "fit") if name in figures]
     blocks += [_fits(metrics), _figure("largest-weight"), _figure("entropy"), _why(metrics)]
-    blocks += [_figure("losses"), _precision(metrics), _figure("precision"), _differences(kind), redraws(metrics)]
+    blocks += [
+        _figure("losses"),
+        _precision(metrics),
+        _figure("precision"),
+        _differences(kind),
+        tables.redraws(metrics),
+    ]
     blocks += _rotation() if kind == "sharp" else _beyond()
-    page = Page(TITLES[kind], LEADS[kind], blocks)
-    page.save(folder.path)
-    return page
+    Page(TITLES[kind], LEADS[kind], blocks).save(folder.path, figures)
 
 
 def _kind(folder: RunFolder) -> str:
@@ -98,19 +97,15 @@ def _how_it_was_made(metrics: dict[str, Any], folder: RunFolder) -> Text:
     config = folder.config
     seeds = f"{metrics['seeds']} seed{'s' if metrics['seeds'] > 1 else ''}"
     made = f"{seeds}, {config['recipe']['steps']:,} steps of {config['recipe']['batch']:,} sets"
-    told = {
-        "full": f"This is the full run: {made}.",
-        "changed": f"This run differs from the full one by its options: {made}.",
-    }
     smaller = (
         f"The run of your machine is a smaller one ({metrics['scale']}), made to finish soon: {made}. It checks that "
         "the code does here what it did for the full run (ten seeds, --full), and is no result by itself: its heads "
         "are trained for less, so their accuracies are lower, and so few seeds give no interval."
     )
-    return Text(told.get(metrics["scale"], smaller), "Your run")
+    return Text(tables.how_much(metrics["scale"], made, smaller), "Your run")
 
 
-def _the_claim(metrics: dict[str, Any], folder: RunFolder) -> list[Text]:
+def _the_claim(folder: RunFolder) -> list[Text]:
     task = Text(
         "An item is a priority, uniform in 0 to 1, and one of ten classes. A query that says nothing attends to all "
         "items of a set; a decoder must name the class of the item with the largest priority. The answer hangs on a "
@@ -136,7 +131,7 @@ def _the_claim(metrics: dict[str, Any], folder: RunFolder) -> list[Text]:
 
 def _discrepancy(metrics: dict[str, Any]) -> list[Text]:
     """Flag the sizes at which our gain of the paper's polynomial is not the paper's."""
-    apart = [gain for gain in gains_of_the_polynomial(metrics) if gain.differs]
+    apart = [gain for gain in tables.gains_of_the_polynomial(metrics) if gain.differs]
     if not apart:
         return []
     found = "; ".join(f"{gain.size:,} items: {gain.told} here, {gain.paper:+.1f} in the paper" for gain in apart)
@@ -175,11 +170,11 @@ def _fits(metrics: dict[str, Any]) -> Text:
     told = []
     for rule, fit in metrics["fits"].items():
         if "nothing_to_fit" in fit:
-            told.append(f"{LABELS[rule]}: nothing to fit here ({fit['nothing_to_fit']}).")
+            told.append(f"{RULES[rule].label}: nothing to fit here ({fit['nothing_to_fit']}).")
             continue
         plain, fitted = fit["held_out"]["plain"], fit["held_out"]["policy"]
         told.append(
-            f"{LABELS[rule]} (criterion {fit['criterion']}: {CRITERIA[fit['criterion']]}): fitted to "
+            f"{RULES[rule].label} (criterion {fit['criterion']}: {CRITERIA[fit['criterion']]}): fitted to "
             f"{fit['rows_with_a_best']:,} of {fit['rows']:,} rows; on held-out rows the right item's mean weight goes "
             f"from {plain['coefficient']:.3f} to {fitted['coefficient']:.3f}."
         )
@@ -245,7 +240,7 @@ def _beyond() -> list[Text | PageTable]:
         f"{trained['steps'] * trained['batch'] / 1e6:.1f} million training sets. The mean entropy of plain softmax is "
         f"{np.mean(sharp['entropy'][top]):.2f} nats at {int(top):,} items and grows with n, so it disperses in the end."
     )
-    return [Text(text, "And beyond the paper"), all_rules(sharp)]
+    return [Text(text, "And beyond the paper"), tables.all_rules(sharp)]
 
 
 def _rotation() -> list[Text | PageTable]:
@@ -259,7 +254,10 @@ def _rotation() -> list[Text | PageTable]:
         "features of an item, training commutes with the rotation (a test holds it to 1e-9 in float64), and the "
         "committed full runs, ten heads trained with and ten without, differ by no more than chance."
     )
-    return [Text(why, "Does it matter how the inputs are turned?"), rotated_or_not(rotated, straight, "entropy_target")]
+    return [
+        Text(why, "Does it matter how the inputs are turned?"),
+        tables.rotated_or_not(rotated, straight, "entropy_target"),
+    ]
 
 
 def _committed(metrics: dict[str, Any], folder: RunFolder) -> list[Text | PageTable | Figure]:
@@ -272,5 +270,5 @@ def _committed(metrics: dict[str, Any], folder: RunFolder) -> list[Text | PageTa
     blocks: list[Text | PageTable | Figure] = [Text(told, "The full result, as committed")]
     blocks.append(Figure("figures/accuracy-full.svg", *CAPTIONS["accuracy"]))
     if full["recipe"] == "paper":
-        blocks += [beside_the_paper(full), *_discrepancy(full)]
-    return [*blocks, all_rules(full)]
+        blocks += [tables.beside_the_paper(full), *_discrepancy(full)]
+    return [*blocks, tables.all_rules(full)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from sharpmax.experiments.max_retrieval.evaluate import blocks_of
 from sharpmax.experiments.max_retrieval.recipes import RECIPES, Recipe
+from sharpmax.flags import given, require_at_least
 
 SMALLEST, FEW_ITEMS = 16, 1024
 
@@ -73,17 +74,13 @@ def plan_run(
     """Settle a run from its options; those that are None are the scale's or the recipe's.
 
     A recipe may be one of your own: `dataclasses.replace(PAPER_RECIPE, name=…, …)`.
-
-    Raises:
-        ValueError: an option that does not fit.
     """
     if quick and full:
         raise ValueError("expected at most one of quick and full, got both")
     if isinstance(recipe, str) and recipe not in RECIPES:
         raise ValueError(f"unknown recipe {recipe!r}; there are: {', '.join(RECIPES)}")
-    for name, value, least in (("seeds", seeds, 1), ("steps", steps, 1), ("largest", largest, SMALLEST)):
-        if value is not None and value < least:
-            raise ValueError(f"expected {name} to be at least {least}, got {value}")
+    require_at_least(1, seeds=seeds, steps=steps)
+    require_at_least(SMALLEST, largest=largest)
     kind = "quick" if quick else "full" if full else "default"
     scale, base = SCALES[kind], RECIPES[recipe] if isinstance(recipe, str) else recipe
     chosen = replace(
@@ -92,8 +89,7 @@ def plan_run(
         largest=largest or min(base.largest, scale.largest),
         rotated=base.rotated if rotated is None else rotated,
     )
-    given = {"seeds": seeds, "steps": steps, "largest": largest}
-    changes = [f"{name}{value}" for name, value in given.items() if value is not None]
+    changes = [f"{name}{value}" for name, value in given(seeds=seeds, steps=steps, largest=largest).items()]
     changes += [] if rotated is None else ["rotated" if rotated else "unrotated"]
     parts = [base.name, *([] if full else [kind]), *([f"seed{seed}"] if seed else []), *changes]
     return Plan(

@@ -14,12 +14,11 @@ The two fits read rows of sizes up to 1,024 from sets that no evaluation uses, a
 one policy for every head, as the paper's is.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sharpmax.core.cards import policy_from_json, policy_to_json
 from sharpmax.core.policies import PAPER, Constant, EntropyTarget, LengthScaled, Policy
-from sharpmax.experiments.max_retrieval.evaluate import logit_rows
+from sharpmax.experiments.max_retrieval.evaluate import at_each_size, logit_rows
 from sharpmax.experiments.max_retrieval.plan import SMALLEST, Plan
 from sharpmax.experiments.max_retrieval.recipes import Recipe
 from sharpmax.experiments.max_retrieval.train import CALIBRATION, Trained, seed_keys
@@ -58,8 +57,7 @@ def fit_rules(plan: Plan, trained: Trained, folder: RunFolder) -> dict[str, Any]
     """Fit each of `FITS`, save its card in the folder, and return what the page tells about it, as JSON."""
     sizes = [n for n in CALIBRATION_SIZES if n <= plan.sizes[-1]]
     sets = plan.sets_of(SMALLEST) // CALIBRATION_SHARE
-    with ThreadPoolExecutor() as pool:  # while one size compiles, another computes
-        rows = list(pool.map(lambda n: _rows(plan, trained, n, sets), sizes))
+    rows = list(at_each_size(lambda n: _rows(plan, trained, n, sets), sizes).values())
     fits = {}
     for name, options in FITS.items():
         try:
@@ -80,10 +78,8 @@ def _rows(plan: Plan, trained: Trained, n: int, sets: int) -> tuple[Any, Any]:
     keys = seed_keys(plan.seed, plan.seeds, CALIBRATION)
     logits, top = [], []
     for s in range(plan.seeds):
-        params, rotation = trained.head(s)
-        e, _, drawn = logit_rows(
-            plan.recipe.head, n, params, rotation, jax.random.fold_in(keys[s], n), jnp.arange(sets)
-        )
+        key = jax.random.fold_in(keys[s], n)
+        e, _, drawn = logit_rows(plan.recipe.head, n, *trained.head(s), key, jnp.arange(sets))
         logits.append(np.asarray(e))
         top.append(np.asarray(drawn.top))
     return np.concatenate(logits), np.concatenate(top)

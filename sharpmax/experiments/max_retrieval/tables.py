@@ -5,21 +5,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sharpmax.experiments.max_retrieval import paper_table
-from sharpmax.experiments.max_retrieval.figures import LABELS, LEAST_SEEDS
+from sharpmax.experiments.max_retrieval.figures import LEAST_SEEDS, RULES
 from sharpmax.report import Table
 from sharpmax.statistics import paired_p_value, standard_error
 
 UNKNOWN = "?"
-HEADERS = {
-    "softmax": "softmax",
-    "paper": "the paper's",
-    "refit": "refitted",
-    "table": "table",
-    "log_n": "log n",
-    "best_constant": "best constant",
-    "entropy_target": "Entropy\u00adTarget",  # may break where it must
-    "hard": "hard",
-}
 
 
 def beside_the_paper(metrics: dict[str, Any]) -> Table:
@@ -87,7 +77,7 @@ def gains_of_the_polynomial(metrics: dict[str, Any]) -> list[Gain]:
 
 def all_rules(metrics: dict[str, Any]) -> Table:
     """Return every rule at every size, all under one training recipe."""
-    rules = [rule for rule in HEADERS if rule in metrics["summary"]]
+    rules = [rule for rule in RULES if rule in metrics["summary"]]
     rows = [
         [f"{n:,}", *(f"{100 * metrics['summary'][rule][str(n)]['mean']:.1f}" for rule in rules)]
         for n in metrics["sizes"]
@@ -96,12 +86,12 @@ def all_rules(metrics: dict[str, Any]) -> Table:
         f"Mean accuracy in %, by rule, all on the same heads of the recipe {metrics['recipe']}: within a row the rule "
         "differs, between tables of two recipes the training does."
     )
-    return Table(["n", *(HEADERS[rule] for rule in rules)], rows, caption)
+    return Table(["n", *(RULES[rule].header for rule in rules)], rows, caption)
 
 
 def recovered(metrics: dict[str, Any]) -> Table:
     """Return the share of the temperature-only gain that each rule makes, where there is something to gain."""
-    rules = [rule for rule in HEADERS if rule in metrics["summary"] and rule not in ("softmax", "hard")]
+    rules = [rule for rule in RULES if rule in metrics["summary"] and rule not in ("softmax", "hard")]
     rows = []
     for n in metrics["sizes"]:
         summary = {rule: metrics["summary"][rule][str(n)] for rule in (*rules, "softmax", "hard")}
@@ -112,7 +102,7 @@ def recovered(metrics: dict[str, Any]) -> Table:
         "Gain of each rule as a share of hard attention's, (rule - softmax)/(hard - softmax), where hard is at least "
         "0.5 points above. A share above 100 % beats hard attention: the constant was chosen in hindsight."
     )
-    return Table(["n", "hard - softmax", *(HEADERS[rule] for rule in rules)], rows, caption)
+    return Table(["n", "hard - softmax", *(RULES[rule].header for rule in rules)], rows, caption)
 
 
 def rotated_or_not(rotated: dict[str, Any], straight: dict[str, Any], rule: str) -> Table:
@@ -124,8 +114,8 @@ def rotated_or_not(rotated: dict[str, Any], straight: dict[str, Any], rule: str)
         p_value = paired_p_value(*pair)
         rows.append([f"{n:,}", *means, "-" if p_value is None else f"{p_value:.2f}"])
     caption = (
-        f"{LABELS[rule]}, accuracy in %: mean ± standard error over {rotated['seeds']} seeds; p of a paired t-test. -: "
-        "no difference, or the same in every seed."
+        f"{RULES[rule].label}, accuracy in %: mean ± standard error over {rotated['seeds']} seeds; p of a paired "
+        "t-test. -: no difference, or the same in every seed."
     )
     return Table(["n", "rotated", "not rotated", "p"], rows, caption)
 
@@ -135,6 +125,15 @@ def redraws(metrics: dict[str, Any]) -> Table:
     rows = [[f"{n:,}", f"{metrics['sets'][str(n)]:,}", metrics["redrawn"][str(n)]] for n in metrics["sizes"]]
     caption = "Sets per seed at each size, and sets redrawn, over all seeds, because their largest priority was tied."
     return Table(["n", "sets per seed", "redrawn"], rows, caption)
+
+
+def how_much(scale: str, made: str, smaller: str) -> str:
+    """Say how much of the full run this one is, of which so much was made; of a smaller one what is given."""
+    told = {
+        "full": f"This is the full run: {made}.",
+        "changed": f"This run differs from the full one by its options: {made}.",
+    }
+    return told.get(scale, smaller)
 
 
 def with_error(entry: dict[str, Any], form: str = ".1f", *, seeds: int = LEAST_SEEDS) -> str:

@@ -20,6 +20,7 @@ from sharpmax.experiments.compare.exam import examine
 from sharpmax.experiments.compare.train import Hardware, Recipe, train_seeds
 from sharpmax.experiments.recall.page import printed, summarise, tell
 from sharpmax.extras import extra
+from sharpmax.flags import given, require_at_least
 from sharpmax.models.transformer import Transformer
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
@@ -70,12 +71,8 @@ def run(
 ) -> dict[str, Any]:
     """Train and ask the arms, draw, and write the page, in `out/recall/<name>/`; returns the metrics.
 
-    An arm that is finished is read back and told too, so arms can be added one by one.
-    The options are those of `sharpmax reproduce recall --help`. Softmax, to which the others are compared, is always
-    among the arms.
-
-    Raises:
-        ValueError: options that do not fit, or a run folder that holds another config.
+    An arm that is finished is told too, so arms can be added one by one. Softmax, to which the others are compared, is
+    always among the arms.
     """
     if quick and full:
         raise ValueError("expected quick or full, got both")
@@ -83,15 +80,12 @@ def run(
     chosen = arms_named(arms)
     hardware = Hardware.of(device, precision, compiled)
     must_run_on(hardware.device)
-    count = scale.seeds if seeds is None else seeds
-    recipe = scale.recipe if steps is None else replace(scale.recipe, steps=steps)
-    for name, number in (("seeds", count), ("steps", recipe.steps)):
-        if number < 1:
-            raise ValueError(f"expected {name} of at least 1, got {number}")
-    scale = replace(scale, recipe=recipe, seeds=count)
+    require_at_least(1, seeds=seeds, steps=steps)
+    recipe = replace(scale.recipe, **given(steps=steps))
+    scale = replace(scale, recipe=recipe, **given(seeds=seeds))
     config = {
         "seed": seed,
-        "seeds": count,
+        "seeds": scale.seeds,
         "layers": scale.model.layers,
         "width": scale.model.width,
         "heads": scale.model.heads,
@@ -101,7 +95,7 @@ def run(
         "sequences": scale.sequences,
         "precision": [hardware.training, hardware.asking],
     }
-    changed = [f"{name}{value}" for name, value in (("seeds", seeds), ("steps", steps)) if value is not None]
+    changed = [f"{name}{value}" for name, value in given(seeds=seeds, steps=steps).items()]
     folder = RunFolder.open(out, "recall", "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *changed]), config)
     there = {name for name in ARMS if all(folder.has(_step(name, size)) for size in scale.sizes)}
     chosen = {name: arm for name, arm in ARMS.items() if name in chosen or name in there}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.compare.arms import SOFTMAX
-from sharpmax.experiments.compare.page import accuracy_cell, lines_of
+from sharpmax.experiments.compare.page import accuracy_cell
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.style import COLOURS
@@ -31,11 +31,10 @@ def summarise(answers: Answers) -> dict[str, Any]:
     }
 
 
-def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
+def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Draw the figure into the run folder and write the page beside it."""
-    display(metrics).save(folder.figures, "accuracy")
     trained = metrics["trained_pairs"][1]
-    page = Page(
+    Page(
         "Recall in a deep model",
         f"Transformers of {metrics['parameters']:,} parameters learn to recall values by their keys among at most "
         f"{trained} pairs. Do they still find them among thousands, and does sharpening help?",
@@ -48,9 +47,7 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> Page:
                 "of the model, its positions (half of the heads without, half with ALiBi), the learning rate."
             ),
         ],
-    )
-    page.save(folder.path)
-    return page
+    ).save(folder.path, {"accuracy": display(metrics)})
 
 
 def verdict(metrics: dict[str, Any]) -> str:
@@ -80,7 +77,7 @@ def table(metrics: dict[str, Any]) -> Table:
 def printed(metrics: dict[str, Any]) -> str:
     """Return the table as lines of text."""
     shown = table(metrics)
-    return "\n".join([*lines_of(shown), shown.caption])
+    return "\n".join([*shown.lines, shown.caption])
 
 
 def display(metrics: dict[str, Any]) -> CurvesDisplay:
@@ -88,15 +85,8 @@ def display(metrics: dict[str, Any]) -> CurvesDisplay:
     curves = []
     for arm, by_size in metrics["summary"].items():
         values = [[100 * a for a in found["accuracy"]] for found in by_size.values()]
-        curves.append(
-            Curve.over(
-                metrics["arms"][arm]["label"],
-                metrics["sizes"],
-                values,
-                COLOURS.get(arm.partition("-")[0]),
-                "--" if arm.endswith("-inference") else "-",
-            )
-        )
+        label, colour = metrics["arms"][arm]["label"], COLOURS.get(arm.partition("-")[0])
+        curves.append(Curve.over(label, metrics["sizes"], values, colour, "--" if arm.endswith("-inference") else "-"))
     trained = metrics["trained_pairs"][1]
     return CurvesDisplay(
         curves, "pairs", "accuracy (%)", "Recall", [Mark(f"trained up to {trained}", x=trained)], y_limits=(0.0, 104.0)

@@ -22,6 +22,7 @@ from sharpmax.experiments.tables.judge import judge
 from sharpmax.experiments.tables.page import printed, tell
 from sharpmax.experiments.tables.plan import COMPUTED, FITTED, FULL, QUICK, Cell, Plan
 from sharpmax.experiments.tables.summary import summarise
+from sharpmax.flags import require_among
 from sharpmax.models.tables import tabpfn
 from sharpmax.models.tables.row_transformer import RowTransformer
 from sharpmax.runs.progress import say_estimate, shown, stage
@@ -40,22 +41,15 @@ def run(
 ) -> dict[str, Any]:
     """Fit, choose and judge, in `out/tables/<name>/`; returns the metrics.
 
-    What is finished is read back, so tables, arms and sizes can be added one by one, by several processes too.
-
-    Args:
-        seed: of the tables.
-        tables, arms: what to judge now; everything unless given.
-        largest: rows of the largest tables to judge now.
-        gather: judge nothing more, and gather what is there.
-
-    Raises:
-        ValueError: unknown names, nothing to judge, or a run folder that holds another config.
-        OSError: weights or flights cannot be fetched.
+    Tables, arms and sizes can be added one by one, by several processes too. The seed is of the tables. Weights or
+    flights that cannot be fetched are an OSError.
     """
     plan = QUICK if quick else FULL
-    chosen_tables = _known(tables, tuple(name for name, _ in plan.tables), "table")
-    chosen_arms = _known(arms, COMPUTED, "arm")
-    every = _possible(plan.cells(tuple(name for name, _ in plan.tables), COMPUTED))
+    every_table = tuple(name for name, _ in plan.tables)
+    chosen_tables, chosen_arms = tuple(tables or every_table), tuple(arms or COMPUTED)
+    require_among("tables", chosen_tables, every_table)
+    require_among("arms", chosen_arms, COMPUTED)
+    every = _possible(plan.cells(every_table, COMPUTED))
     named = _possible(plan.cells(chosen_tables, chosen_arms))
     cells = [cell for cell in named if largest is None or cell[0] <= largest]
     if not cells:
@@ -83,13 +77,6 @@ def run(
     tell(metrics, plan, folder)
     print(printed(metrics, plan))
     return metrics
-
-
-def _known(names: Sequence[str] | None, there: tuple[str, ...], what: str) -> tuple[str, ...]:
-    for name in names or ():
-        if name not in there:
-            raise ValueError(f"unknown {what} {name!r}; there are: {', '.join(there)}")
-    return tuple(names or there)
 
 
 def _possible(cells: list[Cell]) -> list[Cell]:

@@ -125,9 +125,8 @@ def _choose(
 def _loss(model: RowTransformer, plan: Plan, table: Table, policy: Policy) -> float:
     rows, known, wanted = tensors(table, plan.choose_rows, plan.asked)
     with torch.inference_mode():
-        return float(
-            functional.nll_loss(tabpfn.answer(model, rows, known, policy=policy, classes=table.classes), wanted)
-        )
+        said = tabpfn.answer(model, rows, known, policy=policy, classes=table.classes)
+        return float(functional.nll_loss(said, wanted))
 
 
 def _plainly(model: RowTransformer, plan: Plan, table: Table) -> dict[str, Any]:
@@ -144,11 +143,6 @@ def _plainly(model: RowTransformer, plan: Plan, table: Table) -> dict[str, Any]:
         tabpfn.answer(model, short, known, classes=table.classes, observer=observer)
     return {
         "loss": float(functional.nll_loss(said, wanted)),
-        "by_temperature": [float(functional.nll_loss(warmed(said, t), wanted)) for t in TEMPERATURES],
+        "by_temperature": [float(functional.nll_loss((said / t).log_softmax(-1), wanted)) for t in TEMPERATURES],
         "entropies": [seen[layer] for layer in range(model.layers)],
     }
-
-
-def warmed(said: Tensor, temperature: float) -> Tensor:
-    """Return log probabilities at another output temperature."""
-    return torch.log_softmax(said / temperature, dim=-1)

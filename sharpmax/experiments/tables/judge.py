@@ -40,14 +40,11 @@ def judge(model: RowTransformer, plan: Plan, fitted: dict[str, Any], seed: int, 
             policy = policy_of(arm, fitted, plan.trained)
             watch = observer if arm == "plain" else None
             said = tabpfn.answer(model, rows, known, policy=policy, classes=table.classes, observer=watch)
-    found = _answers(said, wanted) | {"seconds": round(perf_counter() - start, 3)}
+    loss = -said.gather(1, wanted[:, None])[:, 0]
+    found: Answers = {"loss": [round(float(x), 6) for x in loss], "right": (said.argmax(-1) == wanted).int().tolist()}
+    found["seconds"] = round(perf_counter() - start, 3)
     if arm == "plain":
         found["said"] = [[round(float(p), 4) for p in row] for row in said]
         found["wanted"] = wanted.tolist()
         found["entropies"] = [seen[layer] for layer in range(model.layers)]
     return found
-
-
-def _answers(said: Tensor, wanted: Tensor) -> Answers:
-    loss = -said.gather(1, wanted[:, None])[:, 0]
-    return {"loss": [round(float(x), 6) for x in loss], "right": (said.argmax(-1) == wanted).int().tolist()}

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.experiments.compare.page import lines_of
 from sharpmax.experiments.tables.plan import ARMS, Plan
 from sharpmax.report import Figure, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
@@ -16,11 +15,9 @@ RULES = ("log-n", "one", "card", "paper", "target")
 COLOURS = {"plain": "#444444", "log-n": "#0b5cad", "card": "#d55e00", "subset": "#009e73", "parts": "#cc79a7"}
 
 
-def tell(metrics: Mapping[str, Any], plan: Plan, folder: RunFolder) -> Page:
+def tell(metrics: Mapping[str, Any], plan: Plan, folder: RunFolder) -> None:
     """Draw the figures into the run folder and write the page beside them."""
-    for name, display in displays(metrics, plan).items():
-        display.save(folder.figures, name)
-    page = Page(
+    Page(
         "Tables longer than the model was trained on",
         f"TabPFN v1 reads a table as a sequence of rows and was trained on at most {plan.trained:,}. Beyond, does a "
         "temperature help that grows with the rows, or are fewer rows as good?",
@@ -40,9 +37,7 @@ def tell(metrics: Mapping[str, Any], plan: Plan, folder: RunFolder) -> Page:
                 "one order of columns and classes, where the authors average several."
             ),
         ],
-    )
-    page.save(folder.path)
-    return page
+    ).save(folder.path, displays(metrics, plan))
 
 
 def verdict(metrics: Mapping[str, Any], plan: Plan) -> str:
@@ -113,7 +108,7 @@ def cell_table(metrics: Mapping[str, Any], name: str) -> Table:
 def printed(metrics: Mapping[str, Any], plan: Plan) -> str:
     """Return the differences in loss and the verdict as lines of text."""
     shown = against_table(metrics, "plain", "loss")
-    lines = [*lines_of(shown), shown.caption, verdict(metrics, plan)]
+    lines = [*shown.lines, shown.caption, verdict(metrics, plan)]
     if metrics["missing"]:
         lines.append(f"{len(metrics['missing'])} answers are not computed yet; the same command goes on.")
     return "\n".join(lines)
@@ -124,11 +119,9 @@ def displays(metrics: Mapping[str, Any], plan: Plan) -> dict[str, CurvesDisplay]
     over = metrics["summary"]["over_tables"]
     curves = []
     for arm, colour in COLOURS.items():
-        found = {
-            int(n): arms[arm]["subset"]["loss"]["mean"] for n, arms in over.items() if "subset" in arms.get(arm, {})
-        }
+        found = {int(n): a[arm]["subset"]["loss"]["mean"] for n, a in over.items() if "subset" in a.get(arm, {})}
         if arm == "subset":
-            found = {int(n): 0.0 for n in over}
+            found = dict.fromkeys(map(int, over), 0.0)
         if found:
             curves.append(Curve(ARMS[arm], list(found), list(found.values()), color=colour))
     mark = [Mark(f"trained up to {plan.trained:,}", x=plan.trained)]
@@ -148,13 +141,7 @@ def _heads(metrics: Mapping[str, Any]) -> list[Curve]:
     for layer in shown:
         heads = np.array([entropies[n][layer] for n in sizes])
         curves.append(
-            Curve(
-                f"layer {layer}",
-                sizes,
-                heads.mean(1).tolist(),
-                heads.min(1).tolist(),
-                heads.max(1).tolist(),
-            )
+            Curve(f"layer {layer}", sizes, heads.mean(1).tolist(), heads.min(1).tolist(), heads.max(1).tolist())
         )
     return curves
 

@@ -73,12 +73,7 @@ class Plan:
 FULL = Plan(
     trained=1024,
     sizes=(1024, 2048, 4096, 8192, 16384),
-    tables=(
-        ("flights-late", 16384),
-        ("flights-carrier", 16384),
-        ("trees", 8192),
-        ("waves", 8192),
-    ),
+    tables=(("flights-late", 16384), ("flights-carrier", 16384), ("trees", 8192), ("waves", 8192)),
     largest=(("paper", 8192), ("target", 1024), ("equal", 4096)),
     asked=512,
     fit_steps=8,

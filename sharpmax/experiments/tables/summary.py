@@ -60,13 +60,10 @@ def _cell(arm: str, arms: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         if rival in arms and rival != arm:
             loss = paired(arms[rival]["loss"], own["loss"])
             right = paired_accuracy(arms[rival]["right"], own["right"])
+            intervals = {"loss": (loss, loss.interval), "accuracy": (right, right.interval_of_shares)}
             against[rival] = {
-                "loss": {"difference": loss.difference, "interval": list(loss.interval), "p_value": loss.p_value},
-                "accuracy": {
-                    "difference": right.difference,
-                    "interval": list(right.interval_of_shares),
-                    "p_value": right.p_value,
-                },
+                what: {"difference": test.difference, "interval": list(interval), "p_value": test.p_value}
+                for what, (test, interval) in intervals.items()
             }
     return {
         "loss": float(np.mean(own["loss"])),
@@ -88,8 +85,5 @@ def _over_tables(arm: str, by_table: Mapping[str, Mapping[str, Any]]) -> dict[st
         for what in ("loss", "accuracy"):
             apart = [pair[what]["difference"] for pair in pairs]
             interval = student_interval(apart) if len(apart) >= FEWEST else None
-            found[rival][what] = {
-                "mean": float(np.mean(apart)),
-                "interval": None if interval is None else list(interval),
-            }
+            found[rival][what] = {"mean": float(np.mean(apart)), "interval": interval and list(interval)}
     return found

@@ -127,8 +127,5 @@ def _with_positions(
     digits = (slopes[:, None, None] * torch.stack((places - low, low), dim=1)).to(k.dtype)
     key = torch.cat((k, digits.expand(*k.shape[:-1], 2)), dim=-1)
     query = torch.cat((q, q.new_ones(*q.shape[:-1], 2)), dim=-1)
-    return (
-        functional.pad(query, (0, padding)),
-        functional.pad(key, (0, padding)),
-        functional.pad(v, (0, 2 + padding)),
-    )
+    q, k = (functional.pad(part, (0, padding)) for part in (query, key))
+    return q, k, functional.pad(v, (0, 2 + padding))

@@ -107,7 +107,11 @@ def corpus(plan: Plan, *, processes: int = 1, report: Callable[[int, int], None]
         raise ValueError(f"every question has more than {plan.most_characters:,} characters; ask at shorter lengths")
     asked = frozenset(test)
     shards = range(-(-plan.train_examples // SHARD))
-    trains = {folder / f"train-{i:03}.jsonl.gz": partial(_train_examples, plan, i, asked) for i in shards}
+    counts = {i: min(SHARD, plan.train_examples - i * SHARD) for i in shards}
+    trains = {
+        folder / f"train-{i:03}.jsonl.gz": partial(training, plan, asked, seed=plan.train_seed + i, count=count)
+        for i, count in counts.items()
+    }
     drawn = _kept(trains, processes, report)
     train = [example for examples, _, _ in drawn for example in examples]
     if shared := sum(example.question in asked for example in train):
@@ -175,11 +179,6 @@ def _test_examples(plan: Plan, algorithm: str) -> tuple[list[Example], int]:
         kept += short
         left_out += len(examples) - len(short)
     return kept, left_out
-
-
-def _train_examples(plan: Plan, index: int, asked: frozenset[str]) -> tuple[list[Example], int]:
-    count = min(SHARD, plan.train_examples - index * SHARD)
-    return training(plan, asked, seed=plan.train_seed + index, count=count)
 
 
 def training(plan: Plan, asked: frozenset[str], *, seed: int, count: int) -> tuple[list[Example], int]:

@@ -5,7 +5,7 @@ An example's `question` ends in a newline and its `answer` in two; the text a mo
 
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -64,17 +64,10 @@ def _stream(algorithm: str, length: int, seed: int, hints: bool) -> Iterator[Exa
         yield Example(algorithm, length, sample["question"], sample["answer"])
 
 
-def validation(
-    algorithm: str,
-    length: int,
-    *,
-    samples: int = VALIDATION_SAMPLES,
-    seeds: Sequence[int] = VALIDATION_SEEDS,
-    hints: bool = False,
-) -> list[Example]:
+def validation(algorithm: str, length: int, *, samples: int = VALIDATION_SAMPLES, hints: bool = False) -> list[Example]:
     """Return the published validation examples of one algorithm and length, or the first `samples` of each seed."""
     require_samples(samples)
-    streams = (stream(algorithm, length, seed=seed, hints=hints) for seed in seeds)
+    streams = (stream(algorithm, length, seed=seed, hints=hints) for seed in VALIDATION_SEEDS)
     return [example for each in streams for example in islice(each, samples)]
 
 
@@ -97,8 +90,8 @@ def _undisturbed() -> Iterator[None]:
     state, verbosity = random.getstate(), logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # it takes cross products as old NumPy did
+        # It takes cross products as old NumPy did.
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             yield
     finally:
         random.setstate(state)

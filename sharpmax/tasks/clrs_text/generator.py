@@ -22,10 +22,7 @@ from sharpmax.extras import extra
 from sharpmax.files.wheels import Wheel, cache_folder, unpacked
 
 WHEEL = Wheel(
-    "dm-clrs",
-    "2.0.3",
-    "7bde6019408780cbcafc064abf32a1f4d004f1b53fab9ac8069c07ea343e57af",
-    "the generator of CLRS-Text",
+    "dm-clrs", "2.0.3", "7bde6019408780cbcafc064abf32a1f4d004f1b53fab9ac8069c07ea343e57af", "the generator of CLRS-Text"
 )
 LICENSE = "Apache-2.0"
 PACKAGES = ("clrs", "clrs._src", "clrs._src.clrs_text")

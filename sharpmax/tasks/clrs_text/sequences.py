@@ -1,20 +1,12 @@
 """Whole sequences of tokens from inputs and answers, for a batch of different lengths at once, on any device."""
 
+from functools import partial
 from typing import NamedTuple
 
 from sharpmax.extras import extra
 from sharpmax.tasks.clrs_text.answers import answer
 from sharpmax.tasks.clrs_text.inputs import MATCHERS, SORTS, Inputs, needle_length, require_supported
-from sharpmax.tasks.clrs_text.tokens import (
-    COMMA,
-    FIRST,
-    LIST_END,
-    LIST_START,
-    NEXT,
-    WORD_END,
-    ZERO,
-    piece,
-)
+from sharpmax.tasks.clrs_text.tokens import COMMA, FIRST, LIST_END, LIST_START, NEXT, WORD_END, ZERO, piece
 
 with extra("torch"):
     import torch
@@ -75,8 +67,7 @@ def most_answer_tokens(algorithm: str, length: int) -> int:
 
 
 def _question(algorithm: str, inputs: Inputs, lengths: Tensor) -> list[Tensor]:
-    def fixed(text: str) -> Tensor:
-        return torch.full((len(lengths), 1), piece(text), device=lengths.device)
+    fixed = partial(_fixed, lengths)
 
     def numbers(name: str) -> Tensor:
         return _within(inputs[name] + ZERO, lengths)
@@ -101,15 +92,18 @@ def _question(algorithm: str, inputs: Inputs, lengths: Tensor) -> list[Tensor]:
 
 
 def _answer(algorithm: str, right: Tensor, lengths: Tensor) -> list[Tensor]:
-    def fixed(text: str) -> Tensor:
-        return torch.full((len(lengths), 1), piece(text), device=lengths.device)
-
+    fixed = partial(_fixed, lengths)
     if algorithm in SORTS:
         return [fixed(LIST_START), _within(right + ZERO, lengths), fixed(LIST_END)]
     if algorithm in ("activity_selector", "task_scheduling"):
         return [fixed(LIST_START), _within(right + FIRST, lengths), fixed(LIST_END)]
     first, *others = (_integers(column[:, None]) for column in right.unbind(1))
     return [first, *(part for other in others for part in (fixed(COMMA), other)), fixed(WORD_END)]
+
+
+def _fixed(lengths: Tensor, text: str) -> Tensor:
+    """Return a piece of text for each row."""
+    return torch.full((len(lengths), 1), piece(text), device=lengths.device)
 
 
 def _within(tokens: Tensor, lengths: Tensor) -> Tensor:

@@ -34,10 +34,7 @@ def _chain(lines: int, letters: int, rng: np.random.Generator) -> tuple[str, str
     while len(names) <= HOPS:
         names["".join(rng.choice(list(string.ascii_uppercase), letters))] = None
     chain, value = list(names), int(rng.integers(10_000, 99_999))
-    said = [
-        f"VAR {chain[0]} = {value}",
-        *(f"VAR {new} = VAR {old}" for old, new in pairwise(chain)),
-    ]
+    said = [f"VAR {chain[0]} = {value}", *(f"VAR {new} = VAR {old}" for old, new in pairwise(chain))]
     context = [f"{NOISE}\n"] * lines
     for offset, place in enumerate(sorted(rng.choice(lines, len(said), replace=False).tolist())):
         context.insert(place + offset, said[offset])

@@ -29,7 +29,8 @@ CODED_QUESTION = (
 
 def cwe(size: int, rng: np.random.Generator) -> Prompt:
     """Ask for the ten most common of `size` different words in a list."""
-    words = _compounds()
+    made = (first + second for first in (*ADJECTIVES, *NOUNS) for second in NOUNS if first != second)
+    words = list(dict.fromkeys(made))  # some 8,600 that differ
     check_size(size, least=COMMON + 1, most=len(words))
     chosen = [words[i] for i in rng.choice(len(words), size, replace=False)]
     often, seldom = (30, 3) if size >= LONG_LIST else (6, 1)
@@ -52,9 +53,3 @@ def fwe(size: int, rng: np.random.Generator) -> Prompt:
     listed = np.array([word for word, count in zip(ranked, counts, strict=True) for _ in range(count)])
     rng.shuffle(listed)
     return Prompt(CODED_QUESTION.format(context=" ".join(listed)), " " + " ".join(ranked[1 : 1 + CODED]), size)
-
-
-def _compounds() -> list[str]:
-    """Return some 8,600 different words, made of two."""
-    made = [first + second for first in (*ADJECTIVES, *NOUNS) for second in NOUNS if first != second]
-    return list(dict.fromkeys(made))

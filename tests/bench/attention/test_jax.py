@@ -33,8 +33,6 @@ def test_it_is_the_attention_benchmark_s_other_framework(capsys, monkeypatch, tm
     monkeypatch.setattr(benchmark, "CPU_LENGTHS_OF_MEMORY", (32,))
     assert main(f"bench attention --framework jax --only memory --widths 16 --json {tmp_path}/memory.json".split()) == 0
     assert "nothing to draw" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="torch or jax"):
-        attention.measure(framework="numpy")
 
 
 @pytest.mark.parametrize("case", [benchmark.FORWARD, benchmark.TRAINED, benchmark.STATISTICS])
@@ -80,8 +78,3 @@ def test_what_fails_says_so_in_its_row_and_the_others_are_timed():
     assert failed == {(benchmark.FORWARD, "xla"), (benchmark.STATISTICS, "xla")}
     assert all("ratio" in r for r in rows if "failed" not in r)
     assert len(attention.wrong({"results": rows})) == 2
-
-
-def test_sizes_below_1_are_refused():
-    with pytest.raises(ValueError, match="at least 1"):
-        attention.measure(framework="jax", repeats=0)

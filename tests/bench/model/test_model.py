@@ -62,22 +62,6 @@ def test_a_new_graph_is_counted():
     assert graphs_compiled() == before + 1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"policies": ("zz",)}, "policies may name constant, paper, card, entropy-target, got zz"),
-        ({"only": ("decode",)}, "only may name generate, prefill"),
-        ({"lengths": (1,)}, "expected lengths of at least 2, got 1"),
-        ({"seconds": float("nan")}, "expected seconds of at least 0, got nan"),
-        ({"seconds": -1.0}, "expected seconds of at least 0, got -1"),
-        ({"card": "card.json", "policies": ("paper",)}, "a card is timed as the policy card"),
-    ],
-)
-def test_what_is_not_there_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        measure(**{**SMALL, **wrong})
-
-
 def test_after_the_seconds_no_further_case_starts_and_the_output_says_which():
     figures = measure(**SMALL, policies=("constant",), only=("prefill", "generate"), seconds=0)
     assert figures["results"] == []

@@ -1,17 +1,15 @@
 """The committed comparison, and what the project claims of it."""
 
-import json
-
 import numpy as np
 import pytest
 
 from sharpmax.experiments.alternatives.arms import ARMS, SOFTMAX
 from sharpmax.experiments.alternatives.summary import summarise
 from sharpmax.statistics import student_interval
-from tests.places import ROOT
+from tests.committed import assert_same, committed
 
 RUNS = {
-    name: json.loads((ROOT / "results" / "alternatives" / name / "metrics.json").read_text())
+    name: committed("alternatives", name, "metrics.json")
     for name in ("paper", "paper-l2=0", "paper-learning-rate=0.0003", "paper-learning-rate=0.003")
 }
 BOTH = [RUNS["paper"], RUNS["paper-l2=0"]]
@@ -25,11 +23,7 @@ def mean(run, arm, n, of="accuracy"):
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_statistics_are_of_the_accuracies_that_stand_beside_them(run):
     assert len(run["accuracy"][SOFTMAX]["16"]) == 10
-    again = json.loads(json.dumps(summarise(run["accuracy"])))
-    for arm, by_size in run["summary"].items():
-        for n, entry in by_size.items():
-            for name, value in entry.items():
-                assert again[arm][n][name] == (value if value is None else pytest.approx(value, rel=1e-6, abs=1e-12))
+    assert_same(summarise(run["accuracy"]), run["summary"], rel=1e-6)
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)

@@ -103,21 +103,3 @@ def test_every_arm_has_a_name_of_its_own_a_family_and_softmax_is_always_told():
     assert {arm.family for arm in ARMS} == set(FAMILIES)
     assert [arm.name for arm in arms_named(["linear"])] == [SOFTMAX, "linear"]
     assert arms_named([]) == ARMS
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"arms": ["soup"]}, "unknown arm soup; there are: softmax"),
-        ({"largest": 32768}, "at most 16384"),
-        ({"quick": True, "full": True}, "at most one"),
-        ({"seeds": 0}, "seeds to be at least 1"),
-        ({"l2": -1e-3}, "l2 to be at least 0 and below 1"),
-        ({"learning_rate": float("nan")}, "learning_rate to be at least 0"),
-        ({"learning_rate": 0.0}, "a learning rate above 0"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
-    with pytest.raises(ValueError, match=says):
-        run(tmp_path, **options)
-    assert not list(tmp_path.iterdir())

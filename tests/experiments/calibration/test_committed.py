@@ -9,21 +9,18 @@ import pytest
 
 from sharpmax.core.cards import load_card, policy_from_json
 from sharpmax.defaults import MOST_RISE
-from sharpmax.experiments.calibration.figures import save_figures
+from sharpmax.experiments.calibration.figures import displays
 from sharpmax.experiments.calibration.plan import CHOSEN, FITS, FRESH, LORAS, RULES, SEEDS
 from sharpmax.hf.calibration.choose import MARGIN, best_of, kept
 from sharpmax.hf.calibration.judge import Sheet, compare
 from sharpmax.statistics import Paired
+from tests.committed import committed
 from tests.places import ROOT
 
 RESULTS = ROOT / "results" / "calibration"
 STUDY = RESULTS / "smollm2"
 FRESH_KINDS = ("", "source ", "docstrings ")
 """The kinds of text that no fit, choice or earlier report had read, as their windows are named."""
-
-
-def read(run):
-    return json.loads((run / "metrics.json").read_text())
 
 
 def steps_of(archive):
@@ -37,7 +34,7 @@ def steps_of(archive):
 
 @pytest.fixture(scope="module")
 def metrics():
-    return read(STUDY)
+    return committed("calibration", "smollm2", "metrics.json")
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +170,8 @@ def test_both_commits_judge_alike(step):
 
 
 def test_the_figures_are_those_that_the_study_draws(metrics, tmp_path):
-    save_figures(metrics, tmp_path)
+    for name, display in displays(metrics).items():
+        display.save(tmp_path, name)
     assert {file.name for file in (STUDY / "figures").iterdir()} == {file.name for file in tmp_path.iterdir()}
     assert (tmp_path / "trade-off.svg").exists()
 

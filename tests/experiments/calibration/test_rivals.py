@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sharpmax.experiments import reproduce
-from sharpmax.experiments.calibration import rivals, run, study
+from sharpmax.experiments.calibration import rivals, study
 from sharpmax.experiments.calibration.plan import PILOT, QUICK, Asked, Plan, plan_for
 from sharpmax.experiments.calibration.table import beside
 from sharpmax.hf.calibration.descent import Recipe
@@ -65,7 +65,7 @@ def test_arms_are_judged_on_one_exam_and_compared_with_the_card(small, monkeypat
     assert small.run(["learn", "seal-c"]) == arms
     steps = {file.stem for file in (small.folder.path / "steps").iterdir()}
     assert {"rate-learn", "rate-seal-c", "choose-learn-seed0", "choose-seal-c-seed1"} < steps
-    assert len(beside({"arms": arms, "seeds": small.plan.seeds})) == 5
+    assert len(beside({"arms": arms, "seeds": small.plan.seeds})[1]) == 3
 
 
 def test_the_lora_of_the_study_is_the_one_among_the_rivals(small, monkeypatch):
@@ -74,25 +74,6 @@ def test_the_lora_of_the_study_is_the_one_among_the_rivals(small, monkeypatch):
     assert found["numbers"] == Rival.start(small.loaded, "lora", Recipe()).count == 224
     assert found["tasks"]["lookup"]["2"]["accuracy"]["items"] == 2
     assert found["transfer"]["tasks"].keys() == {"copy"}
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"arms": ["seal"]}, "arms among all, learn"),
-        ({"arms": ["learn"], "seeds": 0}, "1 seed or more"),
-        ({"arms": ["learn"], "only": ["seed0"]}, "arms alone"),
-        ({"pilot": True}, "--arms all"),
-        ({"arms": ["learn"], "pilot": True}, "at most one of quick and pilot"),
-        ({"prompts": 0}, "expected prompts of at least 1, got 0"),
-        ({"questions": 0}, "expected questions of at least 1, got 0"),
-        ({"together": 0}, "expected together of at least 1, got 0"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_any_work(tmp_path, options, match):
-    with pytest.raises(ValueError, match=match):
-        run(tmp_path, quick=True, device="cpu", **options)
-    assert not list(tmp_path.iterdir())
 
 
 def test_every_arm_has_its_best_of_three_rates_as_the_lora_has():

@@ -60,10 +60,10 @@ def test_every_step_is_computed_once(small, tmp_path, monkeypatch, capsys):
     for name in transfers:
         assert stored[name]["tasks"]["copy"]["2"]["accuracy"]["items"] == 2
         assert "records" not in stored[name]
-    header, _, row = transfer(stored)
+    header, (row,) = transfer(stored)
     named = ["plain", "mean of 2 seeds (lowest)", f"{whole['card']}, the card", "mixture", "lora"]
-    assert header == f"| not fitted on, size | {' | '.join(named)} |"
-    assert row.count("|") == header.count("|")
+    assert header == ["not fitted on, size", *named]
+    assert len(row) == len(header)
     assert stored["paper"]["unseen"]["32"]["items"] == 4
     assert {"32", "source 32", "docstrings 32", "reference 32"} == set(stored["paper"]["text"])
     assert stored["seeds"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 4
@@ -103,15 +103,10 @@ def test_what_is_absent_is_named_and_not_made_up(small, tmp_path, monkeypatch):
     assert set(found) == {"seed0", "seed1", "paper", "seeds", "card", "absent"}
     transfers = {"transfer-seed0", "transfer-seed1", "transfer-mixture"}
     assert set(found["absent"]) == {"mixture", "no-text-before", "penalty3", "lora-0.001", "lora-0.01"} | transfers
-    assert transfer(found) == []
+    assert transfer(found) is None
     folder = tmp_path / "calibration-study" / "gemma-tiny-quick"
     assert {file.name for file in (folder / "figures").glob("*.png")} == {"accuracy.png"}
     assert load_card(folder / "card.json").held_out["tasks"]
-
-
-def test_an_unknown_step_is_refused(small, tmp_path):
-    with pytest.raises(ValueError, match="seed7"):
-        run(tmp_path, **small, only=("seed7",))
 
 
 @pytest.mark.slow
@@ -145,8 +140,6 @@ def test_a_part_of_it_is_told_as_a_part(tmp_path):
     assert "all but paper, penalty3" in report
     stored = json.loads((tmp_path / "calibration-study" / "gemma-tiny-quick" / "metrics.json").read_text())
     assert stored["penalty3"]["tasks"]["lookup"]["2"]["accuracy"]["items"] == 1
-    with pytest.raises(ValueError, match="five seeds of its own"):
-        reproduce("calibration", out=tmp_path, quick=True, seed=1)
 
 
 @pytest.mark.slow

@@ -73,26 +73,6 @@ def test_arms_are_not_trained_before_the_gate_is_met(small, tmp_path, monkeypatc
     assert found["differences"]["beyond"]["exact"]["extrapolation"]["gated"] is None  # none passed the gate
 
 
-def test_options_that_do_not_fit_are_refused(tmp_path):
-    for options, message in (
-        ({"only": ("gates",)}, "expected stages among rates, gate, arms, got gates"),
-        ({"arms": ("beyond",)}, "expected trained arms among plain, paper, ssmax, got beyond"),
-        ({"gather": True, "only": ("rates",)}, "gather computes nothing, not rates either"),
-        ({"gather": True}, "holds nothing to gather yet; run it without --gather"),
-        ({"together": 0}, "expected at least 1 seed together, got 0"),
-        ({"steps": 0}, "expected steps of at least 1, got 0"),
-        ({"rates": (0.0,)}, "expected learning rates above 0, got 0.0"),
-        ({"rates": (0.1, float("nan"))}, "expected learning rates above 0, got nan"),
-        ({"algorithms": ("bfs",)}, "expected algorithms among activity_selector"),
-        ({"precision": "fp8"}, "expected a precision among float32, tf32, bf16, got 'fp8'"),
-        ({"device": "mars"}, "cannot run on the device 'mars': "),
-        ({"width": 9}, "expected an even number of heads that divides the width, got 2, 9"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            clrs_protocol.run(tmp_path, quick=True, **{"device": "cpu", **options})
-    assert not (tmp_path / "clrs-protocol").exists()
-
-
 def test_other_settings_are_another_folder():
     names = [studies.plan(quick=False, **options)[0] for options in ({}, {"steps": 9}, {"rates": (1e-3, 3e-3)})]
     assert names == ["full", "full-steps9", "full-rates0.001+0.003"]

@@ -60,7 +60,7 @@ def test_examples_are_spread_over_those_that_can_be_generated():
     ("arguments", "word"),
     [
         (["--only", "agreement", "--model", "."], "holds no config.json: save a model there"),
-        (["--only", "agreement", "--questions", "0"], "at least 1 question"),
+        (["--only", "agreement", "--questions", "0"], "expected questions of at least 1"),
         (["--only", "speed"], "budget, agreement"),
         (["--questions", "3"], "--only agreement"),
     ],

@@ -13,15 +13,13 @@ from sharpmax.experiments.clrs_text.page import COMMITTED
 from sharpmax.experiments.clrs_text.study import SCALES, plan_study
 from sharpmax.experiments.clrs_text.summary import Records, difference, verdicts
 from sharpmax.hf.finetune.answer_batches import Encoded
-from tests.places import ROOT
+from tests.committed import assert_same, committed
 
-RESULTS = ROOT / "results" / "clrs-text"
-SPEED = RESULTS / "throughput-h200"
 STUDY = plan_study(seed=0, quick=False, compile=True, seeds=4)
 
 
 def read(name):
-    return json.loads((RESULTS / COMMITTED / "steps" / f"{name}.json").read_text())
+    return committed("clrs-text", COMMITTED, "steps", f"{name}.json")
 
 
 def step(name):
@@ -35,7 +33,7 @@ def records():
 
 @pytest.fixture(scope="module")
 def metrics():
-    return json.loads((RESULTS / COMMITTED / "metrics.json").read_text())
+    return committed("clrs-text", COMMITTED, "metrics.json")
 
 
 def test_the_run_would_be_the_same_now(metrics):
@@ -52,14 +50,9 @@ def test_every_record_carries_its_commit_and_all_arms_of_a_seed_the_same(metrics
 
 @pytest.mark.slow
 def test_every_number_follows_from_the_records(metrics, records):
-    again = json.loads(json.dumps(measured(STUDY, step("test"), records)))
     assert len(records) == 16
-    for name, value in again.items():
-        expected = dict(leaves(metrics[name]))
-        for place, found in leaves(value):
-            same = pytest.approx(expected.pop(place), abs=1e-9) if isinstance(found, float) else expected.pop(place)
-            assert found == same, (name, place)
-        assert not expected
+    for name, found in measured(STUDY, step("test"), records).items():
+        assert_same(found, metrics[name], rel=0, absolute=1e-9)
 
 
 def test_all_thirty_on_one_kind_of_machine(metrics, records):
@@ -137,7 +130,7 @@ def test_at_inference_only_it_does_not_work(metrics):
 
 
 def test_on_equal_weights_other_kernels_turn_no_answer_and_move_tokens_as_other_batches_do(metrics):
-    right = json.loads((RESULTS / "equal-weights" / "judged.json").read_text())["right"]
+    right = committed("clrs-text", "equal-weights", "judged.json")["right"]
     before, now, half = right["a8320a8"], right["9349bd3"], right["9349bd3, batches of 16384 tokens"]
     asked = step("test")
     tokens, beyond = np.array(asked["tokens"]), np.isin(asked["length"], metrics["beyond"])
@@ -159,7 +152,7 @@ def test_on_equal_weights_other_kernels_turn_no_answer_and_move_tokens_as_other_
 
 
 def test_what_trains_differs_between_the_commits_by_no_more_than_from_run_to_run():
-    found = json.loads((RESULTS / "equal-weights" / "judged.json").read_text())["training"]
+    found = committed("clrs-text", "equal-weights", "judged.json")["training"]
     assert set(found) == set(STUDY.arms)
     for of in found.values():
         apart = of["gradient, relative difference"]
@@ -172,22 +165,13 @@ def test_no_arm_has_learned_whether_segments_intersect(metrics):
 
 
 def test_the_papers_rule_trains_at_three_quarters_of_plain_speed():
-    found = json.loads((SPEED / "throughput-49152.json").read_text())
+    found = committed("clrs-text", "throughput-h200", "throughput-49152.json")
     assert (found["device"], found["tokens_a_step"]) == ("NVIDIA H200", 49152)
     for way in (found, found["compiled"]):
         assert way["of_plain"]["paper"] >= found["wanted"] == 0.75
 
 
 def test_the_learning_rate_is_the_one_that_was_found_best():
-    found = json.loads((RESULTS / "learning-rates" / "metrics.json").read_text())
+    found = committed("clrs-text", "learning-rates", "metrics.json")
     losses = [tried["held_out_loss"] for tried in found["tried"]]
     assert found["best"] == found["tried"][losses.index(min(losses))]["rate"] == SCALES["full"].recipe.learning_rate
-
-
-def leaves(value, place=()):
-    """Every number and word in nested lists and objects, with where it stands."""
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(inner, (*place, key))
-    else:
-        yield place, value

@@ -12,7 +12,6 @@ from sharpmax.experiments.clrs_text import arm as arms
 from sharpmax.experiments.clrs_text import measured
 from sharpmax.experiments.clrs_text import run as run_study
 from sharpmax.experiments.clrs_text.budget import attended, budget
-from sharpmax.experiments.clrs_text.rates import try_rates
 from sharpmax.experiments.clrs_text.study import plan_study
 from sharpmax.hf.finetune import packing
 from sharpmax.tasks.clrs_text.corpus import corpus, held_out
@@ -172,25 +171,3 @@ def test_a_run_meets_few_shapes_of_batches(monkeypatch):
 def test_a_folder_of_any_name_is_a_model_to_study(tmp_path):
     assert plan_study(seed=0, quick=True, model=str(tmp_path / "my model")).name == "my-model-quick"
     assert plan_study(seed=0, quick=True, arms=("plain", "paper", "plain")).arms == ("plain", "paper")
-
-
-@pytest.mark.parametrize("rate", [0.0, -1e-3, float("inf"), float("nan")])
-def test_a_rate_that_cannot_be_is_refused_before_any_work(rate, tmp_path):
-    with pytest.raises(ValueError, match="learning rates above 0"):
-        try_rates(plan_study(seed=0, quick=True), (1e-3, rate), tmp_path / "runs", device="cpu")
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "word"), [({"arms": ("paper",)}, "plain"), ({"arms": ("plain", "x")}, "'x'"), ({"seeds": 0}, "seed")]
-)
-def test_a_study_that_cannot_be_is_refused(options, word):
-    with pytest.raises(ValueError, match=word):
-        plan_study(seed=0, quick=True, **options)
-
-
-@pytest.mark.parametrize("options", [{"parallel": -3}, {"seed": 2**32 - 1}, {"only": ("budget",), "rates": (0.1,)}])
-def test_a_run_that_cannot_be_is_refused_before_any_work(options, tmp_path):
-    with pytest.raises(ValueError, match=r"at least 1, got -3|seeds below|rates are tried alone"):
-        run_study(tmp_path / "runs", quick=True, **options)
-    assert not (tmp_path / "runs").exists()

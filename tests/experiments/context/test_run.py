@@ -70,17 +70,9 @@ def test_a_part_of_a_cell_is_computed_once_and_leaves_the_model_as_it_was(tmp_pa
     assert plain["blocks"] != found["blocks"]
 
 
-def test_what_there_is_not_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no shipped card of tiny"):
-        run(tmp_path, quick=True, arms=("shipped",))
+def test_nothing_to_compute_and_nothing_to_gather_are_refused(tmp_path):
     assert "shipped" not in plan_for(quick=False, model="my-model").arms
     for options, said in (
-        ({"arms": ("card",)}, "expected arms among nothing"),
-        ({"scalings": ("linear",)}, "expected scalings among none"),
-        ({"factors": (0.5,)}, "factors of at least 1"),
-        ({"parts": ("prose",)}, "expected parts among text"),
-        ({"factors": (2.0, float("nan"))}, "factors of at least 1"),
-        ({"tasks": ("nonsense",)}, "expected a task among"),
         ({"scalings": ("yarn",), "factors": (1,)}, "leave nothing to compute: text, short, ask of yarn at 1 times"),
         ({"gather": True}, "holds no cells yet; run it without --gather"),
     ):

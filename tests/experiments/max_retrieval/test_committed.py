@@ -1,7 +1,5 @@
 """The committed results of max retrieval keep what the project claims of them."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,13 +7,11 @@ from sharpmax.experiments.max_retrieval import paper_table
 from sharpmax.experiments.max_retrieval.page import _discrepancy, _what_rules_do
 from sharpmax.experiments.max_retrieval.tables import beside_the_paper, gains_of_the_polynomial
 from sharpmax.statistics import paired_p_value
-from tests.places import ROOT
-
-RESULTS = ROOT / "results" / "max-retrieval"
+from tests.committed import committed
 
 
 def accuracy(recipe: str, rule: str) -> dict[int, np.ndarray]:
-    metrics = json.loads((RESULTS / recipe / "metrics.json").read_text())
+    metrics = committed("max-retrieval", recipe, "metrics.json")
     return {int(n): 100 * np.asarray(seeds) for n, seeds in metrics["accuracy"][rule].items()}
 
 
@@ -38,7 +34,7 @@ def test_entropy_target_recovers_the_ceiling_of_temperature():
 
 
 def test_our_gain_of_the_papers_polynomial_is_flagged_where_it_is_not_the_papers():
-    metrics = json.loads((RESULTS / "paper" / "metrics.json").read_text())
+    metrics = committed("max-retrieval", "paper", "metrics.json")
     gains = {gain.size: gain for gain in gains_of_the_polynomial(metrics)}
     assert (gains[1024].told, round(gains[1024].paper, 1)) == ("+9.1 ± 0.7", 3.9)
     assert (round(gains[2048].ours, 1), round(gains[2048].paper, 1)) == (8.9, 3.7)
@@ -51,7 +47,7 @@ def test_our_gain_of_the_papers_polynomial_is_flagged_where_it_is_not_the_papers
 
 
 def test_entropy_target_is_hard_attention_on_this_task_and_the_page_says_so():
-    metrics = json.loads((RESULTS / "paper" / "metrics.json").read_text())
+    metrics = committed("max-retrieval", "paper", "metrics.json")
     solved, hard = (accuracy("paper", rule) for rule in ("entropy_target", "hard"))
     assert max(abs(solved[n].mean() - hard[n].mean()) for n in hard) < 0.01
     assert "EntropyTarget equals hard within 0.00 points" in _what_rules_do(metrics).text
@@ -74,7 +70,7 @@ def test_a_rotation_of_the_inputs_changes_nothing_beyond_chance():
 
 @pytest.mark.parametrize("run", ["paper", "sharp", "sharp-unrotated"])
 def test_a_committed_run_names_its_code_and_its_command(run):
-    metrics = json.loads((RESULTS / run / "metrics.json").read_text())
+    metrics = committed("max-retrieval", run, "metrics.json")
     assert len(metrics["commit"]) == 40
     assert "reproduce max-retrieval" in metrics["command"]
     assert metrics["versions"]["jax"]

@@ -48,14 +48,6 @@ def test_another_number_of_seeds_is_another_run(small, tmp_path):
     for seeds in (None, 1):
         recall.run(tmp_path, quick=True, device="cpu", arms=("softmax",), seeds=seeds)
     assert {p.name for p in (tmp_path / "recall").iterdir()} == {"quick-seed0", "quick-seed0-seeds1"}
-    with pytest.raises(ValueError, match="expected seeds of at least 1, got 0"):
-        recall.run(tmp_path, quick=True, seeds=0)
-
-
-def test_a_device_that_is_not_there_is_refused_before_any_work(small, tmp_path):
-    with pytest.raises(ValueError, match="cannot run on the device 'mars': "):
-        recall.run(tmp_path, quick=True, device="mars")
-    assert not any(tmp_path.iterdir())
 
 
 def test_differences_are_paired_over_seeds():
@@ -78,6 +70,6 @@ def test_two_seeds_give_no_interval():
 
 
 def test_an_unknown_arm_is_refused_and_softmax_is_always_there():
-    with pytest.raises(ValueError, match="unknown arm magic; there are: softmax"):
+    with pytest.raises(ValueError, match=r"expected arms among softmax, .*, got magic"):
         arms_named(("magic",))
     assert list(arms_named(("paper",))) == ["softmax", "paper"]

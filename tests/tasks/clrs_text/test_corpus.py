@@ -8,12 +8,7 @@ import pytest
 
 from sharpmax.tasks.clrs_text import corpus as corpora
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus, corpus_folder, training
-from sharpmax.tasks.clrs_text.examples import (
-    VALIDATION_SEEDS,
-    same_answer,
-    stream,
-    validation,
-)
+from sharpmax.tasks.clrs_text.examples import VALIDATION_SEEDS, same_answer, stream, validation
 
 PLAN = Plan(("bfs", "kmp_matcher", "minimum"), (4, 5), (4, 8), train_examples=200, test_samples=20)
 
