@@ -40,15 +40,17 @@ class RowProbe:
     def __call__(self, layer: int, query: Tensor, key: Tensor, options: dict[str, Any]) -> None:
         """Measure the chosen rows of one call."""
         index = self._rows(query.shape[2])
+        place = index + key.shape[2] - query.shape[2]  # among the keys: the last row stands at the last key
         if not options.get("is_causal"):
-            self._measure(layer, query, key, index, options)
+            self._measure(layer, query, key, index, options, place)
             return
         # Rows of like reach together, each group on the keys that it reaches: on all keys short rows cost as long ones.
-        reach = index + 1 + key.shape[2] - query.shape[2]
+        reach = place + 1
         doublings = reach.double().log2().ceil()
         for doubling in sorted(set(doublings.tolist())):
             here = doublings == doubling
-            self._measure(layer, query, key[:, :, : int(reach[here].max())], index[here], options, reach[here])
+            seen = key[:, :, : int(reach[here].max())]
+            self._measure(layer, query, seen, index[here], options, place[here], reach[here])
 
     def _measure(
         self,
@@ -57,9 +59,10 @@ class RowProbe:
         key: Tensor,
         index: Tensor,
         options: dict[str, Any],
+        place: Tensor,
         reach: Tensor | None = None,
     ) -> None:
-        """Measure rows on keys; a row with a `reach` sees the first so many of them."""
+        """Measure rows on keys, among which each has its place; a row with a `reach` sees the first so many of them."""
         index, keys = index.to(query.device), key.shape[2]
         chosen: dict[str, Any] = {name: options.get(name) for name in ("scale", "softcap", "sinks")}
         mask, bias = (_part(options.get(name), index, keys) for name in ("mask", "bias"))
@@ -78,11 +81,11 @@ class RowProbe:
         self._add(layer, found, lengths, count)
         if self._keep:
             visible = _visible(mask, query.shape[0], index.numel(), key.shape[2])
-            place = index.cpu().numpy() + key.shape[2] - query.shape[2]
-            far = np.stack([far_keys(place, seen) for seen in visible])
+            at = place.cpu().numpy()
+            far = np.stack([far_keys(at, seen) for seen in visible])
             chosen |= {"mask": torch.from_numpy(far)[:, None].to(query.device), "bias": bias, "sinks": None}
             outer = sharpmax.torch.row_stats(q, key, **chosen)
-            ahead = (visible & (np.arange(key.shape[2]) > place[:, None])).sum(-1) / np.maximum(count, 1)
+            ahead = (visible & (np.arange(key.shape[2]) > at[:, None])).sum(-1) / np.maximum(count, 1)
             per_far_key = np.where(visible[..., 0] & far.any(-1), count / np.maximum(far.sum(-1), 1), 0.0)
             self._observe(layer, found, stats, outer, lengths, per_far_key, ahead)
 

@@ -23,6 +23,22 @@ def test_the_probe_sees_what_the_logits_say():
         np.testing.assert_allclose(getattr(rows, name), values, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("behind", [0, 5])
+def test_a_short_row_of_a_long_call_is_what_it_would_be_alone(behind):
+    """Rows of one pass over a long text: each counts by its own reach, where its own place is the last key."""
+    query, key = torch.randn(1, 2, 24, 4), torch.randn(1, 2, 24 + behind, 4)
+    asked = [6, 9, 23]
+    probe = RowProbe(lambda _: torch.tensor(asked), lambda index: index + 1, keep=True)
+    probe(0, query, key, {"is_causal": True, "scale": 0.5})
+    observed = probe.dispersion(["only"]).observed
+    for row in asked:
+        reach = row + behind + 1
+        said = observe_logits(0.5 * (query[:, :, row : row + 1] @ key[:, :, :reach].mT).double().numpy())
+        for name, values in vars(said).items():
+            found = getattr(observed[row + 1], name)
+            np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5, err_msg=f"{name} of row {row}")
+
+
 def test_a_window_does_not_grow():
     query, key = torch.randn(1, 1, 16, 4), torch.randn(1, 1, 16, 4)
     near = torch.ones(16, 16, dtype=torch.bool).tril().triu(-3)[None, None]
