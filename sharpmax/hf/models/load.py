@@ -12,6 +12,7 @@ from sharpmax.builtin.fetch import fetch, is_cached
 from sharpmax.extras import extra
 from sharpmax.hf.models.config_file import reason_of, require_bounded_config, require_own_files
 from sharpmax.hf.models.convert import convert
+from sharpmax.hf.models.head import finished
 from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers
 from sharpmax.runs.progress import stage
@@ -65,8 +66,7 @@ class LoadedModel:
         """Return the logits over the vocabulary, in float32 also under autocast: half precision would blur losses."""
         head = self.model.get_output_embeddings()
         with torch.autocast(hidden.device.type, enabled=False):
-            logits: torch.Tensor = head(hidden.to(head.weight.dtype)).float()
-        return logits
+            return finished(self.model.config, head(hidden.to(head.weight.dtype)).float())
 
 
 def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: str | None = None) -> LoadedModel:
