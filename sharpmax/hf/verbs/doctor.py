@@ -21,7 +21,7 @@ from sharpmax.hf.models.identity import fingerprint
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.sidecar import card_for
-from sharpmax.hf.verbs.calibrate import GIVEN_UP, calibrate
+from sharpmax.hf.verbs.calibrate import calibrate, given_up
 from sharpmax.hf.verbs.certify import CertificationResult, certify
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, symptom
 from sharpmax.hf.verbs.evaluate import digest, evaluate
@@ -111,7 +111,7 @@ class DoctorResult(Result):
         if self.judged is None:
             return [*steps, ("A card, or not", "A card is judged by answers, and this model gives none.")]
         judged = self.judged.metrics
-        known = GIVEN_UP if judged.get("quick") else JUDGED_ON
+        known = given_up() if judged.get("quick") else JUDGED_ON
         if judged["judgement"] is None:
             return [
                 *steps,
