@@ -43,7 +43,8 @@ class LoadedModel:
         """How many tokens it has positions for, those of an extension included."""
         if self.extended_context is not None:
             return self.extended_context
-        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", sys.maxsize))
+        positions = int(getattr(self.model.config.get_text_config(), "max_position_embeddings", sys.maxsize))
+        return positions - _positions_of_padding(self.model)
 
     def tokens(self, text: str, *, special: bool | None = None) -> torch.Tensor:
         """Return the ids of a text, (1, length); `special` adds the model's own markers (encoders: yes, else no)."""
@@ -67,6 +68,12 @@ class LoadedModel:
         head = self.model.get_output_embeddings()
         with torch.autocast(hidden.device.type, enabled=False):
             return finished(self.model.config, head(hidden.to(head.weight.dtype)).float())
+
+
+def _positions_of_padding(model: Any) -> int:
+    """Return how many positions no text can take: RoBERTa and its kin count from behind that of padding."""
+    found = (part for name, part in model.named_modules() if name.endswith("position_embeddings"))
+    return max((part.padding_idx + 1 for part in found if getattr(part, "padding_idx", None) is not None), default=0)
 
 
 def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: str | None = None) -> LoadedModel:
