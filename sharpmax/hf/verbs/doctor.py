@@ -25,7 +25,7 @@ from sharpmax.hf.verbs.calibrate import calibrate, given_up
 from sharpmax.hf.verbs.certify import CertificationResult, certify
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, symptom
 from sharpmax.hf.verbs.evaluate import digest, evaluate
-from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, verdict_lines
+from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, require_plain, verdict_lines
 from sharpmax.hf.verbs.next_command import command
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.hf.verbs.sizes import usual_sizes
@@ -153,6 +153,7 @@ def doctor(
         called = model if isinstance(model, str) else model.name
         given = None if card is None else card_for(called, card)
         loaded = loaded_model(model, accept_license, device)
+        require_plain(loaded)
         common: dict[str, Any] = {"out": out, "quiet": quiet}
         must_read_text(loaded)
         name = f"{run_name(loaded.name)}-{run_name(task)}-seed{seed}"

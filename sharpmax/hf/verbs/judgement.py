@@ -49,13 +49,18 @@ def loaded_generator(model: str | LoadedModel, accept_license: bool, device: str
     loaded = loaded_model(model, accept_license, device)
     if not loaded.generates:
         raise ValueError(f"{loaded.name} is not a causal language model: it gives no answers to judge")
+    require_plain(loaded)
+    require_known_head(loaded.model)
+    return loaded
+
+
+def require_plain(loaded: LoadedModel) -> None:
+    """Raise ValueError if a policy or an extension is on: what is called plain would not be."""
     if (on := policy_on(loaded.model)) is not None:
         raise ValueError(
             f"{loaded.name} is sharpened by {short(on)}, and would be taken for the plain model: leave that block, or "
             "unsharpen(model), first"
         )
-    require_known_head(loaded.model)
-    return loaded
 
 
 def check_exam(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from sharpmax.hf.calibration.choose import Choice
 from sharpmax.hf.calibration.exams import _texts
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.hf.verbs import calibrate, judgement, next_command, result
+from sharpmax.hf.verbs.doctor import doctor
 from sharpmax.hf.verbs.evaluate import evaluate
 from tests.hf.tiny import tiny
 from tests.hf.verbs.sheets import right_if
@@ -157,3 +158,5 @@ def test_a_sharpened_model_is_not_taken_for_the_plain_one(on, tmp_path, fails_at
         evaluate(small, tmp_path / "card.json", out=tmp_path)
     with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
         calibrate.calibrate(small, out=tmp_path, quick=True)
+    with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
+        doctor(small, card=tmp_path / "card.json", out=tmp_path)
