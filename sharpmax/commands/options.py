@@ -133,7 +133,7 @@ def _diagnose(parser: argparse.ArgumentParser) -> None:
     _model_options(parser)
     reading = group(parser, "what to read")
     what = reading.add_mutually_exclusive_group()
-    text_help = "files to read (default: source code of Python itself)"
+    text_help = "files to read, one after the other, up to the longest length (default: source code of Python itself)"
     what.add_argument("--text", dest="texts", type=path, nargs="+", default=(), metavar="FILE", help=text_help)
     what.add_argument("--task", help=f"prompts instead of text: {TASKS}")
     number = _number(reading)

@@ -131,6 +131,19 @@ def load_policy(path: str | PathLike[str]) -> Policy:
     return load_card(path).policy_alone(path)
 
 
+def own_name(model: str) -> tuple[str, ...]:
+    """Return what tells a model from others: the last part of its name, because a copy of a model lies elsewhere.
+
+    Of a folder that every training calls alike it is the part before as well.
+
+    >>> own_name("HuggingFaceTB/SmolLM2-135M"), own_name("runs/finetune/mine/model")
+    (('SmolLM2-135M',), ('mine', 'model'))
+    """
+    parts = Path(model).absolute().parts if Path(model).is_dir() else Path(model).parts
+    alike = bool(parts) and (parts[-1] == "model" or parts[-1].startswith("checkpoint-"))
+    return parts[-2:] if alike else parts[-1:]
+
+
 def policy_to_json(policy: Policy) -> dict[str, Any]:
     """Return the policy as JSON values: its class name and its fields."""
     frozen = policy.freeze()

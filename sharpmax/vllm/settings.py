@@ -14,7 +14,7 @@ from typing import Any
 
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import model_folder
-from sharpmax.core.cards import CARD_FILE, load_card
+from sharpmax.core.cards import CARD_FILE, load_card, own_name
 from sharpmax.core.extension import Extension, Unscaled, Yarn
 from sharpmax.core.policies import PerLayer, Policy
 from sharpmax.torch.per_head import heads_of
@@ -90,8 +90,8 @@ def policy_for(path: Path, additional: Any, served: Served) -> Policy:
         raise ValueError(f"sharpmax: a card cannot be served with {', '.join(refused)}; drop the card or the option")
     beside = path.parent == Path(served.model).absolute()
     if card.model is not None and not beside and not settings.get("any_model"):
-        known = {Path(name).name for name in (served.model, *served.names)} | _builtin_names(served.model)
-        if Path(card.model).name not in known:
+        known = {own_name(name) for name in (served.model, *served.names)} | _builtin_names(served.model)
+        if own_name(card.model) not in known:
             raise ValueError(
                 f"sharpmax: the card {path} was fitted on {card.model}, and {served.model} is served; fit one on this "
                 'model, or add "any_model": true if it is the same model under another name'
@@ -168,8 +168,12 @@ def _refusals(served: Served) -> dict[str, bool]:
     }
 
 
-def _builtin_names(model: str) -> set[str]:
-    return {name for name, builtin in BUILTIN.items() if Path(model).absolute() == model_folder(builtin).absolute()}
+def _builtin_names(model: str) -> set[tuple[str, ...]]:
+    return {
+        own_name(name)
+        for name, builtin in BUILTIN.items()
+        if Path(model).absolute() == model_folder(builtin).absolute()
+    }
 
 
 def _must_fit(path: Path, policy: Policy, served: Served) -> None:

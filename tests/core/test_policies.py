@@ -25,6 +25,7 @@ from sharpmax import (
     PerLayer,
     Polynomial,
     RowStats,
+    SilentPolicyWarning,
     Table,
     detach,
     row_stats,
@@ -53,6 +54,30 @@ def test_llama4_and_ministral_step_with_the_position():
     ):
         beta = policy(rows_of_length(np.ones(len(position)), np.array(position)))
         np.testing.assert_allclose(beta, 1 + 0.1 * np.log(step), err_msg=str(policy))
+
+
+def test_a_step_is_where_it_belongs_in_a_compiled_graph():
+    """XLA multiplies by 1/41 there, and 41/41 was less than 1: a step too late, at every multiple."""
+    position = np.arange(1200, dtype=np.float32)
+    for reference in (41.0, 47.0, 8192.0 / 3, 0.1):
+        policy = LengthScaled.ministral(reference, scale=1.0)
+        there = jax.jit(lambda place, policy=policy: policy(RowStats(position=place, maximum=place)))(position)
+        expected = policy(RowStats(position=position, maximum=position))
+        np.testing.assert_allclose(np.asarray(there), expected, rtol=1e-6, err_msg=str(policy))
+        if reference == 41.0:
+            np.testing.assert_allclose(expected, 1 + np.log(1 + np.arange(1200) // 41), rtol=1e-6)
+
+
+def test_a_polynomial_with_a_domain_says_where_it_switches_itself_off():
+    """It stays plain up to the end of the domain, where H is clamped, and so beyond."""
+    for domain, silent in (((0.5, 7.0), PAPER.silent_above), ((0.5, 5.0), None), ((6.5, 9.0), None), (None, 5.9445)):
+        policy = Polynomial(PAPER.coefficients, domain=domain)
+        assert policy.silent_above == (None if silent is None else pytest.approx(silent, abs=1e-4)), domain
+    with pytest.warns(SilentPolicyWarning, match=r"5\.945"):
+        stats = softmax(np.zeros(1000), Polynomial(PAPER.coefficients, domain=(0.5, 7.0)), return_stats=True)[1]
+    assert stats.inverse_temperature == 1
+    line = Polynomial((-1.0, 3.0), domain=(0.5, 4.0))
+    assert line.silent_above == pytest.approx(2)
 
 
 def test_yarn_is_a_constant():

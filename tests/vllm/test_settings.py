@@ -74,6 +74,14 @@ def refusal(path, additional=None, served=SERVED):
     return str(caught.value)
 
 
+def test_a_card_of_another_fine_tuned_model_is_refused(tmp_path):
+    """Each lies in a folder called `model`."""
+    Card(policy=PER_LAYER, model="runs/a/model").save(tmp_path / "card.json")
+    of_b, of_a = (replace(SERVED, model=f"runs/{run}/model", names=()) for run in "ba")
+    assert "was fitted on runs/a/model" in refusal(tmp_path / "card.json", served=of_b)
+    assert policy_for(tmp_path / "card.json", {}, of_a) is not None
+
+
 def test_a_card_of_another_model_is_refused_unless_it_is_meant(card):
     served = replace(SERVED, model="models/large", names=())
     assert "was fitted on tiny, and models/large is served" in refusal(card, served=served)

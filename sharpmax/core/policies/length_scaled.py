@@ -89,7 +89,18 @@ class LengthScaled(Policy):
         position = None if self.of == "count" else clamp(stats.position, 0.0)
         x = stats.count if position is None else position + (1.0 if self.of == "length" else 0.0)
         xp = namespace(x)
-        scaled = x / self.reference
         # An empty row has n = 0; its beta is 1 by law, this only keeps the logarithm finite.
-        grown = xp.log(1.0 + xp.floor(scaled)) if self.stepped else xp.log(xp.where(x > 0, scaled, xp.ones_like(x)))
+        if self.stepped:
+            grown = xp.log(1.0 + _whole(x, self.reference))
+        else:
+            grown = xp.log(xp.where(x > 0, x / self.reference, xp.ones_like(x)))
         return clamp(like(self.offset, x) + like(self.slope, x) * grown, self.minimum)
+
+
+def _whole(x: Array, reference: float) -> Array:
+    """Return floor(x/reference), exactly: compilers multiply by 1/reference, which makes 41/41 less than 1."""
+    xp = namespace(x)
+    steps = xp.floor(x / reference)
+    one = xp.ones_like(x)
+    steps = xp.where((steps + one) * reference <= x, steps + one, steps)
+    return xp.where(steps * reference > x, steps - one, steps)

@@ -83,16 +83,21 @@ class Polynomial(Policy):
 
     @property
     def silent_above(self) -> float | None:
-        """The largest root of beta(H) = 1, if the polynomial falls through 1 there and so switches itself off."""
+        """The largest root of beta(H) = 1, if the polynomial falls through 1 there and so switches itself off.
+
+        With a domain, the largest root inside it: beyond, H is clamped to its end.
+        """
         return self._silent_above
 
     def _find_silence(self) -> float | None:
-        if self.domain is not None or not _are_numbers(self.coefficients):
-            return None  # never silent, or still learning
+        if not _are_numbers(self.coefficients):
+            return None  # still learning
         c = np.array(self.coefficients, dtype=np.float64)
         c[-1] -= 1.0
         roots = np.roots(c)
         real = roots[np.abs(roots.imag) < 1e-9].real
+        if self.domain is not None:
+            real = real[(real >= self.domain[0]) & (real <= self.domain[1])]
         crossing = float(np.max(real, initial=-math.inf))
         falls = np.polyval(c, crossing + 1e-6) < 0 if math.isfinite(crossing) else False
         return crossing if falls and crossing > self.threshold else None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sharpmax.hf.models.head import require_known_head
 from sharpmax.hf.models.load import LoadedModel
 
 
@@ -52,9 +53,14 @@ def text_losses(
 
     The text may come as its ids, (1, n). Windows are read together up to that many `tokens`, and one by one where a
     window is longer. `read` is told of tokens as they are read.
+
+    Raises:
+        ValueError: a model that is no causal one, or a text of not even one window.
+        NotImplementedError: a model that does more to its logits than `sharpmax.hf.models.head` knows.
     """
     if not loaded.generates:
         raise ValueError(f"{loaded.name} is not a causal language model: it has no next-token loss")
+    require_known_head(loaded.model)
     ids = loaded.tokens(text) if isinstance(text, str) else text
     together = torch.split(torch.cat(list(windows(ids, window))), max(1, tokens // window))
     losses = []

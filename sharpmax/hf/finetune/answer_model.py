@@ -14,6 +14,7 @@ import numpy as np
 from sharpmax.extras import extra
 from sharpmax.hf.finetune.answer_batches import Encoded, all_once, pad
 from sharpmax.hf.finetune.packing import Layout, Packing, packing
+from sharpmax.hf.models.head import finished
 from sharpmax.torch.documents import Documents
 
 with extra("hf"):
@@ -29,9 +30,7 @@ LEFT_BEHIND = ("forward", "_original_forward", "_is_accelerate_prepared")
 def answer_logits(model: Any, input_ids: Tensor, predicted_from: Tensor, position_ids: Tensor | None = None) -> Tensor:
     """Return the logits over the vocabulary (answer tokens, vocabulary) from which each answer token is predicted."""
     hidden = model.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False).last_hidden_state
-    logits: Tensor = model.get_output_embeddings()(hidden.flatten(0, 1)[predicted_from]).float()
-    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    return cap * torch.tanh(logits / cap) if cap else logits
+    return finished(model.config, model.get_output_embeddings()(hidden.flatten(0, 1)[predicted_from]).float())
 
 
 @contextmanager
@@ -149,27 +148,6 @@ def parting(model: Any, example: Encoded, said: Sequence[int]) -> Parting:
         return Parting(token, float(own[token] - logits[token, other[token]]), float(best[token]))
     token = int((own - best).argmin())
     return Parting(token, float(own[token] - best[token]), float(best[token]))
-
-
-@torch.no_grad()
-def require_plain_logits(model: Any) -> None:
-    """Refuse a model whose logits are more than its head on its last hidden state.
-
-    Raises:
-        NotImplementedError: answers judged and trained by `answer_logits` would be another model's.
-    """
-    causal = innermost(model)
-    was_training = causal.training
-    causal.eval()
-    ids = torch.arange(8, device=causal.device)[None] % causal.config.get_text_config().vocab_size
-    whole = causal(input_ids=ids, use_cache=False).logits[0].float()
-    ours = answer_logits(causal, ids, torch.arange(8, device=causal.device))
-    causal.train(was_training)
-    if not torch.allclose(whole, ours, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
-        raise NotImplementedError(
-            f"{type(causal).__name__} does more to its logits than its head does; fine-tuning by answers would train "
-            "another model than the one that is used"
-        )
 
 
 def _loss(

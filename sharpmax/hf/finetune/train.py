@@ -29,10 +29,11 @@ from sharpmax.files import atomic
 from sharpmax.files.untrusted import read_json
 from sharpmax.hf.finetune.alone import alone_in
 from sharpmax.hf.finetune.answer_batches import Batch, Encoded, pack, plan_rows
-from sharpmax.hf.finetune.answer_model import answering, require_plain_logits
+from sharpmax.hf.finetune.answer_model import answering, innermost
 from sharpmax.hf.finetune.compiled import compiled
 from sharpmax.hf.finetune.packing import round_up
 from sharpmax.hf.finetune.trained_policy import learned_parameters, remove_policy, restore_policy, save_policy
+from sharpmax.hf.models.head import require_known_head
 from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.sharpen.switch import sharpen
 
@@ -153,7 +154,7 @@ def finetune(
         accelerator_config={"even_batches": False, "non_blocking": device.type == "cuda"},
     )  # fmt: skip
     pace = _Pace(recipe, [sum(sizes[i] for row in step for i in row) for step in steps], processes, report)
-    require_plain_logits(model)
+    require_known_head(innermost(model))
     sharpened = sharpen(model, policy) if policy is not None else None
     try:
         blocks = compiled(model) if recipe.compile else nullcontext()

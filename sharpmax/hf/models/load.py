@@ -12,6 +12,7 @@ from sharpmax.builtin.fetch import fetch, is_cached
 from sharpmax.extras import extra
 from sharpmax.hf.models.config_file import reason_of, require_bounded_config, require_own_files
 from sharpmax.hf.models.convert import convert
+from sharpmax.hf.models.head import finished
 from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.sharpen.layers import AttentionLayer, attention_layers
 from sharpmax.runs.progress import stage
@@ -42,7 +43,8 @@ class LoadedModel:
         """How many tokens it has positions for, those of an extension included."""
         if self.extended_context is not None:
             return self.extended_context
-        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", sys.maxsize))
+        positions = int(getattr(self.model.config.get_text_config(), "max_position_embeddings", sys.maxsize))
+        return positions - _positions_of_padding(self.model)
 
     def tokens(self, text: str, *, special: bool | None = None) -> torch.Tensor:
         """Return the ids of a text, (1, length); `special` adds the model's own markers (encoders: yes, else no)."""
@@ -65,8 +67,13 @@ class LoadedModel:
         """Return the logits over the vocabulary, in float32 also under autocast: half precision would blur losses."""
         head = self.model.get_output_embeddings()
         with torch.autocast(hidden.device.type, enabled=False):
-            logits: torch.Tensor = head(hidden.to(head.weight.dtype)).float()
-        return logits
+            return finished(self.model.config, head(hidden.to(head.weight.dtype)).float())
+
+
+def _positions_of_padding(model: Any) -> int:
+    """Return how many positions no text can take: RoBERTa and its kin count from behind that of padding."""
+    found = (part for name, part in model.named_modules() if name.endswith("position_embeddings"))
+    return max((part.padding_idx + 1 for part in found if getattr(part, "padding_idx", None) is not None), default=0)
 
 
 def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: str | None = None) -> LoadedModel:

@@ -4,6 +4,7 @@ transformers does not save which attention a model used, so the card travels as 
 """
 
 import warnings
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import model_folder
 from sharpmax.cards import card_file
-from sharpmax.core.cards import CARD_FILE, Card, load_card
+from sharpmax.core.cards import CARD_FILE, Card, load_card, own_name
 from sharpmax.core.policies import Policy
 
 
@@ -26,10 +27,16 @@ def card_for(model: str, path: str | PathLike[str]) -> Card:
     """
     file = card_file(path)
     card = load_card(file)
-    other = card.model is not None and Path(card.model).name != Path(model).name
-    if model and other and file.resolve().parent != Path(model).resolve():
-        warnings.warn(f"this card was fitted on {card.model}, and is used on {model}", OtherModelWarning, stacklevel=3)
+    if file.resolve().parent != Path(model).resolve():
+        warn_of_another_model(card, model, stacklevel=4)
     return card
+
+
+def warn_of_another_model(card: Card, model: str, *, stacklevel: int = 3) -> None:
+    """Warn if the card names another model than this one; "" is the name of a model that nobody knows."""
+    if model and card.model is not None and own_name(card.model) != own_name(model):
+        said = f"this card was fitted on {card.model}, and is used on {model}"
+        warnings.warn(said, OtherModelWarning, stacklevel=stacklevel)
 
 
 def name_of(model: Any) -> str:
@@ -68,4 +75,5 @@ def from_card(model: Any, path: str | PathLike[str], **options: Any) -> Any:
     """
     from sharpmax.hf.sharpen.switch import sharpen  # sharpen reads cards, so it cannot be imported first
 
-    return sharpen(model, card_for(name_of(model), path), **options)
+    card = card_for(name_of(model), path)
+    return sharpen(model, replace(card, model=None), **options)  # of another model it was warned already

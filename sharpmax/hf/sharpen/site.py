@@ -175,7 +175,7 @@ def attend_at(
         run.note_call(again=again)
         # A policy that switches itself off is watched once per site: enough to say so, too little to cost.
         if policy.silent_above is not None and not site.watched:
-            _watch(site, query, key, kind, options)
+            _watch(site, policy, query, key, kind, options)
     if run.gauge is not None and run.gauge.counts and not (again or counted):
         _count_rows(run.gauge, layer, query, key, kind, options)
     if plainly is not None:
@@ -310,8 +310,8 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, documents: Documents, opt
 
 
 @torch.no_grad()
-def _watch(site: Site, query: Tensor, key: Tensor, kind: Kind, options: dict[str, Any]) -> None:
-    """Note the highest entropy of the rows, beside the graph: the graph is the same with and without."""
+def _watch(site: Site, policy: Policy, query: Tensor, key: Tensor, kind: Kind, options: dict[str, Any]) -> None:
+    """Note the highest entropy of rows that the policy leaves alone, beside the graph, which is the same without."""
     documents, batch, ends = kind
     if batch is not None or ends is not None:
         asked = {**options, "policy": Constant(1.0), "implementation": site.run.implementation, "dropout": 0.0}
@@ -323,5 +323,7 @@ def _watch(site: Site, query: Tensor, key: Tensor, kind: Kind, options: dict[str
         asked = {**options, "implementation": site.run.implementation}
         entropy = packed_statistics(_packed(query, key, key, documents, asked)).entropy
     if entropy.numel():
-        site.run.note_entropy(float(entropy.max()))
+        silent = policy.silent_on(RowStats(entropy=entropy))
+        if silent is not None:
+            site.run.note_entropy(float(entropy.masked_fill(~silent, 0.0).max()))
         site.watched = True

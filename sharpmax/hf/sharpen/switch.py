@@ -50,9 +50,10 @@ from sharpmax.hf.sharpen.layers import (
 )
 from sharpmax.hf.sharpen.length_temperature import warn_of_second_temperature
 from sharpmax.hf.sharpen.modules import multihead_forward
-from sharpmax.hf.sharpen.sidecar import card_for, name_of
+from sharpmax.hf.sharpen.sidecar import card_for, name_of, warn_of_another_model
 from sharpmax.hf.sharpen.site import Observer, Probe, Run, Site
 from sharpmax.torch import IMPLEMENTATIONS
+from sharpmax.torch.policy_kinds import constant_beta
 from sharpmax.torch.torch_internals import is_compiled
 from sharpmax.torch.watching.measure import Gauge
 
@@ -98,6 +99,8 @@ def sharpen(
     """
     if isinstance(policy, str | PathLike):
         policy = card_for(name_of(model), policy)
+    elif isinstance(policy, Card):
+        warn_of_another_model(policy, name_of(model))
     if isinstance(policy, Card):
         if extension is not None and policy.extension is not None:
             raise ValueError(
@@ -156,6 +159,17 @@ def unsharpen(model: nn.Module) -> None:
         if latest is None:
             raise RuntimeError("this is a copy of a part of a sharpened model: make it before the model is sharpened")
         latest._put_back()
+
+
+def policy_on(model: nn.Module) -> Policy | Extension | None:
+    """Return a policy or an extension by which a model attends otherwise than plainly; None where there is none."""
+    for module in model.modules():
+        site = _site(module)
+        if site is not None and not site.all_one:
+            return next(policy for policy in site.policies if constant_beta(policy) != 1)
+        if site is not None and site.extension is not None:
+            return site.extension
+    return None
 
 
 class Sharpened:

@@ -64,10 +64,15 @@ QUICK_CANDIDATES = 5
 """How many candidates a quick run tries, usually."""
 READ = 0.6
 """The share of an exam that a candidate reads before it is given up, on average."""
-GIVEN_UP = (
-    "--quick fits fewer steps on shorter questions, and judges text in windows of "
-    f"{', '.join(map(str, defaults.QUICK['windows']))} tokens only: what longer text costs is not known"
-)
+
+
+def given_up(windows: Sequence[int] = defaults.QUICK["windows"]) -> str:
+    """Say what a quick run gives up that judges text in these windows."""
+    read = ", ".join(map(str, windows))
+    return (
+        f"--quick fits fewer steps on shorter questions, and judges text in windows of {read} tokens only: what longer "
+        "text costs is not known"
+    )
 
 
 class CalibrationResult(JudgedResult):
@@ -78,8 +83,10 @@ class CalibrationResult(JudgedResult):
 
     def summary(self) -> str:
         """Return every comparison, its interval, and the verdict; of a quick run also what was given up."""
-        given_up = self.metrics["quick"] and "extension" not in self.metrics
-        return super().summary() + (f"\n{GIVEN_UP}" if given_up else "")
+        if not self.metrics["quick"] or "extension" in self.metrics:
+            return super().summary()
+        windows = self.metrics.get("options", {}).get("windows", defaults.QUICK["windows"])
+        return f"{super().summary()}\n{given_up(windows)}"
 
 
 def calibrate(

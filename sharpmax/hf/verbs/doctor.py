@@ -21,11 +21,11 @@ from sharpmax.hf.models.identity import fingerprint
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.extended import extended
 from sharpmax.hf.sharpen.sidecar import card_for
-from sharpmax.hf.verbs.calibrate import GIVEN_UP, calibrate
+from sharpmax.hf.verbs.calibrate import calibrate, given_up
 from sharpmax.hf.verbs.certify import CertificationResult, certify
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, symptom
 from sharpmax.hf.verbs.evaluate import digest, evaluate
-from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, verdict_lines
+from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, require_plain, verdict_lines
 from sharpmax.hf.verbs.next_command import command
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.hf.verbs.sizes import usual_sizes
@@ -111,7 +111,7 @@ class DoctorResult(Result):
         if self.judged is None:
             return [*steps, ("A card, or not", "A card is judged by answers, and this model gives none.")]
         judged = self.judged.metrics
-        known = GIVEN_UP if judged.get("quick") else JUDGED_ON
+        known = given_up() if judged.get("quick") else JUDGED_ON
         if judged["judgement"] is None:
             return [
                 *steps,
@@ -153,6 +153,7 @@ def doctor(
         called = model if isinstance(model, str) else model.name
         given = None if card is None else card_for(called, card)
         loaded = loaded_model(model, accept_license, device)
+        require_plain(loaded)
         common: dict[str, Any] = {"out": out, "quiet": quiet}
         must_read_text(loaded)
         name = f"{run_name(loaded.name)}-{run_name(task)}-seed{seed}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax import defaults
-from sharpmax.core.checks import is_count
+from sharpmax.core.checks import is_count, short
 from sharpmax.core.extension import Extension
 from sharpmax.core.policies import Policy
 from sharpmax.hf.calibration.judge import (
@@ -26,8 +26,10 @@ from sharpmax.hf.calibration.judge import (
 )
 from sharpmax.hf.calibration.reading_time import ReadingTime, reading_time
 from sharpmax.hf.calibration.splits import text_of
+from sharpmax.hf.models.head import require_known_head
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.extended import extended
+from sharpmax.hf.sharpen.switch import policy_on
 from sharpmax.hf.verbs.next_command import USUAL, command
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.hf.verbs.sizes import usual_sizes
@@ -38,11 +40,27 @@ MORE = 4
 
 
 def loaded_generator(model: str | LoadedModel, accept_license: bool, device: str | None) -> LoadedModel:
-    """Return the model, loaded if it is a name, or raise ValueError if it gives no answers."""
+    """Return the model, loaded if it is a name.
+
+    Raises:
+        ValueError: it gives no answers, or a policy is on: what is called plain would not be.
+        NotImplementedError: it does more to its logits than `head` knows, so its losses would be another model's.
+    """
     loaded = loaded_model(model, accept_license, device)
     if not loaded.generates:
         raise ValueError(f"{loaded.name} is not a causal language model: it gives no answers to judge")
+    require_plain(loaded)
+    require_known_head(loaded.model)
     return loaded
+
+
+def require_plain(loaded: LoadedModel) -> None:
+    """Raise ValueError if a policy or an extension is on: what is called plain would not be."""
+    if (on := policy_on(loaded.model)) is not None:
+        raise ValueError(
+            f"{loaded.name} is sharpened by {short(on)}, and would be taken for the plain model: leave that block, or "
+            "unsharpen(model), first"
+        )
 
 
 def check_exam(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[str, Any]) -> None:

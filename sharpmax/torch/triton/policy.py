@@ -73,8 +73,12 @@ def beta_and_slope(b_h, b_n, b_i, numbers, KIND: tl.constexpr, COUNT: tl.constex
         measure = tl.load(numbers + 4)
         b_place = tl.maximum(b_i, 0.0)  # before the first key, where queries are more than keys
         b_x = tl.where(measure == 0.0, b_n, b_place + tl.where(measure == 1.0, 1.0, 0.0))
-        b_scaled = b_x / tl.load(numbers + 2)
-        b_steps = tl.log2(1.0 + tl.floor(b_scaled))
+        reference = tl.load(numbers + 2)
+        b_scaled = b_x / reference
+        b_whole = tl.floor(b_scaled)  # a quotient of whole numbers may be rounded to below its whole
+        b_whole = tl.where((b_whole + 1.0) * reference <= b_x, b_whole + 1.0, b_whole)
+        b_whole = tl.where(b_whole * reference > b_x, b_whole - 1.0, b_whole)
+        b_steps = tl.log2(1.0 + b_whole)
         b_grown = tl.where(tl.load(numbers + 5) != 0.0, b_steps, tl.log2(tl.where(b_x > 0.0, b_scaled, 1.0)))
         b_beta = tl.load(numbers + 1) + tl.load(numbers) * 0.6931471805599453 * b_grown
         minimum = tl.load(numbers + 3)

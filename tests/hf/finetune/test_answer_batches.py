@@ -16,7 +16,6 @@ from sharpmax.hf.finetune.answer_model import (
     generated,
     mean_loss,
     parting,
-    require_plain_logits,
     right_tokens,
 )
 from sharpmax.hf.models.gemma import character_tokenizer, gemma
@@ -187,14 +186,6 @@ def test_attention_that_takes_masks_of_its_own_kind_is_refused():
     model.config._attn_implementation_internal = "flex_attention"
     with pytest.raises(NotImplementedError, match="flex_attention"), answering(model):
         pass
-
-
-def test_a_model_that_does_more_to_its_logits_is_refused():
-    model = gemma("gemma-tiny").model
-    require_plain_logits(model)
-    model.config.final_logit_softcapping = 0.1  # which this version of Gemma does not apply, and we would
-    with pytest.raises(NotImplementedError, match="GemmaForCausalLM does more"):
-        require_plain_logits(model)
 
 
 def test_the_end_of_the_text_is_a_word_that_generation_may_say():

@@ -8,11 +8,12 @@ import time
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from sharpmax.cli import main
 from sharpmax.hf.models import load as loading
-from sharpmax.hf.models.load import load, must_be_finite
+from sharpmax.hf.models.load import LoadedModel, load, must_be_finite
 from sharpmax.runs import progress
 from tests.hf.families import build
 from tests.hf.tiny import tiny
@@ -221,3 +222,16 @@ def test_a_tokenizer_of_another_model_is_named():
     loaded.model.resize_token_embeddings(8)
     with pytest.raises(ValueError, match="the model has embeddings of 8: they are of different models"):
         loaded.tokens("some text")
+
+
+def test_positions_behind_that_of_padding_are_no_part_of_the_context():
+    """RoBERTa has 66 embeddings for 64 tokens: a length of 66 failed in the middle of the work."""
+    config = transformers.RobertaConfig(
+        vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=66, pad_token_id=1,
+    )  # fmt: skip
+    model = transformers.RobertaForMaskedLM(config).eval()
+    assert LoadedModel("roberta", model, None).context == 64
+    model(torch.full((1, 64), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, 65), 5))

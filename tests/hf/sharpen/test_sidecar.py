@@ -49,6 +49,26 @@ def test_a_card_of_another_model_is_warned_of_and_used(switch_on, tmp_path):
     switch_on(model, card).restore()
 
 
+def test_models_in_folders_that_every_training_calls_alike_are_told_apart(tmp_path):
+    """Fine-tuning writes `<run>/model`, and Trainer `<run>/checkpoint-<step>`: their last names say nothing."""
+    model, card = build("llama"), tmp_path / "card.json"
+    for fitted, used, other in (
+        ("runs/a/model", "runs/b/model", True),
+        ("a/checkpoint-5", "b/checkpoint-5", True),
+        ("runs/a/model", "elsewhere/a/model", False),
+        ("its/tuned", "elsewhere/tuned", False),
+    ):
+        model.name_or_path = used
+        SHARP.save(card, model=fitted)
+        for given in (card, sharpmax.load_card(card)):  # a card itself is warned of as its file is
+            if other:
+                with pytest.warns(OtherModelWarning, match=f"fitted on {fitted}, and is used on {used}") as warned:
+                    sharpen(model, given).restore()
+                assert [warning.filename for warning in warned] == [__file__]
+            else:
+                sharpen(model, given).restore()
+
+
 def test_a_built_in_model_is_known_by_its_name_and_not_by_where_it_is_kept():
     model = build("llama")
     model.name_or_path = str(model_folder(BUILTIN["smollm2"]))

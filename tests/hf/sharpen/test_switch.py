@@ -284,6 +284,23 @@ def test_a_policy_that_switched_itself_off_says_so_on_leaving():
         output(model, input_ids=tokens(length=600))
 
 
+def test_rows_of_a_head_that_another_policy_serves_are_not_called_plain():
+    """Head 3 averages, and is sharpened: PAPER serves the others, which look at few keys."""
+    model = build("llama", max_position_embeddings=1024)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            weight = layer.self_attn.q_proj.weight
+            weight.mul_(2000)
+            weight[weight.shape[0] * 3 // 4 :] = 0
+    highest = []
+    policy = sharpmax.PerHead((*[sharpmax.PAPER] * 3, sharpmax.Constant(1.5)))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        with sharpen(model, policy, observer=lambda _, stats: highest.append(stats.entropy.amax((0, 2)))):
+            model(tokens(length=600))
+    assert all((of[:3] < 5.9).all() and of[3] > 6 for of in highest)
+
+
 def test_gradients_reach_the_policy_and_checkpointing_changes_nothing():
     ids = tokens()
 

@@ -194,3 +194,11 @@ def test_killed_at_random_moments_it_ends_with_the_same_metrics(kills_per_stage,
                 metrics(f"killed-{moment}")
             killed_at = None
             assert metrics(f"killed-{moment}") == whole
+
+
+def test_a_quick_run_says_the_windows_that_it_read(tmp_path, monkeypatch):
+    """It said 256 whatever was asked for."""
+    monkeypatch.setattr(judgement.JudgedResult, "summary", lambda _: "judged")
+    for options, read in (({"windows": [64, 128]}, "64, 128"), ({}, "256")):
+        said = calibrate.CalibrationResult({"quick": True, "options": options}, tmp_path, "tiny").summary()
+        assert f"judges text in windows of {read} tokens only" in said

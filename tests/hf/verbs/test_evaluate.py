@@ -7,7 +7,9 @@ import sharpmax
 from sharpmax import cli
 from sharpmax.hf.calibration.choose import Choice
 from sharpmax.hf.calibration.exams import _texts
+from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.hf.verbs import calibrate, judgement, next_command, result
+from sharpmax.hf.verbs.doctor import doctor
 from sharpmax.hf.verbs.evaluate import evaluate
 from tests.hf.tiny import tiny
 from tests.hf.verbs.sheets import right_if
@@ -144,3 +146,17 @@ def test_a_number_that_is_not_whole_is_refused(prompts):
 def test_sizes_that_are_no_list_of_sizes_are_refused(sizes):
     with pytest.raises(ValueError, match="expected sizes"):
         judgement.check_exam({}, 0, {"sizes": sizes})
+
+
+@pytest.mark.parametrize("on", [{"policy": sharpmax.Constant(3.0)}, {"extension": sharpmax.Yarn(2.0, 64)}])
+def test_a_sharpened_model_is_not_taken_for_the_plain_one(on, tmp_path, fails_at_work):
+    """Its figures stood as those of the plain model, in the folder of the plain model's run."""
+    small = tiny("llama", max_position_embeddings=64)
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    said = "is sharpened by .*, and would be taken for the plain model"
+    with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
+        evaluate(small, tmp_path / "card.json", out=tmp_path)
+    with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
+        calibrate.calibrate(small, out=tmp_path, quick=True)
+    with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
+        doctor(small, card=tmp_path / "card.json", out=tmp_path)
