@@ -95,7 +95,7 @@ def attention_cost() -> str:
         + [_range(_rows(*jax, case=case, implementation="pallas_cudnn")) for case in (forward, backward)]
         + [""],
         ["two CPU cores, float32, 4k tokens ([record](results/attention/cpu/metrics.json))"]
-        + [_range(_rows(*cpu, case=case, implementation="stock")) for case in (forward, backward)]
+        + [_range(_rows(*cpu, case=case, implementation="chunked")) for case in (forward, backward)]
         + [""],
     ]
     return markdown(["every row sharpened by `PAPER`", "forward", "forward and backward, through β", "decode"], rows)
