@@ -28,6 +28,7 @@ for _folder in (
     "compare",
     "context",
     "diagnose",
+    "evaluate",
     "laws",
     "max-retrieval",
     "model",
