@@ -32,7 +32,7 @@ BARE = ("numpy", "numpy.libs", "array_api_compat", "rich", "markdown_it", "mdurl
 NEEDS = {
     "reproduce": "report",
     "reproduce bounds": "report",
-    "reproduce max-retrieval": "report",
+    "reproduce max-retrieval": "jax",
     "reproduce clrs-text": "hf",
     "bench attention": "torch",
     "bench attention --framework jax": "jax",

@@ -59,7 +59,7 @@ def test_the_streams_are_as_before(capsys):
 def test_output_that_the_encoding_lacks_is_an_escape():
     done = shell(r"PYTHONIOENCODING=ascii sharpmax bench softmax --frameworks $'\u03b2'")
     assert (done.returncode, done.stdout) == (2, "")
-    assert r"'\u03b2'" in done.stderr
+    assert r"got \u03b2" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["models", "--help"])

@@ -67,6 +67,7 @@ class Run:
     owed: int = 0
     """Calls without a graph in a pass to differentiate; reentrant gradient checkpointing has yet to run them again."""
     highest_entropy: float = 0.0
+    """Of the rows that their policy leaves alone, because it switches itself off there."""
     now: Pass = field(default_factory=Pass)
     under_way: UnderWay = field(default_factory=UnderWay)
 
@@ -81,7 +82,7 @@ class Run:
                 self.owed += 1
 
     def note_entropy(self, entropy: float) -> None:
-        """Keep the highest entropy of a row."""
+        """Keep the highest entropy of a row that is left alone."""
         with _counting:
             self.highest_entropy = max(self.highest_entropy, entropy)
 
