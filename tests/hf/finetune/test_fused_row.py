@@ -143,9 +143,14 @@ def test_an_observer_sees_every_layer_s_row_once_and_the_watch_its_documents(mon
     # It leaves rows above 4/3 nats alone, and of those the block notes the highest entropy.
     silent = sharpmax.Polynomial((-1.5, 3.0), threshold=0.5)
     on = sharpen(made, silent, implementation="hybrid", observer=observer)
-    with pytest.warns(sharpmax.SilentPolicyWarning), on, answering(made), torch.no_grad():
-        made(**row)
-        highest = on._run.highest_entropy
+
+    def run():
+        with on, answering(made), torch.no_grad():
+            made(**row)
+
+    with pytest.warns(sharpmax.SilentPolicyWarning):
+        run()
+    highest = on._run.highest_entropy
     assert roads == ["one call"] * 2
     assert seen == [(0, (1, 4, 96), 40.0), (1, (1, 4, 96), 40.0)]
     assert highest == pytest.approx(max(entropies), rel=1e-5)
