@@ -50,7 +50,7 @@ BENCHMARKS = (
                 "adasplash, and on a GPU heads, short, float16, float32, masks, decode; of jax: ours, policies, "
                 "memory (default: all)",
             ),
-            "--threads": number("threads, where there is no GPU (default: 2)"),
+            "--threads": number("threads of PyTorch, where there is no GPU (default: 2)"),
             "--draw": {"type": Path, "metavar": "FILE", "help": "measure nothing: draw again what --json wrote"},
         },
     ),
@@ -152,9 +152,9 @@ def bench(
 ) -> dict[str, Any]:
     """Run one benchmark, print its table, and return its figures.
 
-    `json` names a file that gets them too, with the benchmark's figure beside it as SVG and PNG. It is written after
-    every result; until the last, it holds `"whole": false`. `draw` names such a file, to show and draw again without
-    measuring.
+    `json` names a file that gets them too, with the benchmark's figure beside it as SVG and PNG. Of `attention` and
+    `model` it is written after every result; until the last, it holds `"whole": false`. `draw` names such a file, to
+    show and draw again without measuring.
 
     Raises:
         ValueError: for an unknown benchmark, an option out of range, or a file that is not of this benchmark.

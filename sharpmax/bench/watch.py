@@ -16,6 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from sharpmax.extras import extra
+from sharpmax.runs.progress import say
 
 with extra("hf"):
     import torch
@@ -73,7 +74,7 @@ def measure(
                 spent = _timed(step, watched, on_gpu)
             if turn:  # the first is to warm up
                 times[way].append(spent)
-                print(f"turn {turn}, {way}: {1e3 * spent:.2f} ms per step", flush=True)
+                say(f"turn {turn}, {way}: {1e3 * spent:.2f} ms per step")
         now = perf_counter()
         if turn and now + (now - turn_began) > began + seconds:
             break

@@ -91,7 +91,7 @@ def _bench(parser: argparse.ArgumentParser) -> None:
         command = f"sharpmax bench {benchmark.name}"
         keeping = f"{command} --json {benchmark.name}.json    # keep the figures"
         describe(one, f"Measure {benchmark.question}.", command, keeping)
-        said = "write the figures to FILE too, after every result"
+        said = "write the figures to FILE too (attention and model: after every result)"
         group(one, RUN).add_argument("--json", type=path, metavar="FILE", help=said)
         _quiet(one)
         _debug(one)

@@ -29,7 +29,7 @@ def measure(
     widths: Sequence[int] = (128, 64),
     repeats: int = 15,
     only: Sequence[str] = (),
-    threads: int = 2,
+    threads: int | None = None,
     seed: int = 0,
     framework: str = "torch",
 ) -> dict[str, Any]:
@@ -40,17 +40,19 @@ def measure(
         widths: of a head; the features stay the same, so narrower heads are more heads. Others take the first.
         repeats: timed calls of each contestant, in turns; fewer of one that takes long.
         only: which of the framework's `PARTS`; none named: all that this machine can measure.
-        threads: of PyTorch, where there is no GPU.
+        threads: of PyTorch, where there is no GPU; 2 unless given.
         seed: of the inputs.
         framework: torch or jax.
 
     Raises:
-        ValueError: for a size or number below 1, an unknown part, one that needs a GPU where there is none, or another
-            framework.
+        ValueError: for a size or number below 1, an unknown part, one that needs a GPU where there is none, another
+            framework, or threads of JAX.
     """
     least = {"lengths": min(lengths, default=None), "widths": min(widths, default=None)}
     require_at_least(1, **least, repeats=repeats, threads=threads)
     if framework == "jax":
+        if threads is not None:
+            raise ValueError(f"threads are of PyTorch; JAX takes all cores: leave out threads {threads}")
         from sharpmax.bench.attention import jax
 
         return jax.measure(lengths=lengths, widths=widths, repeats=repeats, only=only, seed=seed)
@@ -59,7 +61,8 @@ def measure(
     with extra("torch"):
         from sharpmax.bench.attention import torch
 
-    return torch.measure(lengths=lengths, widths=widths, repeats=repeats, only=only, threads=threads, seed=seed)
+    options: dict[str, Any] = {"repeats": repeats, "only": only, "threads": 2 if threads is None else threads}
+    return torch.measure(lengths=lengths, widths=widths, **options, seed=seed)
 
 
 def draw_figure(figures: dict[str, Any], folder: Path, name: str) -> Path:

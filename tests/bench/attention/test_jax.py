@@ -35,6 +35,11 @@ def test_it_is_the_attention_benchmark_s_other_framework(capsys, monkeypatch, tm
     assert "nothing to draw" in capsys.readouterr().out
 
 
+def test_threads_which_it_cannot_set_are_refused():
+    with pytest.raises(ValueError, match="threads are of PyTorch"):
+        attention.measure(framework="jax", threads=1)
+
+
 @pytest.mark.parametrize("case", [benchmark.FORWARD, benchmark.TRAINED, benchmark.STATISTICS])
 def test_a_wrong_result_is_not_timed(case):
     inputs = benchmark._drawn((1, 70, 1, 16), 0)
