@@ -68,8 +68,8 @@ class DoctorResult(Result):
         return use
 
     def display(self) -> Any:
-        """Return the figure of the last step there is."""
-        return (self.judged or self.diagnosis).display()
+        """Return the figure of the last step that has one: where no candidate was worth judging, the diagnosis."""
+        return (self.judged and self.judged.display()) or self.diagnosis.display()
 
     def page(self) -> Any:
         """Return the steps in their order, each with its table, and the card's figure."""
