@@ -188,7 +188,8 @@ def diagnose(
         quiet: say nothing while it works.
 
     Returns:
-        The result; `out/diagnose/<model>-<source>/metrics.json` holds its metrics too.
+        The result; `out/diagnose/<model>-<source>/metrics.json` holds its metrics too. Another number of prompts has a
+        folder of its own.
 
     Raises:
         ValueError: no such model, device, task or file, or an option out of its range; before any work.
@@ -215,6 +216,8 @@ def diagnose(
     with shown(quiet=quiet):
         loaded = loaded_model(model, accept_license, device)
         name = f"{run_name(loaded.name)}-{task or ('text' if texts else 'code')}".replace(":", "-")
+        if task is not None and asked != defaults.ASKED:  # beside the run with the usual number, which asks for more
+            name = f"{name}-prompts{asked}"
         before = stored_config(Path(out) / "diagnose" / name) or {}
         if task is not None:
             must_read_text(loaded)

@@ -5,6 +5,7 @@ import shlex
 import sharpmax
 from sharpmax.commands.options import parser
 from sharpmax.hf.verbs import judgement
+from sharpmax.hf.verbs.diagnose import diagnose
 from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.verbs.next_command import command
 from tests.hf.tiny import tiny
@@ -38,3 +39,13 @@ def test_an_undecided_verdict_on_a_text_of_ones_own_asks_for_a_longer_text(tmp_p
     typed = parser().parse_args(shlex.split(enough.next_step(), comments=True)[1:])
     assert (typed.text, typed.windows) == (text, [32, 64])
     assert typed.text_tokens > 256
+
+
+def test_more_questions_are_asked_beside_the_diagnosis_that_advises_them(tmp_path):
+    big = tiny("llama", max_position_embeddings=2048)
+    found = diagnose(big, task="lookup", lengths=[1, 2], out=tmp_path, quiet=True)
+    typed = parser().parse_args(shlex.split(found.next_step(), comments=True)[1:])
+    assert typed.asked == 32
+    more = diagnose(big, task=typed.task, lengths=typed.lengths, asked=9, out=tmp_path, quiet=True)
+    assert more["right"]["2"]["questions"] == 9
+    assert more.folder != found.folder
