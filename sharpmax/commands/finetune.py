@@ -24,6 +24,7 @@ from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.pace import LEARNED, seconds_per_token
 from sharpmax.hf.sharpen.sidecar import card_for
+from sharpmax.hf.verbs.next_command import command
 from sharpmax.runs.progress import report_as, say_estimate, stage
 from sharpmax.runs.run_folder import RunFolder, read_metrics, run_name
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
@@ -99,7 +100,8 @@ def finetune_model(
     name = f"{run_name(model)}-{task}-{run_name(Path(policy).stem)}" + (f"-lora{lora}" if lora else "") + f"-seed{seed}"
     folder = RunFolder.planned(out, "finetune", name, config)
     if (folder.path / "model").is_dir() and (finished := read_metrics(folder.path)):
-        return finished if is_first_process() else {}
+        # The folder may lie elsewhere now than when it was written.
+        return finished | {"model": str(folder.path / "model")} if is_first_process() else {}
     with stage("making the corpus"):
         texts = corpus(plan)
         train = _encoded(loaded, texts.train)
@@ -143,7 +145,14 @@ def print_finetuned(metrics: dict[str, Any]) -> None:
     for length, found in metrics["by_length"].items():
         print(f"{length:>6}  {100 * found['exact']:12.1f}%  {100 * found['tokens']:5.1f}%")
     print(f"model: {metrics['model']}")
-    print(f"next: sharpmax diagnose {metrics['model']} (which heads disperse now)")
+    print(f"next: {_next_step(metrics['model'])}")
+
+
+def _next_step(model: str) -> str:
+    """Return what to type next; an adapter alone is no model that a verb can load."""
+    if (Path(model) / "config.json").exists():
+        return command("diagnose", model, {}, "which heads disperse now")
+    return f'peft.PeftModel.from_pretrained(model, "{model}") puts the adapter on the model it was trained from'
 
 
 def _encoded(loaded: LoadedModel, examples: list[Example]) -> list[Encoded]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import warnings
@@ -11,7 +12,7 @@ import torch
 
 import sharpmax
 from sharpmax.cli import main
-from sharpmax.commands.finetune import finetune_model
+from sharpmax.commands.finetune import finetune_model, print_finetuned
 from sharpmax.core.cards import Card
 from sharpmax.hf import load, sharpen
 from sharpmax.hf.models.gemma import SIZES, gemma
@@ -88,6 +89,24 @@ def test_lora_and_steps_in_parts(changes, tmp_path):
 def test_what_cannot_be_is_one_line(arguments, word, tmp_path, capsys):
     assert main(["finetune", "--out", str(tmp_path), *SMALL, *arguments]) == 2
     assert word in capsys.readouterr().err
+
+
+def test_a_finished_run_that_was_moved_tells_where_it_is_now(tmp_path, capsys):
+    little = [*SMALL, "--steps", "1", "--algorithms", "minimum", "--tokens", "512", "--quiet"]
+    assert main(["finetune", "gemma-tiny", "--out", str(tmp_path / "before"), *little]) == 0
+    (tmp_path / "before").rename(tmp_path / "my runs")
+    capsys.readouterr()
+    assert main(["finetune", "gemma-tiny", "--out", str(tmp_path / "my runs"), *little]) == 0
+    where, following = capsys.readouterr().out.splitlines()[-2:]
+    model = tmp_path / "my runs" / "finetune" / "gemma-tiny-clrs-text-none-seed0" / "model"
+    assert where == f"model: {model}"
+    assert shlex.split(following, comments=True) == ["next:", "sharpmax", "diagnose", str(model)]
+
+
+def test_an_adapter_alone_is_not_sent_to_a_verb_that_refuses_it(tmp_path, capsys):
+    (tmp_path / "adapter_config.json").touch()
+    print_finetuned({"by_length": {}, "model": str(tmp_path)})
+    assert "next: peft.PeftModel.from_pretrained" in capsys.readouterr().out
 
 
 def test_what_was_refused_bars_nothing_and_what_is_finished_is_read_back(tmp_path, capsys):
