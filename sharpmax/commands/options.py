@@ -355,7 +355,12 @@ def _serve_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="the server with the card, as http://127.0.0.1:8000")
     add = group(parser, "what to compare").add_argument
     add("--plain", metavar="URL", help="the same model served without the card")
-    add("--card", type=path, metavar="FILE", help=f"the card, whose record says what to expect: {CARD}")
+    add(
+        "--card",
+        type=path,
+        metavar="FILE",
+        help=f"the card, whose record says what to expect where no plain server is named: {CARD}",
+    )
     add("--model", help="the name that the servers know the model by (default: the first that they list)")
     number = _number(group(parser, "how to judge"))
     number("--sizes", "entries of a question", defaults.EXAM_SIZES, nargs="+")

@@ -33,7 +33,8 @@ def serve_check(
 
     The verdict is "acts" where an answer differs from the plain server's, and both are the same when they are asked for
     again; or the accuracy is nearer to what the card was judged to have than to the plain model's; "does not act" where
-    not; "unknown" where nothing says: no answer has a text, or the card's record is the same with it and without.
+    not; "unknown" where nothing says: no answer of a server has a text, or the card's record is the same with it and
+    without.
 
     Raises:
         ValueError: no comparison was given, a number below 1, a card without figures that can be read, or what answers
@@ -50,10 +51,10 @@ def serve_check(
     if found is None and plain is None:
         raise ValueError("name a plain server (--plain URL) or the card (--card FILE): one server alone tells nothing")
     recorded = _recorded(found, card) if plain is None and found is not None else {}
-    of_report = seed_of(seed, "report")
+    sizes, of_report = list(dict.fromkeys(sizes)), seed_of(seed, "report")  # a size twice asks the same questions
     asked = [draw("lookup", size, seed=of_report, index=index) for size in sizes for index in range(prompts)]
     carded = _asked(url, model, asked, together, timeout)
-    result: dict[str, Any] = {"url": url, "card": None if card is None else str(card), "sizes": list(sizes)}
+    result: dict[str, Any] = {"url": url, "card": None if card is None else str(card), "sizes": sizes}
     result["carded"] = _judged(asked, *carded)
     if plain is not None:
         replies = _asked(plain, model, asked, together, timeout)
@@ -63,10 +64,12 @@ def serve_check(
         again = [_asked(of, model, repeated, together, timeout)[0] for of in (url, plain) if repeated]
         steady = [a.text == c.text and b.text == d.text for (_, a, b), c, d in zip(differing, *again, strict=True)]
         result |= {"differ": sum(steady), "unsteady": len(differing) - sum(steady)}
-        tells_nothing = result["unsteady"] or not any(reply.text for reply in carded[0])
-        result["verdict"] = "acts" if result["differ"] else "unknown" if tells_nothing else "does not act"
+        result["verdict"] = "acts" if result["differ"] else "unknown" if result["unsteady"] else "does not act"
     else:
         result |= _by_record(recorded, sizes, result["carded"])
+    said = [carded[0]] if plain is None else [carded[0], replies[0]]
+    if not all(any(reply.text for reply in of) for of in said):  # who says nothing differs from who does
+        result["verdict"] = "unknown"
     return result
 
 
@@ -86,17 +89,21 @@ def _recorded(card: Card, source: Any) -> dict[int, dict[str, float]]:
 
 
 def _by_record(recorded: dict[int, dict[str, float]], sizes: Sequence[int], carded: dict[str, Any]) -> dict[str, Any]:
-    """Return which of the card's own figures the accuracy is nearer to: with the policy, or without."""
-    known = {size: recorded[size] for size in sizes if size in recorded}
-    if not known and recorded:  # sizes that it was not judged on: the nearest is a fair guess
-        known = {size: recorded[min(recorded, key=lambda judged: (abs(judged - size), judged))] for size in sizes}
-    if not known:
+    """Return which of the card's own figures the accuracy is nearer to: with the policy, or without.
+
+    `judged_at` says by size asked which size of the record it is held against.
+    """
+    judged_at = {size: size for size in sizes if size in recorded}
+    if not judged_at and recorded:  # sizes that it was not judged on: the nearest is a fair guess
+        judged_at = {size: min(recorded, key=lambda judged: (abs(judged - size), judged)) for size in sizes}
+    if not judged_at:
         return {"verdict": "unknown"}
+    known = {size: recorded[judged] for size, judged in judged_at.items()}
     expected = {kind: statistics.mean(figures[kind] for figures in known.values()) for kind in KINDS}
     measured = statistics.mean(carded["accuracy_by_size"][size] for size in known)
     apart = abs(measured - expected["plain"]) - abs(measured - expected["policy"])
     verdict = "unknown" if abs(apart) < SAME else "acts" if apart > 0 else "does not act"
-    return {"recorded": expected, "verdict": verdict}
+    return {"recorded": expected, "measured": measured, "judged_at": judged_at, "verdict": verdict}
 
 
 def _asked(
@@ -118,13 +125,14 @@ def _asked(
 def _judged(prompts: list[Prompt], replies: list[Reply], seconds: float) -> dict[str, Any]:
     right = [reply.text.startswith(p.answer) for p, reply in zip(prompts, replies, strict=True)]
     sizes = dict.fromkeys(prompt.size for prompt in prompts)
+    firsts = [reply.first for reply in replies if reply.text]
     of_size = {n: [r for p, r in zip(prompts, right, strict=True) if p.size == n] for n in sizes}
     return {
         "accuracy": statistics.mean(right),
         "accuracy_by_size": {size: statistics.mean(rows) for size, rows in of_size.items()},
         "questions": len(right),
         "tokens_per_second": sum(reply.tokens for reply in replies) / seconds,
-        "first_token_seconds": statistics.median(reply.first for reply in replies),
+        "first_token_seconds": statistics.median(firsts) if firsts else None,
     }
 
 
@@ -141,9 +149,11 @@ def print_serve_check(found: dict[str, Any]) -> None:
     for name in ("plain", "carded"):
         if name in found:
             figures = found[name]
+            first = figures["first_token_seconds"]
+            came = "no answer has a text" if first is None else f"first token after {first:.2f} s"
             print(
                 f"{name:7} {figures['accuracy']:7.1%} of {figures['questions']} right, "
-                f"{figures['tokens_per_second']:.1f} tokens/s, first token after {figures['first_token_seconds']:.2f} s"
+                f"{figures['tokens_per_second']:.1f} tokens/s, {came}"
             )
     if "plain" in found:
         cost = found["carded"]["tokens_per_second"] / max(found["plain"]["tokens_per_second"], 1e-9)
@@ -151,7 +161,11 @@ def print_serve_check(found: dict[str, Any]) -> None:
         if found["unsteady"]:
             print(f"{found['unsteady']} answers came out otherwise when they were asked for again: they tell nothing")
     elif "recorded" in found:
-        recorded = found["recorded"]
-        print(f"the card's record: {recorded['policy']:.1%} with it, {recorded['plain']:.1%} without")
+        recorded, at = found["recorded"], found["judged_at"]
+        asked, judged = (", ".join(map(str, dict.fromkeys(sizes))) for sizes in (at, at.values()))
+        print(
+            f"the card's record at {judged} entries: {recorded['policy']:.1%} with it, {recorded['plain']:.1%} "
+            f"without; here at {asked}: {found['measured']:.1%}"
+        )
     print({"acts": "the card acts", "does not act": "the card does NOT act"}.get(found["verdict"], "nothing tells"))
     print(f"next: {NEXT[found['verdict']]}")

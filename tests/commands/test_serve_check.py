@@ -111,7 +111,29 @@ def test_without_a_plain_server_the_cards_record_tells(card, answer, verdict):
         found = serve_check(url, card=card, **ASKED)
     assert found["verdict"] == verdict
     assert found["recorded"] == {"plain": 0.1, "policy": 0.9}
+    assert found["judged_at"] == {4: 4}
     assert found["carded"]["first_token_seconds"] > 0
+
+
+def test_a_size_that_is_named_twice_is_asked_once():
+    with server(right) as carded, server(wrong) as plain:
+        found = serve_check(carded, plain=plain, sizes=(4, 4, 4), prompts=2)
+    assert (found["carded"]["questions"], found["differ"], found["sizes"]) == (2, 2, [4])
+
+
+@pytest.mark.parametrize("silent", ["carded", "plain"])
+def test_a_server_that_says_nothing_tells_nothing(silent, capsys):
+    answers = {"carded": wrong, "plain": wrong, silent: lambda _: ""}
+    with server(answers["carded"]) as carded, server(answers["plain"]) as plain:
+        assert main(["serve-check", carded, "--plain", plain, "--sizes", "4", "--prompts", "2"]) == 4
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(silent))
+    assert line.endswith("no answer has a text")
+
+
+def test_a_record_of_other_sizes_is_told_as_such(card, capsys):
+    with server(right) as url:
+        assert main(["serve-check", url, "--card", str(card), "--sizes", "8", "--prompts", "3"]) == 0
+    assert "record at 4 entries: 90.0% with it, 10.0% without; here at 8: 100.0%" in capsys.readouterr().out
 
 
 def test_a_card_without_a_record_tells_nothing(tmp_path):
