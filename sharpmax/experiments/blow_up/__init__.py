@@ -63,6 +63,7 @@ def run(
             report_as(f"blow-up, {arm}, seed {each}")(ends)
     metrics = {"runs": runs, "summary": summarise(runs)}
     folder.finish(metrics)
-    tell({**metrics, "recipe": asdict(recipe)}, folder)
-    print(printed(metrics))
+    shown = {**metrics, "recipe": asdict(recipe), "seed": seed}
+    tell(shown, folder)
+    print(printed(shown))
     return metrics

@@ -66,11 +66,11 @@ def verdict(summary: Mapping[str, Any], seeds: int) -> str:
     """Say in words what the summary holds."""
     said = [f"Without the clip the loss rose again in {summary['diverged']} of {seeds} seeds."]
     known = [lead for lead in summary["leads"] if lead is not None]
-    if known:
-        low, high = min(known), max(known)
-        said.append(
-            f"In {summary['named_before']} of them a head was named before, {low} to {high} steps before the loss rose."
-        )
+    if before := [lead for lead in known if lead > 0]:
+        low, high = min(before), max(before)
+        said.append(f"In {len(before)} of them a head was named before, {low} to {high} steps before the loss rose.")
+    elif known:
+        said.append("In 0 of them a head was named before the loss rose.")
     said.append(f"With it the loss rose in {summary['diverged_clipped']}.")
     if summary["interval"] is not None:
         low, high = summary["interval"]
@@ -85,7 +85,7 @@ def table(metrics: Mapping[str, Any]) -> Table:
     """Return a row per seed."""
     rows: list[list[str | int | float]] = []
     pairs = zip(metrics["runs"]["plain"], metrics["runs"]["clipped"], strict=True)
-    for seed, (plain, clipped) in enumerate(pairs):
+    for seed, (plain, clipped) in enumerate(pairs, metrics["seed"]):
         named = plain["named"]
         where = "none" if named is None else f"step {named['step']}: layer {named['layer']}, head {named['head']}"
         rose = "never" if plain["loss_rose"] is None else f"step {plain['loss_rose']}"

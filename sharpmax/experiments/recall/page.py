@@ -51,13 +51,16 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
 
 
 def verdict(metrics: dict[str, Any]) -> str:
-    """Say of each arm at which sizes it is ahead of softmax, behind it, or neither."""
-    said = []
+    """Say of each arm at which sizes it is ahead of softmax, behind it, or neither; two seeds say nothing."""
+    untold, said = "without an interval beside", []
     for arm, by_size in metrics["summary"].items():
-        sides: dict[str, list[str]] = {"ahead of": [], "behind": [], "within chance of": []}
+        sides: dict[str, list[str]] = {"ahead of": [], "behind": [], "within chance of": [], untold: []}
         for size, found in by_size.items():
-            low, high = found["interval"] or (0.0, 0.0)
-            sides["ahead of" if low > 0 else "behind" if high < 0 else "within chance of"].append(f"{int(size):,}")
+            side = untold
+            if found["interval"] is not None:
+                low, high = found["interval"]
+                side = "ahead of" if low > 0 else "behind" if high < 0 else "within chance of"
+            sides[side].append(f"{int(size):,}")
         if arm != SOFTMAX:
             parts = [f"{side} softmax at {', '.join(sizes)} pairs" for side, sizes in sides.items() if sizes]
             said.append(f"{metrics['arms'][arm]['label']}: {'; '.join(parts)}.")

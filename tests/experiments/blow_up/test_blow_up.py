@@ -6,7 +6,7 @@ import pytest
 
 from sharpmax.experiments import reproduce
 from sharpmax.experiments.blow_up import run
-from sharpmax.experiments.blow_up.page import summarise, verdict
+from sharpmax.experiments.blow_up.page import summarise, table, verdict
 from sharpmax.runs.watched import read_record
 from tests.committed import committed
 
@@ -55,7 +55,15 @@ def test_the_summary_pairs_the_seeds():
     assert (found["diverged"], found["diverged_clipped"], found["named_before"]) == (3, 0, 2)
     assert found["leads"] == [40, 50, -5]
     assert found["interval"][1] < 0
-    assert "In 2 of them a head was named before, -5 to 50 steps" in verdict(found, 3)
+    assert "In 2 of them a head was named before, 40 to 50 steps" in verdict(found, 3)
+    late = summarise({"plain": [one(1.8, 90, 95)], "clipped": [one(0.1)]})
+    assert "In 0 of them a head was named before the loss rose." in verdict(late, 1)
+
+
+def test_seeds_are_called_what_they_are():
+    ended = [{**one(2.0), "last_maximum": 1.0}] * 2
+    shown = table({"runs": {"plain": ended, "clipped": ended}, "seed": 3})
+    assert [row[0] for row in shown.rows] == [3, 4]
 
 
 def test_what_is_committed_holds_the_claim():

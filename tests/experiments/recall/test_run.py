@@ -66,7 +66,11 @@ def test_differences_are_paired_over_seeds():
 
 def test_two_seeds_give_no_interval():
     answers = {arm: {"8": {"right": r, "questions": 4}} for arm, r in (("softmax", [[1], [2]]), ("paper", [[2], [4]]))}
-    assert summarise(answers)["paper"]["8"]["interval"] is None
+    found = summarise(answers)
+    assert found["paper"]["8"]["interval"] is None
+    said = verdict({"summary": found, "arms": {"paper": {"label": "the paper's rule"}}})
+    assert "without an interval beside softmax at 8 pairs" in said
+    assert "within chance" not in said
 
 
 def test_an_unknown_arm_is_refused_and_softmax_is_always_there():
