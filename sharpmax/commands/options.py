@@ -73,7 +73,8 @@ def _run_options(
     ]
     add("--out", type=path, default=out, help=f"folder of the runs and the report{shown[0]}")
     add("--seed", type=int, default=seed, metavar="N", help=f"seed of every random draw{shown[1]}")
-    add("--quick", action="store_true", default=quick, help="a much smaller run, to see that it works")
+    smaller = ": what is not given is smaller than the defaults named here"
+    add("--quick", action="store_true", default=quick, help=f"a much smaller run, to see that it works{smaller}")
     _quiet(parser, quiet)
     _debug(parser, debug)
 

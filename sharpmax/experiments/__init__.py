@@ -164,9 +164,9 @@ EXPERIMENTS = (
             "--arms": several("ARM", "to train: plain, paper, ssmax (default: all)"),
             "--model": word("a language model to fine-tune, such as smollm2 (default: from nothing)"),
             "--algorithms": several("NAME", "to learn and ask (default: all twelve)"),
-            "--seeds": number("models per arm (default: 8 of plain and paper, 4 of ssmax)"),
-            "--steps": number("training steps (default: 2500; quick: 12)"),
-            "--batch": number("sequences per step, about (default: 128; quick: 8)"),
+            "--seeds": number("models per arm (default: 8 of plain and paper, 4 of ssmax; with --model 4)"),
+            "--steps": number("training steps (default: 2500; with --model 800; quick: 12)"),
+            "--batch": number("sequences per step, about (default: 128; with --model 330; quick: 8)"),
             "--tokens": number("tokens per step of a language model (default: 49152)"),
             "--layers": number("of the model (default: 8; quick: 1)"),
             "--width": number("of the model (default: 512; quick: 16)"),
@@ -182,13 +182,16 @@ EXPERIMENTS = (
             "--rates": several(
                 "RATE", "learning rates to choose from (default: 0.0003 0.0006 0.001 0.002; with --model 0.0003)", float
             ),
-            "--samples": number("questions per algorithm, length and seed (default: 4)"),
-            "--together": number("seeds that train side by side (default: 4)"),
+            "--samples": number("questions per algorithm, length and seed (default: 4; with --model 2)"),
+            "--together": number("seeds that train side by side (default: 4; with --model one)"),
             "--despite-gate": switch("train the arms although the gate is not met"),
             "--gather": switch("compute nothing, and gather what is there"),
             **DEVICE,
             "--precision": one_of(
-                "float32", "tf32", "bf16", said="products in training, on any device (default: bf16; quick: float32)"
+                "float32",
+                "tf32",
+                "bf16",
+                said="products in training from nothing, on any device (default: bf16; quick: float32)",
             ),
             **COMPILED,
         },

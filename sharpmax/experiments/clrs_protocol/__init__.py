@@ -40,7 +40,7 @@ def run(
     quick: bool = False,
     only: Iterable[str] = (),
     arms: Iterable[str] = (),
-    together: int = 4,
+    together: int | None = None,
     despite_gate: bool = False,
     gather: bool = False,
     device: str | None = None,
@@ -61,6 +61,8 @@ def run(
     require_among("stages", stages, STAGES)
     require_among("trained arms", chosen, TRAINED_ARMS)
     require_at_least(1, together=together)
+    if together is not None and study.model != FROM_NOTHING:
+        raise ValueError(f"together is of a model from nothing: {study.model} trains one seed at a time")
     if gather and only:
         raise ValueError(f"expected gather or only, got both: gather computes nothing, not {', '.join(only)} either")
     if device is not None and not gather:
@@ -71,7 +73,7 @@ def run(
         raise ValueError(f"{planned} holds nothing to gather yet; run it without --gather")
     folder = RunFolder.open(*place)
     if not gather:
-        work = _work(study, folder, Hardware.of(device, study.precision, compiled), together)
+        work = _work(study, folder, Hardware.of(device, study.precision, compiled), together or 4)
         told, began = report_as("clrs-protocol"), perf_counter()
         if "rates" in stages:
             for arm in chosen:

@@ -157,7 +157,7 @@ def plan(
     """Return the name of a run's folder and its settings; options that are None are the scale's."""
     model = model or FROM_NOTHING
     study = QUICK if quick else Study() if model == FROM_NOTHING else FINETUNED
-    shape = {"layers": layers, "width": width, "heads": heads, "positions": positions}
+    shape = {"layers": layers, "width": width, "heads": heads, "positions": positions, "precision": precision}
     if model == FROM_NOTHING and tokens is not None:
         raise ValueError("tokens are of a language model's steps; a model from nothing has --batch")
     if model != FROM_NOTHING and (given_shape := given(**shape)):

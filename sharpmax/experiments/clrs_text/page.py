@@ -73,15 +73,17 @@ def _claim(metrics: dict[str, Any], title: str = "The claim, and what we see") -
             "answer tokens."
         )
     count = metrics["seeds"]
-    seeds = f"resampling {count} seeds never leaves what these gave, so it knows little of another"
+    seeds = (
+        f"resampling {count} seeds never leaves what these gave, so it knows little of another. So ahead and behind "
+        "are said only where Student's interval over the seeds agrees"
+    )
     if count == 1:
-        seeds = "one seed says nothing of another"
+        seeds = "one seed says nothing of another: ahead and behind are said of this one alone"
     return Text(
         "The paper's numbers by algorithm are plots of Gemma 2B, so what can be compared is the direction. Here, "
         "difference to plain attention beyond the trained lengths, with the 95 % interval of a paired bootstrap over "
         f"seeds and questions: {' '.join(said)} An interval that holds 0 decides nothing, of forty that should hold it "
-        f"about one lies above by chance, and {seeds}. So ahead and behind are said only where "
-        f"Student's interval over the seeds agrees.{_barely_learned(metrics)}",
+        f"about one lies above by chance, and {seeds}.{_barely_learned(metrics)}",
         title,
     )
 

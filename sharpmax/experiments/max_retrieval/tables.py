@@ -36,8 +36,9 @@ def beside_the_paper(metrics: dict[str, Any]) -> Table:
     header = ["n", *(f"{name}, {whose}" for name in pairs for whose in ("paper", "ours"))]
     caption = (
         f"Table 1, accuracy in %: mean ± standard error over {metrics['seeds']} seeds; gain in points, paired; p of a "
-        "paired t-test, published polynomial against softmax (-: no difference to test). ?: public sources do not "
-        "agree, or do not say. *: our gain differs from the paper's by more than two of our standard errors."
+        "paired t-test, published polynomial against softmax (-: no difference, or fewer than three seeds). ?: public "
+        "sources do not agree, or do not say. *: our gain differs from the paper's by more than two of our standard "
+        "errors."
     )
     return Table(header, rows, caption)
 

@@ -82,6 +82,10 @@ def test_it_runs_in_small(tmp_path, monkeypatch):
 def test_what_is_of_the_other_model_is_refused():
     with pytest.raises(ValueError, match="smollm2 has its own layers, positions"):
         studies.plan(quick=False, model="smollm2", layers=4, positions="half")
+    with pytest.raises(ValueError, match="smollm2 has its own precision"):
+        studies.plan(quick=False, model="smollm2", precision="float32")
+    with pytest.raises(ValueError, match="smollm2 trains one seed at a time"):
+        clrs_protocol.run(model="smollm2", together=2, device="cpu")
     with pytest.raises(ValueError, match="tokens are of a language model's steps"):
         studies.plan(quick=False, tokens=512)
     name, study = studies.plan(quick=False, model="smollm2")

@@ -123,4 +123,5 @@ def test_arms_and_algorithms_that_were_not_run_are_not_claimed():
 def test_the_page_names_how_many_seeds_there_were(seeds, words):
     metrics = {**study(), "seeds": seeds}
     assert words in _claim(metrics).text
+    assert ("Student's interval over the seeds agrees" in _claim(metrics).text) == (seeds > 1)
     assert len(_beside_the_paper(metrics).rows) == 4

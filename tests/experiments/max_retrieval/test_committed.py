@@ -42,6 +42,9 @@ def test_our_gain_of_the_papers_polynomial_is_flagged_where_it_is_not_the_papers
     assert not gains[16].differs
     flagged = {row[0]: row[6].endswith("*") for row in beside_the_paper(metrics).rows}
     assert flagged == {f"{n:,}": gain.differs for n, gain in gains.items()}
+    few = beside_the_paper({**metrics, "seeds": 2})
+    assert all(row[-1] == "-" for row in few.rows)
+    assert "fewer than three seeds" in few.caption
     (text,) = _discrepancy(metrics)
     assert "1,024 items: +9.1 ± 0.7 here, +3.9 in the paper" in text.text
 
