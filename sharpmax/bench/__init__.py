@@ -109,7 +109,7 @@ BENCHMARKS = (
             "--only": several("PART", "of decode, batching (default: both)"),
             "--requests": number("requests served at once, on a GPU (default: 64)"),
             "--new-tokens": number("tokens of each answer, on a GPU (default: 64)"),
-            "--repeats": number("timed calls of each, in turns (default: 9)"),
+            "--repeats": number("timed calls of each, in turns; of batching two rounds at most (default: 9)"),
             **DEVICE,
         },
     ),

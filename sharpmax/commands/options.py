@@ -31,8 +31,8 @@ def parser() -> argparse.ArgumentParser:
         "sharpmax reproduce --quick          # the theorem and the paper's experiment, in runs/report.html",
     )
     status = (
-        "exit status: 0 done, 1 a benchmark's result is wrong, 2 something to correct, 3 no gain, 4 undecided, "
-        "130 interrupted"
+        "exit status: 0 done, 1 a benchmark's result is wrong or a cell of compare failed, 2 something to correct, "
+        "3 no gain, 4 undecided, 130 interrupted, 141 nobody reads the output"
     )
     whole.epilog = f"{whole.epilog}\n\n{status}"
     whole.add_argument("--version", action="version", version=f"sharpmax {__version__}", help="show the version")
@@ -341,7 +341,7 @@ def _monitor(parser: argparse.ArgumentParser) -> None:
     add = group(parser, RUN).add_argument
     add("--out", type=path, metavar="FILE", help="the page (default: RUN/monitor.html)")
     add("--live", action="store_true", help="keep the page up to date while the run goes on, until Ctrl-C")
-    add("--interval", type=float, default=5.0, metavar="S", help="seconds between two looks at the record")
+    add("--interval", type=float, default=5.0, metavar="S", help="seconds between two looks, with --live")
     _debug(parser)
 
 

@@ -22,6 +22,7 @@ from sharpmax.bench.model.cases import CASES, Case
 from sharpmax.bench.model.counting import asked_of_device
 from sharpmax.bench.random_policies import log_linear_per_head
 from sharpmax.bench.so_far import keep
+from sharpmax.cards import card_file
 from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import PAPER, Constant, EntropyTarget, PerLayer, Policy
 from sharpmax.extras import extra
@@ -185,7 +186,7 @@ def _model(name: str, context: int, device: str) -> Any:
 def _contestants(model: Any, policies: Sequence[str], card: str | None) -> Contestants:
     made: dict[str, Policy] = {"constant": Constant(1.0), "paper": PAPER, "entropy-target": EntropyTarget(1.0)}
     if "card" in policies:
-        made["card"] = load_policy(card) if card else random_card(model)
+        made["card"] = load_policy(card_file(card)) if card else random_card(model)
     return {PLAIN: lambda model: nullcontext(), **{name: partial(sharpen, policy=made[name]) for name in policies}}
 
 

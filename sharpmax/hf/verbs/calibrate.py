@@ -70,8 +70,8 @@ def given_up(windows: Sequence[int] = defaults.QUICK["windows"]) -> str:
     """Say what a quick run gives up that judges text in these windows."""
     read = ", ".join(map(str, windows))
     return (
-        f"--quick fits fewer steps on shorter questions, and judges text in windows of {read} tokens only: what longer "
-        "text costs is not known"
+        f"--quick makes a small fit, and judges text in windows of {read} tokens only: what longer text costs is not "
+        "known"
     )
 
 

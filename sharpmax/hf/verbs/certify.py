@@ -63,9 +63,12 @@ class CertificationResult(Result):
             f"head can beyond {_size(max(proved))}"
         )
         if expected := self._expected(HALF):
+            middle = median_low(expected)
+            still = "most still do at a million times as many"  # as far as the law is followed
+            until = still if middle == NEVER else f"half no longer do at {_size(middle)} tokens"
             lines.append(
                 f"expected by the law of dispersion: of {len(expected)} heads that give one token half of their weight "
-                f"at {length} tokens, half no longer do at {_size(median_low(expected))} tokens"
+                f"at {length} tokens, {until}"
             )
         lines += self._persistence()
         if min(proved) > 7:

@@ -320,7 +320,8 @@ class JudgedResult(Result):
             options = dict(self.metrics.get("options", {}))
             if not (options.pop("quick", False) or self.metrics.get("quick")):
                 return use
-            remark = f"before you use it: --quick read text in short windows only. Then: {use}"
+            read = ", ".join(map(str, options.pop("windows", defaults.QUICK["windows"])))
+            remark = f"before you use it: --quick read text in windows of {read} tokens only. Then: {use}"
             return command("evaluate", self.model, {"card": self.card, **options}, remark)
         if self.verdict == Verdict.NO_GAIN:
             remark = f"fits a card to {self.model}; or leave the model as it is"

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from sharpmax import Constant
 from sharpmax.bench import bench
-from sharpmax.bench.model import FEWEST, PLAIN, _lengths, draw_figure, measure, random_card, show
+from sharpmax.bench.model import FEWEST, PLAIN, _contestants, _lengths, draw_figure, measure, random_card, show
 from sharpmax.bench.model.cases import BATCH, CASES
 from sharpmax.hf import sharpen
 from sharpmax.hf.models.shapes import LOGITS, random_model
@@ -54,6 +55,13 @@ def test_a_random_card_has_numbers_for_every_head_and_layer():
     card = random_card(random_model("tiny", context=64, dtype=torch.float32, device="cpu"))
     assert len(card.policies) == 2
     assert all(policy.a.shape == (4, 1) for policy in card.policies)
+
+
+def test_a_card_is_named_as_everywhere(tmp_path):
+    """A folder that holds one, or a shipped name: what the command line has let pass is found."""
+    Constant(1.2).save(tmp_path / "sharpmax.json")
+    of = _contestants(random_model("tiny", context=16, dtype=torch.float32, device="cpu"), ("card",), str(tmp_path))
+    assert of["card"].keywords["policy"] == Constant(1.2)
 
 
 def test_a_new_graph_is_counted():

@@ -247,6 +247,15 @@ def test_heads_that_text_does_not_reach_are_proved_and_not_measured():
     assert "seen on the text: spread 1.0 to 1.0" in said
 
 
+def test_heads_that_are_expected_to_hold_on_are_told_so():
+    heads = [Certificate(0, head, 2.0, measured_spread=1.0).to_json() for head in range(3)]
+    for head, size in zip(heads, ("never", "never", 3.0), strict=True):
+        head["expected_log10_n"] = {"0.5": size}
+    metrics = {"heads": heads, "largest_share_of_bound": 0.5, "length": 64}
+    said = CertificationResult(metrics, Path(), "tiny").summary()
+    assert "of 3 heads that give one token half of their weight at 64 tokens, most still do at a million times" in said
+
+
 def test_what_is_expected_stands_beside_what_is_proved(tmp_path, monkeypatch):
     monkeypatch.setattr(Rehearsal, "believed", True)
     result = command.certify(tiny("llama"), length=256, text=None, out=tmp_path, quiet=True)

@@ -5,6 +5,7 @@ import shlex
 import sharpmax
 from sharpmax.commands.options import parser
 from sharpmax.hf.verbs import judgement
+from sharpmax.hf.verbs.calibrate import CalibrationResult
 from sharpmax.hf.verbs.diagnose import diagnose
 from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.verbs.next_command import command
@@ -39,6 +40,14 @@ def test_an_undecided_verdict_on_a_text_of_ones_own_asks_for_a_longer_text(tmp_p
     typed = parser().parse_args(shlex.split(enough.next_step(), comments=True)[1:])
     assert (typed.text, typed.windows) == (text, [32, 64])
     assert typed.text_tokens > 256
+
+
+def test_a_quick_gain_is_judged_again_in_the_usual_windows(tmp_path):
+    metrics = {"verdict": "gains", "card": "card.json", "quick": True, "options": {"windows": [64], "prompts": 30}}
+    said = CalibrationResult(metrics, tmp_path, "m").next_step()
+    assert "--quick read text in windows of 64 tokens only" in said
+    typed = parser().parse_args(shlex.split(said, comments=True)[1:])
+    assert (typed.windows, typed.prompts) == (None, 30)
 
 
 def test_more_questions_are_asked_beside_the_diagnosis_that_advises_them(tmp_path):
