@@ -72,7 +72,13 @@ def _run_options(
         for given, usual in ((out, defaults.OUT), (seed, defaults.SEED))
     ]
     add("--out", type=path, default=out, help=f"folder of the runs and the report{shown[0]}")
-    add("--seed", type=int, default=seed, metavar="N", help=f"seed of every random draw{shown[1]}")
+    add(
+        "--seed",
+        type=int,
+        default=seed,
+        metavar="N",
+        help=f"seed of the random draws; fixed data and exams stay{shown[1]}",
+    )
     smaller = ": what is not given is smaller than the defaults named here"
     add("--quick", action="store_true", default=quick, help=f"a much smaller run, to see that it works{smaller}")
     _quiet(parser, quiet)

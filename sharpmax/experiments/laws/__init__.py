@@ -70,7 +70,7 @@ def run(
     if "depth" in chosen:
         metrics["depth"] = _depth(folder, names, seed, quick)
     if "small" in chosen:
-        metrics["small"] = _small(folder, quick)
+        metrics["small"] = _small(folder, seed, quick)
     folder.finish(metrics)
     from sharpmax.experiments.laws.page import tell
 
@@ -157,15 +157,15 @@ def _depth(folder: RunFolder, names: list[str], seed: int, quick: bool) -> dict[
     return found
 
 
-def _small(folder: RunFolder, quick: bool) -> dict[str, Any]:
+def _small(folder: RunFolder, seed: int, quick: bool) -> dict[str, Any]:
     from sharpmax.experiments.laws import small
 
     lengths = small.LENGTHS[:3] if quick else small.LENGTHS
 
     def work() -> dict[str, Any]:
-        params = small.trained(folder.path / "training", steps=20 if quick else 400)
+        params = small.trained(folder.path / "training", steps=20 if quick else 400, seed=seed)
         with stage("the influence of one token in small Transformers", sum(lengths)) as advance:
-            return small.measured(params, lengths, 2 if quick else 16, advance=advance)
+            return small.measured(params, lengths, 2 if quick else 16, seed=seed, advance=advance)
 
     found: dict[str, Any] = folder.once("small", work)
     return found

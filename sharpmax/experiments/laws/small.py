@@ -25,7 +25,7 @@ with extra("torch"):
 
 SYMBOLS = 64
 LENGTHS = (16, 64, 256, 1024, 4096)
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1, 2)  # added to the run's
 MODEL = Transformer(SYMBOLS + 1, layers=4, width=32, heads=2, positions="none")
 
 
@@ -59,13 +59,16 @@ class Largest(Task):
         return Batch(tokens, size[:, None, None])
 
 
-def trained(folder: Path, *, steps: int) -> "Tensor":
+def trained(folder: Path, *, steps: int, seed: int = 0) -> "Tensor":
     """Return the parameters of all seeds, trained in `folder`, or read back from there."""
-    return train_seeds(MODEL, Largest(), Recipe(steps, 32, 3e-3), list(SEEDS), folder, hardware=Hardware())
+    seeds = [seed + one for one in SEEDS]
+    return train_seeds(MODEL, Largest(), Recipe(steps, 32, 3e-3), seeds, folder, hardware=Hardware())
 
 
 @torch.no_grad()
-def measured(params: "Tensor", lengths: tuple[int, ...], sequences: int, *, advance: Advance) -> dict[str, Any]:
+def measured(
+    params: "Tensor", lengths: tuple[int, ...], sequences: int, *, seed: int = 0, advance: Advance
+) -> dict[str, Any]:
     """Return what one token moves in the last row after each layer, and each layer's spread and entropy.
 
     Arrays are (seed, layer, length); `right` is the share of lists whose largest token is named, (seed, length).
@@ -73,7 +76,7 @@ def measured(params: "Tensor", lengths: tuple[int, ...], sequences: int, *, adva
     found: dict[str, list[Any]] = {"influence": [], "spread": [], "entropy": []}
     right = []
     for length in lengths:
-        generator = torch.Generator().manual_seed(length)
+        generator = torch.Generator().manual_seed(2**16 * seed + length)
         batch = Largest().draw(sequences, (length, length), generator=generator)
         tokens = batch.tokens[:, : length + 1]
         plain, logits, named = _read(params, tokens)

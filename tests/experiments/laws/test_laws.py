@@ -153,6 +153,14 @@ def test_small_transformers_are_trained_and_measured(tmp_path):
     assert (tmp_path / "laws" / "quick-seed0" / "figures" / "depth-small.svg").exists()
 
 
+def test_another_seed_trains_and_reads_others(tmp_path):
+    first, other = (small.trained(tmp_path / str(seed), steps=1, seed=seed) for seed in (0, 2))
+    assert torch.equal(first[2], other[0])  # seed 2
+    assert not torch.equal(first[0], other[0])
+    read = [small.measured(first, (16, 32), 2, seed=seed, advance=lambda by: None) for seed in (0, 2)]
+    assert read[0]["influence"] != read[1]["influence"]
+
+
 def test_a_small_run_writes_its_page(tmp_path, monkeypatch):
     monkeypatch.setattr(monte_carlo, "LAWS", {"Gaussian": Gaussian(1.0)})
     monkeypatch.setattr(monte_carlo, "SIZES", (100,))
