@@ -59,7 +59,14 @@ def _section(file: Path, root: Path) -> dict[str, Any]:
 
 def _block(block: Text | Table | Figure, folder: Path) -> dict[str, Any]:
     fields = {"kind": type(block).__name__, **vars(block)}
-    return {**fields, "source": _data_uri(inside(folder, block.file))} if isinstance(block, Figure) else fields
+    if not isinstance(block, Figure):
+        return fields
+    try:
+        return {**fields, "source": _data_uri(inside(folder, block.file))}
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder / PAGE_FILE} shows {block.file}, which is not there; run its command again, or delete that page"
+        ) from None
 
 
 def _data_uri(image: Path) -> str:

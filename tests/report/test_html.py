@@ -110,6 +110,15 @@ def test_runs_may_be_linked_as_a_whole(tmp_path):
     assert "data:image/svg+xml" in write_report(tmp_path / "runs").read_text()
 
 
+def test_a_figure_that_is_gone_is_told_with_its_page(tmp_path):
+    folder = save(tmp_path, "demo/a", Page("t", "l", [Figure("figures/gone.svg")]))
+    with pytest.raises(
+        ValueError, match=r"page\.json shows figures/gone\.svg, which is not there; run its command"
+    ) as told:
+        write_report(tmp_path)
+    assert str(folder) in str(told.value)
+
+
 def test_damaged_metrics_are_refused_by_name(tmp_path):
     folder = save(tmp_path, "demo/a", Page("A", "b", []))
     (folder / "metrics.json").write_text("[]")

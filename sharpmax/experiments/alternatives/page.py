@@ -164,7 +164,7 @@ def differences(metrics: Metrics) -> Table:
     ]
     caption = (
         "Points of accuracy over plain softmax, with Student's 95 % interval over seeds and Holm's p over the arms of "
-        "a column (-: the difference is the same in every seed)."
+        "a column (-: the difference is the same in every seed). Of two seeds neither is told."
     )
     return Table(["", *(f"n = {int(n):,}" for n in sizes)], rows, caption)
 
