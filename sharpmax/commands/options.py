@@ -218,7 +218,7 @@ def _evaluate(parser: argparse.ArgumentParser) -> None:
     _model_options(parser)
     add = group(parser, "how to judge").add_argument
     add("--card", type=path, required=True, metavar="CARD", help=f"the card to judge: {CARD}")
-    quick = "a first verdict: 24 questions at 16 and 32 entries, and text in windows of 256 tokens only, unless given"
+    quick = "a first verdict: 24 questions at each of 16 and 32 entries, text in windows of 256 tokens; unless given"
     add("--quick", action="store_true", help=quick)
     _exam_options(parser)
 
