@@ -50,7 +50,7 @@ BENCHMARKS = (
                 "adasplash, and on a GPU heads, short, float16, float32, masks, decode; of jax: ours, policies, "
                 "memory (default: all)",
             ),
-            "--threads": number("threads of PyTorch, where there is no GPU (default: 2)"),
+            "--threads": number("threads, where there is no GPU (default: 2; JAX takes all cores)"),
             "--draw": {"type": Path, "metavar": "FILE", "help": "measure nothing: draw again what --json wrote"},
         },
     ),
