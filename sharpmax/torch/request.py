@@ -93,8 +93,11 @@ class Request:
     @property
     def needs_gradient(self) -> bool:
         """Whether autograd may ask for a gradient of anything passed in (a policy's own tensors aside)."""
+        if not torch.is_grad_enabled():
+            return False
         inputs = (self.query, self.key, self.value, self.bias, self.sinks)
-        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+        # Of what torch.func differentiates inside torch.compile, `requires_grad` is False.
+        return any(t is not None and t.requires_grad for t in inputs) or self.has_functional_gradient
 
     @property
     def has_tangent(self) -> bool:
@@ -116,7 +119,7 @@ class Request:
     @property
     def has_second_gradient(self) -> bool:
         """Whether torch.func takes a gradient of a gradient."""
-        return torch_internals.functional_transforms().count("Grad") > 1
+        return bool(torch_internals.functional_transforms().count("Grad") > 1)
 
     @cached_property
     def is_finite(self) -> bool:

@@ -131,6 +131,18 @@ def test_a_second_derivative_names_the_implementation_that_has_it(implementation
         torch.autograd.grad(first.sum(), q)
 
 
+@pytest.mark.parametrize("options", [{}, {"mask": torch.ones(6, 6).tril() > 0}], ids=["stock", "eager"])
+def test_torch_func_inside_torch_compile_has_the_gradient_through_beta(options):
+    q, k, v = (x.detach() for x in qkv(queries=6, keys=6, width=8, dtype=torch.float64))
+
+    def gradient(q, implementation=None):
+        how = {"policy": LogLinear(0.1, 0.2, 0.3), "implementation": implementation, **options}
+        return torch.func.grad(lambda x: attention(x, k, v, **how).square().sum())(q)
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(gradient, backend="eager")(q), gradient(q, "eager"))
+
+
 def test_tensors_without_values_get_shapes():
     with FakeTensorMode():
         q = torch.randn(1, 2, 8, 16)
