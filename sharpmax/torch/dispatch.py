@@ -401,7 +401,7 @@ def _hybrid_path(request: Request) -> tuple[str, KernelPolicy | None]:
         return paths.STOCK, None
     if request.query.dtype == torch.float16 and most_beta(request.policy) > LARGE_BETA:
         return paths.THREE_STEPS, None  # which keeps beta·q in range
-    policy = kernel_policy(request.policy, request.query.device)
+    policy = kernel_policy(request.policy, request.query.device, request.rows[1])
     if policy is None or (policy.kind == LENGTH and (request.needs_gradient or request.documents is not None)):
         return paths.THREE_STEPS, None
     if request.documents is None and not (request.needs_gradient or request.return_stats):
@@ -417,7 +417,8 @@ def _is_constant(request: Request) -> bool:
 
 
 def _triton_path(request: Request) -> tuple[str, KernelPolicy | None]:
-    policy = None if request.needs_gradient else kernel_policy(request.policy, request.query.device)
+    device, heads = request.query.device, request.rows[1]
+    policy = None if request.needs_gradient else kernel_policy(request.policy, device, heads)
     return (paths.THREE_STEPS if policy is None else paths.WITHOUT_GRADIENT), policy
 
 

@@ -58,13 +58,19 @@ def kernel_kind(policy: Any) -> int:
     return 0 if described is None else described[0]
 
 
-def kernel_policy(policy: Any, device: torch.device) -> KernelPolicy | None:
-    """Return the policy with its numbers on the device, or None where no kernel can evaluate it."""
+def kernel_policy(policy: Any, device: torch.device, heads: int | None = None) -> KernelPolicy | None:
+    """Return the policy with its numbers on the device, or None where no kernel can evaluate it.
+
+    Of another number of `heads` than the rows have none can: it would read beyond the numbers, or leave some out.
+    """
     described = _described(policy)
     if described is None:
         return None
     kind, rows = described
-    return KernelPolicy(kind, _remembered(policy, rows, device), isinstance(policy, Detached))
+    numbers = _remembered(policy, rows, device)
+    if heads is not None and len(numbers) not in (1, heads):
+        return None
+    return KernelPolicy(kind, numbers, isinstance(policy, Detached))
 
 
 Numbers = tuple[Any, ...]  # each a number, or an array of one value per head

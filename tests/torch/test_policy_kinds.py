@@ -68,6 +68,13 @@ def test_no_kernel_evaluates_it(policy):
     assert kernel_policy(policy, CPU) is None
 
 
+@pytest.mark.parametrize("policy", [LogLinear(COLUMN), Constant(torch.ones(2, 1)), PerHead([PAPER, PAPER])])
+def test_no_kernel_evaluates_a_policy_of_other_heads_than_there_are(policy):
+    assert kernel_policy(policy, CPU, heads=2) is not None
+    assert kernel_policy(policy, CPU, heads=3) is None
+    assert kernel_policy(policy, CPU, heads=1) is None
+
+
 def test_numbers_follow_a_tensor_that_is_written_to():
     a = torch.zeros(2, 1)
     policy = LogLinear(a, 0.5)

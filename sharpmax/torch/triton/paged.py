@@ -295,7 +295,7 @@ def attend_paged(request: Any) -> tuple[Tensor, RowStats]:
     scores = torch.empty((tokens, heads, kept_width) if keep else (0,), dtype=kept, device=query.device)
     highest = new(tokens, heads, kept_width // BN) if keep else new(0)
     row_m, entropy, logsumexp, count, beta = (new(tokens, heads) for _ in range(5))
-    rule = kernel_policy(request.policy, query.device)
+    rule = kernel_policy(request.policy, query.device, heads)
     of_logits = scales(request.scale, request.softcap)
     table_stride = pages.table.stride(0) if pages.starts is None else 0
     window, has_window = request.window or 0, request.window is not None

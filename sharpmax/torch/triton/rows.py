@@ -26,7 +26,7 @@ def solved(request: Request, stats: RowStats, policy: EntropyTarget) -> Tensor |
     """Run the kernel that solves for beta, a constant; None where the target is neither a number nor one per head."""
     query, key, _ = request.packed()
     with torch.no_grad():
-        rule = kernel_policy(policy, query.device)
+        rule = kernel_policy(policy, query.device, request.rows[1])
         if rule is None:
             return None
         beta: Tensor = operators.solved_beta(

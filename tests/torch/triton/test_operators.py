@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sharpmax import PAPER, Table, detach
+from sharpmax import PAPER, EntropyTarget, LogLinear, PerHead, Table, detach
 from sharpmax.torch import IMPLEMENTATIONS, attention
 from tests.torch.test_transforms import assert_compiles
 
@@ -30,6 +30,15 @@ def test_compiles_as_one_graph(implementation, dtype, policy):
         return attention(q, k, v, policy=policy, is_causal=True, implementation=implementation)
 
     assert_compiles(call, qkv(dtype), tolerance=None)
+
+
+@pytest.mark.parametrize("implementation", ["hybrid", "triton"])
+@pytest.mark.parametrize("heads", [3, 5])
+def test_a_policy_of_other_heads_than_there_are_reads_no_other_memory(implementation, heads):
+    q, k, v = (x.detach().repeat_interleave(2, 1) for x in qkv(torch.float16))
+    for policy in (LogLinear(torch.ones(heads, 1), 0.1), PerHead([PAPER] * heads), EntropyTarget(torch.ones(heads, 1))):
+        with pytest.raises(ValueError, match=f"do not broadcast|holds {heads} policies"):
+            attention(q, k, v, policy=policy, implementation=implementation)
 
 
 @pytest.mark.parametrize(("implementation", "dtype"), [("hybrid", torch.float16), ("triton", torch.float32)])

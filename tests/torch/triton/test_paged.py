@@ -119,6 +119,12 @@ def test_what_kernels_do_not_serve_is_refused_by_name():
         attend(case, batch, "triton")
 
 
+def test_a_policy_of_other_heads_than_there_are_reads_no_other_memory():
+    case = Case("five heads' numbers for four", (20,), (1,), policy=sharpmax.Constant(torch.ones(5, 1)))
+    with pytest.raises(ValueError, match="do not broadcast"):
+        attend(case, scatter(case, torch.float32), "triton")
+
+
 @pytest.mark.slow
 def test_every_kernel_compiles_within_the_memory_of_gpus_that_are_not_here():
     """As the installed Triton compiles them; `make test-gpu` has its fast sibling, which runs them."""
