@@ -157,9 +157,7 @@ def validated(
     for name, flag in (("is_causal", is_causal), ("return_stats", return_stats)):
         if not isinstance(flag, bool):
             raise TypeError(f"{name} must be True or False, got {_shown(flag)}")
-    if isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
-        expected = "a sharpmax policy (PAPER, Constant(1.0), …) or a callable on RowStats"
-        raise TypeError(f"policy must be {expected}, got {_shown(policy)}")
+    check_policy(policy)
     others = {"key": key, "value": value, "mask": mask, "bias": bias, "sinks": sinks}
     for name, other in others.items():
         if isinstance(other, Tensor) and other.device != query.device:
@@ -176,28 +174,48 @@ def validated(
         mask = _four_axes("mask", _check_layout("mask", mask), logits)
     if bias is not None:
         bias = _four_axes("bias", _check_tensor("bias", bias), logits)
-    if sinks is not None and tuple(_check_tensor("sinks", sinks).shape) != (query.shape[1],):
-        shape = tuple(sinks.shape)
-        raise ValueError(f"sinks must have one logit per query head, shape ({query.shape[1]},), got {shape}")
-    softcap = None if softcap is None else _number("softcap", softcap)
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap must be positive, got {softcap!r}")
-    check_softcap(softcap)
+    check_sinks(sinks, query.shape[1])
+    softcap = checked_softcap(softcap)
     dropout = _number("dropout", dropout)
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout!r}")
-    if scale is not None:
-        scale = _number("scale", scale)
-    elif query.shape[3]:
-        scale = query.shape[3] ** -0.5
     left, right = window_ends(window) or (None, None)
     if is_causal:
         right = 0
     return Request(
         query=query, key=key, value=value, policy=policy, mask=mask, bias=bias, left=left, right=right,
-        scale=1.0 if scale is None else float(scale), softcap=softcap, sinks=sinks, dropout=dropout,
+        scale=checked_scale(scale, query.shape[3]), softcap=softcap, sinks=sinks, dropout=dropout,
         return_stats=return_stats, asked=asked, documents=documents,
     )  # fmt: skip
+
+
+def check_policy(policy: Any) -> None:
+    """Raise TypeError unless it may choose beta."""
+    if isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
+        expected = "a sharpmax policy (PAPER, Constant(1.0), …) or a callable on RowStats"
+        raise TypeError(f"policy must be {expected}, got {_shown(policy)}")
+
+
+def check_sinks(sinks: Any, heads: int) -> None:
+    """Raise unless there are none, or one logit per query head."""
+    if sinks is not None and tuple(_check_tensor("sinks", sinks).shape) != (heads,):
+        raise ValueError(f"sinks must have one logit per query head, shape ({heads},), got {tuple(sinks.shape)}")
+
+
+def checked_softcap(softcap: Any) -> float | None:
+    """Return the softcap as a number, or raise unless it is one that float32 does not lose."""
+    cap = None if softcap is None else _number("softcap", softcap)
+    if cap is not None and not cap > 0:
+        raise ValueError(f"softcap must be positive, got {cap!r}")
+    check_softcap(cap)
+    return cap
+
+
+def checked_scale(scale: Any, width: int) -> float:
+    """Return the scale as a number: of heads of this width unless given."""
+    if scale is not None:
+        return float(_number("scale", scale))
+    return float(width**-0.5) if width else 1.0
 
 
 def _tensors_of(held: Any) -> Iterator[Tensor]:

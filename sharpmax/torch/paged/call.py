@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from sharpmax.core.checks import is_count, short
-from sharpmax.core.policies import PAPER, Policy
+from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.dispatch import IMPLEMENTATIONS as LADDER
 from sharpmax.torch.dispatch import kernels_serve_pages
 from sharpmax.torch.paged.gathered import attend_gathered
 from sharpmax.torch.paged.pages import PagedRequest, Pages, check_pages
+from sharpmax.torch.request import check_policy, check_sinks, checked_scale, checked_softcap
 from sharpmax.torch.shapes import PagedAttended, PagedEnds, PagedQuery, Sinks
 
 IMPLEMENTATIONS = ("triton", "gathered")
@@ -46,8 +47,12 @@ def paged_attention(
     torch.Size([2, 4, 16])
     """
     check_pages(query, pages, ends)
-    if isinstance(policy, type) or not (isinstance(policy, Policy) or callable(policy)):
-        raise TypeError(f"policy must be a sharpmax policy or a callable on RowStats, got {short(policy)}")
+    check_policy(policy)
+    check_sinks(sinks, query.shape[1])
+    if sinks is not None and sinks.device != query.device:
+        raise ValueError(f"sinks must share the query's device {query.device}, got {sinks.device}")
+    if not isinstance(return_stats, bool):
+        raise TypeError(f"return_stats must be True or False, got {short(return_stats)}")
     if window is not None and not is_count(window, least=1):
         raise ValueError(f"window must be an int of 1 or more, the keys that a query sees, got {short(window)}")
     if longest_query is not None and not is_count(longest_query):
@@ -56,9 +61,10 @@ def paged_attention(
     if implementation not in (None, *known):
         raise ValueError(f"implementation must be one of {', '.join(known)}, got {implementation!r}")
     request = PagedRequest(
-        query=query, pages=pages, ends=ends, policy=policy, window=window, softcap=softcap, sinks=sinks,
+        query=query, pages=pages, ends=ends, policy=policy, window=None if window is None else int(window),
+        softcap=checked_softcap(softcap), sinks=sinks,
         longest_query=len(query) if longest_query is None else longest_query,
-        scale=query.shape[2] ** -0.5 if scale is None else scale, return_stats=return_stats,
+        scale=checked_scale(scale, query.shape[2]), return_stats=return_stats,
         attended_by=None if implementation in IMPLEMENTATIONS else implementation,
     )  # fmt: skip
     by_kernels = kernels_serve_pages(request, implementation)

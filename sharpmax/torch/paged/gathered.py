@@ -58,6 +58,8 @@ def _check_places(request: PagedRequest, ends: list[int], lengths: list[int]) ->
         raise ValueError(f"longest_query is {request.longest_query}, and a sequence has {most} queries")
     for s, length in enumerate(lengths):
         blocks = pages.blocks_of(s, length) if length > 0 else pages.table.flatten()[:0]
+        if pages.starts is not None and int(pages.starts[s]) < 0:
+            raise ValueError(f"sequence {s} starts at {int(pages.starts[s])}, before the flat table")
         if length < 0 or len(blocks) * pages.size < length:
             raise ValueError(f"sequence {s} has {length} keys, and its row of the table holds {len(blocks)} blocks")
         if (

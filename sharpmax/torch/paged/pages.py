@@ -65,8 +65,8 @@ def check_pages(query: Tensor, pages: Pages, ends: Tensor) -> None:
     """Raise TypeError or ValueError unless the tensors fit together; reads shapes and dtypes alone."""
     if not isinstance(pages, Pages):
         raise TypeError(f"pages must be Pages(key, value, table, lengths), got {type(pages).__name__}")
-    given = {"query": query, "key": pages.key, "value": pages.value, "table": pages.table, "lengths": pages.lengths}
-    for name, tensor in {**given, "ends": ends}.items():
+    given = {"query": query, "key": pages.key, "value": pages.value}
+    for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if query.ndim != 3:
@@ -90,12 +90,17 @@ def check_pages(query: Tensor, pages: Pages, ends: Tensor) -> None:
         ("table", pages.table, 1 if pages.starts is not None else 2),
         ("lengths", pages.lengths, 1),
         ("ends", ends, 1),
+        *((("starts", pages.starts, 1),) if pages.starts is not None else ()),
     ):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
         if tensor.ndim != axes or tensor.dtype not in (torch.int32, torch.int64):
             raise TypeError(
                 f"{name} must be int32 or int64 with {axes} axes, got {tensor.dtype} of shape {tuple(tensor.shape)}"
             )
     sequences = len(pages.lengths)
+    if pages.starts is not None and len(pages.starts) < sequences:
+        raise ValueError(f"{sequences} lengths need as many starts in the flat table, got {len(pages.starts)}")
     if len(ends) != sequences + 1 or (pages.starts is None and len(pages.table) != sequences):
         raise ValueError(
             f"{sequences} lengths need {sequences + 1} ends and a row of the table each, got {len(ends)} ends and a "

@@ -1,5 +1,7 @@
 """Paged attention in PyTorch against the float64 reference, sequence by sequence."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -81,8 +83,32 @@ def test_a_window_that_is_no_number_of_keys_is_refused(window):
         ({"policy": "paper"}, TypeError, "policy must be a sharpmax policy"),
         ({"query": [[0.0]]}, TypeError, "query must be a torch.Tensor, got list"),
         ({"pages": None}, TypeError, r"pages must be Pages\(key"),
+        ({"scale": float("nan")}, ValueError, "scale must be a finite number"),
+        ({"softcap": -1.0}, ValueError, "softcap must be positive"),
+        ({"sinks": torch.zeros(3)}, ValueError, r"sinks must have one logit per query head, shape \(2,\)"),
+        ({"sinks": torch.zeros(2, dtype=torch.long)}, TypeError, "sinks must have a floating dtype"),
+        ({"sinks": torch.zeros(2, device="meta")}, ValueError, "sinks must share the query's device cpu, got meta"),
+        ({"return_stats": "yes"}, TypeError, "return_stats must be True or False"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(options, kind, said):
+@pytest.mark.parametrize("implementation", ["gathered", *(("triton",) if "triton" in IMPLEMENTATIONS else ())])
+def test_what_does_not_fit_is_refused_by_name(options, kind, said, implementation):
+    if "longest_query" in options:
+        implementation = "gathered"  # what only the host can tell
     with pytest.raises(kind, match=said):
-        paged_attention(**two_decodes(**options))
+        paged_attention(**two_decodes(**options), implementation=implementation)
+
+
+@pytest.mark.parametrize(
+    ("starts", "kind", "said"),
+    [
+        ([0], ValueError, "2 lengths need as many starts in the flat table, got 1"),
+        ([-4, 2], ValueError, "sequence 0 starts at -4, before the flat table"),
+        ([0.5, 2.5], TypeError, "starts must be int32 or int64 with 1 axes, got torch.float32"),
+    ],
+)
+def test_starts_that_are_no_places_of_a_flat_table_are_refused(starts, kind, said):
+    call = two_decodes()
+    flat = replace(call["pages"], table=torch.arange(4), starts=torch.tensor(starts))
+    with pytest.raises(kind, match=said):
+        paged_attention(**{**call, "pages": flat}, policy=PER_HEAD, implementation="gathered")
