@@ -158,22 +158,13 @@ def validated(
         if not isinstance(flag, bool):
             raise TypeError(f"{name} must be True or False, got {_shown(flag)}")
     check_policy(policy)
-    others = {"key": key, "value": value, "mask": mask, "bias": bias, "sinks": sinks}
-    for name, other in others.items():
-        if isinstance(other, Tensor) and other.device != query.device:
-            raise ValueError(f"{name} must share the query's device {query.device}, got {other.device}")
+    check_devices(query, key=key, value=value, mask=mask, bias=bias, sinks=sinks)
     query, key, value = _under_autocast(query, key, value)
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
     check_shapes(tuple(query.shape), tuple(key.shape), tuple(value.shape))
     logits = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    if mask is not None:
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-            raise TypeError(f"mask must be a boolean tensor (True = visible), got {got}; for an additive one use bias")
-        mask = _four_axes("mask", _check_layout("mask", mask), logits)
-    if bias is not None:
-        bias = _four_axes("bias", _check_tensor("bias", bias), logits)
+    mask, bias = checked_mask(mask, logits), checked_bias(bias, logits)
     check_sinks(sinks, query.shape[1])
     softcap = checked_softcap(softcap)
     dropout = _number("dropout", dropout)
@@ -187,6 +178,28 @@ def validated(
         scale=checked_scale(scale, query.shape[3]), softcap=softcap, sinks=sinks, dropout=dropout,
         return_stats=return_stats, asked=asked, documents=documents,
     )  # fmt: skip
+
+
+def check_devices(query: Tensor, **others: Any) -> None:
+    """Raise ValueError for a tensor that is not where the query is."""
+    for name, other in others.items():
+        if isinstance(other, Tensor) and other.device != query.device:
+            raise ValueError(f"{name} must share the query's device {query.device}, got {other.device}")
+
+
+def checked_mask(mask: Any, logits: tuple[int, ...]) -> Tensor | None:
+    """Return the mask with four axes, each 1 or that of the logits."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean tensor (True = visible), got {got}; for an additive one use bias")
+    return _four_axes("mask", _check_layout("mask", mask), logits)
+
+
+def checked_bias(bias: Any, logits: tuple[int, ...]) -> Tensor | None:
+    """Return the bias with four axes, each 1 or that of the logits."""
+    return None if bias is None else _four_axes("bias", _check_tensor("bias", bias), logits)
 
 
 def check_policy(policy: Any) -> None:
@@ -270,7 +283,7 @@ def _shown(value: Any) -> str:
     return reprlib.repr(value)
 
 
-def _four_axes(name: str, tensor: Tensor, logits: tuple[int, int, int, int]) -> Tensor:
+def _four_axes(name: str, tensor: Tensor, logits: tuple[int, ...]) -> Tensor:
     """Return the tensor with axes of length 1 put in front, if it then broadcasts to the logits."""
     shape = (1,) * (4 - tensor.ndim) + tuple(tensor.shape)
     if len(shape) != 4 or any(have != 1 and have != want for have, want in zip(shape, logits, strict=True)):

@@ -18,7 +18,7 @@ from sharpmax.core.softmax import say_if_silent
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.distributed.ring import Ring, Statistics, Weighted
 from sharpmax.torch.distributed.rows import Rows
-from sharpmax.torch.request import Request, validated
+from sharpmax.torch.request import Request, check_devices, checked_bias, checked_mask, validated
 from sharpmax.torch.shapes import Attended, Bias, Key, Mask, Query, Sinks, Value
 
 
@@ -46,6 +46,7 @@ def context_parallel_attention(
         query, key, value, policy=policy, is_causal=is_causal, scale=scale, window=window, softcap=softcap, sinks=sinks,
         return_stats=return_stats,
     )  # fmt: skip
+    check_devices(query, mask=mask, bias=bias)
     if getattr(policy, "iterative", False):
         raise NotImplementedError(f"{type(policy).__name__} is iterative: processes would stop at different steps")
     group = dist.group.WORLD if group is None else group
@@ -55,10 +56,10 @@ def context_parallel_attention(
     ring = Ring(group, tuple(keys))
     first = sum(queries[: ring.here]) + sum(keys) - sum(queries)
     logits = (*request.rows, sum(keys))
-    bias = None if bias is None else _checked("bias", bias, logits, boolean=False)
+    bias = checked_bias(bias, logits)
     rows = Rows(
         query=request.query.detach(),
-        mask=None if mask is None else _checked("mask", mask, logits, boolean=True),
+        mask=checked_mask(mask, logits),
         bias=None if bias is None else bias.detach(),
         places=torch.arange(query.shape[2], device=query.device) + first,
         left=request.left,
@@ -95,14 +96,3 @@ def _lengths(queries: int, keys: int, device: torch.device, group: Any) -> tuple
     dist.all_gather(every, own, group=group)
     pairs = torch.stack(every).tolist()
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
-def _checked(name: str, tensor: Tensor, logits: tuple[int, ...], *, boolean: bool) -> Tensor:
-    """Return the tensor with four axes, if it broadcasts to this process's queries and all keys."""
-    if not isinstance(tensor, Tensor) or (tensor.dtype == torch.bool) != boolean:
-        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"{name} must be a {'boolean' if boolean else 'floating'} tensor, got {got}")
-    shape = (1,) * (4 - tensor.ndim) + tuple(tensor.shape)
-    if len(shape) != 4 or any(have not in (1, want) for have, want in zip(shape, logits, strict=True)):
-        raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not broadcast to {logits}, all keys last")
-    return tensor.reshape(shape)

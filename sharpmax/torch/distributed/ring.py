@@ -91,14 +91,16 @@ class Statistics(torch.autograd.Function):
             seen = seen.merge(Seen.of(_sink_column(sinks, count, rows.wide), extra))
         stats = seen.state.stats().amended(count=count)
         ctx.rows, ctx.ring = rows, ring
-        ctx.save_for_backward(*inputs, *seen[1:], *stats[:6])
+        # The mask is saved too, for autograd to notice a change made to it in place.
+        ctx.save_for_backward(rows.mask, *inputs, *seen[1:], *stats[:6])
         ctx.mark_non_differentiable(count)
         return stats[:6]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Go round once more."""
-        query, key, bias, sinks, at_maximum, at_minimum, *kept = ctx.saved_tensors
+        _refuse_a_second_derivative()
+        _, query, key, bias, sinks, at_maximum, at_minimum, *kept = ctx.saved_tensors
         rows, ring = ctx.rows, ctx.ring
 
         def of(part: slice, fields: Any) -> Any:
@@ -140,13 +142,14 @@ class Weighted(torch.autograd.Function):
             alone = Gathered(sink, (sink != -torch.inf).to(sink.dtype), torch.zeros_like(gathered.O))
             gathered = gathered.merge(alone, beta)
         ctx.rows, ctx.ring = rows, ring
-        ctx.save_for_backward(beta, *inputs, gathered.maximum, gathered.Z, gathered.output)
+        ctx.save_for_backward(rows.mask, beta, *inputs, gathered.maximum, gathered.Z, gathered.output)
         return gathered.output.to(query.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient_output: Tensor) -> Any:
         """Go round once more."""
-        beta, query, key, value, bias, sinks, maximum, Z, output = ctx.saved_tensors
+        _refuse_a_second_derivative()
+        _, beta, query, key, value, bias, sinks, maximum, Z, output = ctx.saved_tensors
         rows, ring = ctx.rows, ctx.ring
         d_out = gradient_output.to(rows.wide)
         delta = (d_out * output).sum(-1, keepdim=True)
@@ -180,6 +183,12 @@ class Weighted(torch.autograd.Function):
             d_sinks = (beta[..., None] * d_scaled).sum((0, 2, 3)).to(sinks.dtype)
         of_keys = (d_key.to(key.dtype), d_value.to(value.dtype))
         return None, None, d_beta, d_query.to(query.dtype), *of_keys, _cast(d_bias, bias), d_sinks
+
+
+def _refuse_a_second_derivative() -> None:
+    """Raise where autograd is to differentiate this gradient in turn: it would take most of it for a constant."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError("context_parallel_attention has one derivative, and create_graph=True asks for more")
 
 
 def _around_and_home(rows: Rows, ring: Ring, own: tuple[Tensor, ...], meet: Any) -> Any:

@@ -12,7 +12,7 @@ from sharpmax.torch.dispatch import IMPLEMENTATIONS as LADDER
 from sharpmax.torch.dispatch import kernels_serve_pages
 from sharpmax.torch.paged.gathered import attend_gathered
 from sharpmax.torch.paged.pages import PagedRequest, Pages, check_pages
-from sharpmax.torch.request import check_policy, check_sinks, checked_scale, checked_softcap
+from sharpmax.torch.request import check_devices, check_policy, check_sinks, checked_scale, checked_softcap
 from sharpmax.torch.shapes import PagedAttended, PagedEnds, PagedQuery, Sinks
 
 IMPLEMENTATIONS = ("triton", "gathered")
@@ -49,8 +49,7 @@ def paged_attention(
     check_pages(query, pages, ends)
     check_policy(policy)
     check_sinks(sinks, query.shape[1])
-    if sinks is not None and sinks.device != query.device:
-        raise ValueError(f"sinks must share the query's device {query.device}, got {sinks.device}")
+    check_devices(query, sinks=sinks)
     if not isinstance(return_stats, bool):
         raise TypeError(f"return_stats must be True or False, got {short(return_stats)}")
     if window is not None and not is_count(window, least=1):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sharpmax import EntropyTarget, reference_attention
+from sharpmax import EntropyTarget, LogLinear, reference_attention
 from sharpmax.torch.distributed.attention import context_parallel_attention
 from tests.torch.distributed import on_gloo_processes
 from tests.torch.distributed.on_gloo_processes import CASES, LENGTHS, run
@@ -66,7 +66,10 @@ def test_what_no_row_sees_reaches_none(hides):
         ({"policy": EntropyTarget(0.5)}, NotImplementedError, "iterative"),
         ({"mask": torch.ones(6, 5, dtype=torch.bool)}, ValueError, "does not broadcast"),
         ({"mask": torch.ones(6, 6)}, TypeError, "boolean"),
-        ({"bias": [[0.0] * 6] * 6}, TypeError, "bias must be a floating tensor, got list"),
+        ({"mask": torch.ones(6, 6, dtype=torch.bool, device="meta")}, ValueError, "mask must share the query's device"),
+        ({"bias": [[0.0] * 6] * 6}, TypeError, "bias must be a torch.Tensor, got list"),
+        ({"bias": torch.ones(6, 6, dtype=torch.long)}, TypeError, "bias must have a floating dtype"),
+        ({"bias": torch.ones(6, 6, dtype=torch.complex64)}, TypeError, "bias must have a floating dtype"),
         ({"sinks": torch.zeros(3)}, ValueError, "one logit per query head"),
     ],
 )
@@ -74,3 +77,21 @@ def test_what_cannot_be_served_is_refused(options, error, message):
     x = torch.randn(1, 2, 6, 4)
     with pytest.raises(error, match=message):
         context_parallel_attention(x, x, x, **options)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_second_derivative_is_refused():
+    x = torch.randn(1, 2, 6, 4, dtype=torch.float64)
+    a = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    output = context_parallel_attention(x, x, x, policy=LogLinear(a, 0.2, 0.3))
+    with pytest.raises(NotImplementedError, match="has one derivative"):
+        torch.autograd.grad(output.square().sum(), a, create_graph=True)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_mask_that_is_written_to_before_the_gradient_is_noticed():
+    x, mask = torch.randn(1, 2, 6, 4, requires_grad=True), torch.ones(6, 6).tril() > 0
+    output = context_parallel_attention(x, x, x, mask=mask)
+    mask.fill_(True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
