@@ -101,7 +101,9 @@ class Gauge:
         elif starts is None:
             counters.add(stats, _first_share(query, key, stats.logsumexp, options))
         else:
-            counters.add(stats, _share(query, key[:, :, starts.long()], stats.logsumexp, options))
+            share = _share(query, key[:, :, starts.long()], stats.logsumexp, options)
+            behind = torch.arange(query.shape[2], device=query.device) - starts
+            counters.add(stats, torch.where(_seen(behind, options["window"], options["is_causal"]), share, 0))
 
     def _stats(self, query: Tensor, key: Tensor, documents: Documents | None, options: dict[str, Any]) -> RowStats:
         """Return the statistics of the rows: past every check, where a call of this kind went by our kernel before."""

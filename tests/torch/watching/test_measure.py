@@ -178,6 +178,17 @@ def test_packed_rows_are_those_of_each_document(dtype):
     assert packed.layers[0].bins.sum() == alone.layers[0].bins.sum() == 4 * 24
 
 
+@pytest.mark.parametrize("window", [1, 3])
+def test_the_first_key_of_a_document_out_of_the_window_has_no_share(window):
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, heads, 9, 8, generator=generator) for heads in (2, 1))
+    packed, alone = Gauge(), Gauge()
+    packed(0, query, key, cumulative=torch.tensor([0, 4, 9]), is_causal=True, window=window)
+    for part in (slice(0, 4), slice(4, 9)):
+        alone(0, query[:, :, part], key[:, :, part], is_causal=True, window=window)
+    torch.testing.assert_close(packed.layers[0].sums, alone.layers[0].sums)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("packed", "is_causal"), [(False, True), (False, False), (True, True)])
 def test_a_call_like_one_before_counts_as_the_first(packed, is_causal):
