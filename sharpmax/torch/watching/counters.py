@@ -26,9 +26,10 @@ class Counters:
     def new(cls, heads: int, device: torch.device, dtype: torch.dtype = torch.float32) -> "Counters":
         """Return counters of no row; `dtype` is the maximum's."""
         wide = torch.float32 if device.type == "mps" else torch.float64  # which Apple's GPUs do not have
-        sums = torch.zeros(heads, len(SUMS), dtype=wide, device=device)
-        bins = torch.zeros(heads, BINS, dtype=torch.int64, device=device)
-        return cls(torch.full((heads,), -torch.inf, dtype=dtype, device=device), sums, bins)
+        with torch.inference_mode(False):  # a tensor of that mode could not be added to in training
+            sums = torch.zeros(heads, len(SUMS), dtype=wide, device=device)
+            bins = torch.zeros(heads, BINS, dtype=torch.int64, device=device)
+            return cls(torch.full((heads,), -torch.inf, dtype=dtype, device=device), sums, bins)
 
     def reset(self) -> None:
         """Forget every row."""

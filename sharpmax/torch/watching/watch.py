@@ -347,9 +347,10 @@ class _Slots:
 
     def __init__(self, slots: list[tuple[str, Any]], gauge: Gauge) -> None:
         self.layers = [Layer(name, slot, range(index, index + 1)) for index, (name, slot) in enumerate(slots)]
-        for index, (name, slot) in enumerate(slots):
+        for name, slot in slots:
             if slot.gauge is not None:
                 raise RuntimeError(f"{name or 'this slot'} is watched already; close that watch first")
+        for index, (_, slot) in enumerate(slots):
             slot.gauge, slot.layer = gauge, index
 
     def close(self) -> None:

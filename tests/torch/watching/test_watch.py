@@ -61,6 +61,23 @@ def test_evaluation_is_not_counted_unless_asked():
         assert watched.read().rows.min() == 48
 
 
+def test_rows_of_inference_mode_and_of_training_are_counted_together():
+    net = model(layers=1)
+    watched = watch(net)
+    with torch.inference_mode():
+        net(batch())
+    net(batch())
+    assert watched.read().rows.tolist() == [96] * 4
+    watched.close()
+
+
+def test_a_watch_that_is_refused_leaves_nothing_behind():
+    net = model()
+    with watch(net[1]), pytest.raises(RuntimeError, match="attend is watched already"):
+        watch(net)
+    watch(net).close()
+
+
 def test_a_closed_watch_leaves_nothing_behind():
     net = model()
     with watch(net):
