@@ -52,6 +52,8 @@ class Finding:
 
     def __str__(self) -> str:
         where = f"step {self.step}: layer {self.layer}, head {self.head}"
+        if self.kind == "overflow":
+            return f"{where}: {self.value:.0f} of its rows hold a NaN or an infinity"
         if self.kind == "growth":
             return f"{where}: its largest logit is {self.value:.4g}, above {self.limit:g}"
         fell = "collapsed" if self.kind == "collapse" else "exploded"
@@ -67,6 +69,7 @@ CATEGORIES = {
     "collapse": EntropyCollapseWarning,
     "explosion": EntropyExplosionWarning,
     "growth": LogitGrowthWarning,
+    "overflow": LogitGrowthWarning,
 }
 
 
@@ -79,7 +82,7 @@ class Guard:
     Attributes:
         collapse: the share of log n that a head's entropy may not fall below, once it was above `armed_above`.
         explosion: the share that it may not rise above, once it was below `armed_below`.
-        maximum: the largest logit allowed; None: any.
+        maximum: the largest logit allowed, and none that is NaN or infinite; None: any.
         action: "warn", or "stop": the run ends with an `AttentionStoppedError`.
         patience: how many readings in a row a head must be at fault.
     """
@@ -137,6 +140,8 @@ class Guard:
                 over = reading.maximum > self.maximum
                 armed = np.ones(len(over), bool)
                 found += self._faults("growth", step, reading, reading.maximum, over, armed, self.maximum)
+                poisoned = reading.poisoned
+                found += self._faults("overflow", step, reading, poisoned, poisoned > 0, armed, 0.0)
         return found
 
     def _faults(

@@ -48,6 +48,23 @@ def test_growth_is_of_the_largest_logit():
     assert str(found) == "step 4: layer 0, head 0: its largest logit is 101, above 100"
 
 
+def test_a_logit_that_overflows_is_beyond_any_maximum():
+    """Such rows are in no maximum, which stays at -inf."""
+    net = model()
+    with torch.no_grad():
+        net[1].q_proj.weight.fill_(1e30)
+    watched = watch(net, guard=Guard(maximum=100, action="stop"))
+    net(1e30 * batch())
+    with pytest.raises(AttentionStoppedError, match=r"step 0: layer \d, head \d: \d+ of its rows hold a NaN"):
+        watched.step()
+    watched.close()
+    poisoned = reading([0.5])
+    assert [str(found) for found in Guard(maximum=100).check(0, poisoned)] == []
+    poisoned.sums[:, 5] = 7
+    assert Guard().check(0, poisoned) == []
+    assert [found.to_json()["value"] for found in Guard(maximum=100).check(0, poisoned)] == [7.0]
+
+
 def test_the_message_names_step_head_and_share():
     guard = Guard()
     guard.check(0, reading([0.5]))
