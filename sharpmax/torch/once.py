@@ -1,25 +1,21 @@
-"""Differentiate once, and say so: a second derivative of our operators, or of PyTorch's fast kernels, is refused."""
+"""Differentiate once, and say so: a second derivative of PyTorch's fast kernels is refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from sharpmax.torch.request import Request
 from sharpmax.torch.torch_internals import is_traced
+from sharpmax.torch.tracing import refuse
 
-LEARNING = ("query", "key", "value", "bias", "sinks")
 
-
-def differentiable_once(request: Request) -> Request:
-    """Return the same request, whose gradients raise NotImplementedError when they are differentiated in turn."""
-    given = {name: tensor for name in LEARNING if (tensor := getattr(request, name)) is not None}
-    if not request.needs_gradient or torch.compiler.is_compiling() or is_traced(*given.values()):
-        return request
-    same = {name: _Once.apply(tensor) for name, tensor in given.items()}  # type: ignore[no-untyped-call]
-    return replace(request, **same)
+def once(tensor: Tensor) -> Tensor:
+    """Return the same tensor, whose gradient raises NotImplementedError when it is differentiated in turn."""
+    if not (tensor.requires_grad and torch.is_grad_enabled()) or torch.compiler.is_compiling() or is_traced(tensor):
+        return tensor
+    same: Tensor = _Once.apply(tensor)  # type: ignore[no-untyped-call]
+    return same
 
 
 class _Once(Function):
@@ -38,7 +34,5 @@ class _Last(Function):
         return gradient.view_as(gradient)
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> Any:
-        raise NotImplementedError(
-            "this implementation of attention has one derivative; implementation='eager' has the second"
-        )
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return refuse(ctx, gradient)

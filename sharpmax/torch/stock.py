@@ -7,13 +7,15 @@ The identity holds only where a logit is scale·<q, k> and nothing else, so bias
 rounded to the inputs' dtype, which costs H about |e|·2⁻⁹ in bfloat16: half precision is refused too.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted_by_position
-from sharpmax.torch.once import differentiable_once
+from sharpmax.torch.once import once
 from sharpmax.torch.plan import Plan
 from sharpmax.torch.request import Request
 from sharpmax.torch.three_steps import attend_in_three_steps
@@ -23,7 +25,8 @@ from sharpmax.torch.torch_internals import efficient_attention_with_logsumexp, f
 def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
     """Return the output (B, H, Lq, Dv) and the statistics."""
     del plan  # there is one code path
-    return attend_in_three_steps(differentiable_once(request), _row_statistics, _weighted)
+    query, key, value = map(once, (request.query, request.key, request.value))
+    return attend_in_three_steps(replace(request, query=query, key=key, value=value), _row_statistics, _weighted)
 
 
 def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozenset[str]) -> RowStats:
@@ -47,7 +50,7 @@ def _row_statistics(request: Request, *, row_scale: Tensor | None, extra: frozen
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
     q, k, v = request.packed()
-    scaled = q * _foldable(request, q, k, beta).to(q.dtype).unsqueeze(-1)
+    scaled = q * _foldable(request, q, k, once(beta)).to(q.dtype).unsqueeze(-1)
     output = _attend(request, scaled, _expanded(request, k), _expanded(request, v))
     # PyTorch's kernel on a CPU gives 0 for a NaN query with fewer keys than a vector register holds.
     return output.masked_fill(scaled.isnan().any(-1, keepdim=True), torch.nan) if q.device.type == "cpu" else output

@@ -27,12 +27,14 @@ def untraced(
 
     That is the function it was made of, or `alone`, which need not lay out its result as tracing expects it. It is the
     attribute `alone` of what is returned, for a caller who knows that nobody traces and no gradient is due.
-    `keep` and `backward` are registered as its gradient. Without them a gradient that is due is left to the operator,
-    which refuses when it comes to it: a second derivative, of an operator that is itself a gradient.
+    `keep` and `backward` are registered as its gradient. Without them the operator is itself a gradient, or is not
+    differentiated, and refuses to be.
     """
     compute = alone or function_of(operator)
     differentiable = _function(compute, keep, backward) if keep and backward else None
-    if differentiable is not None:
+    if differentiable is None:
+        differentiable_once(operator)
+    else:
         operator.register_autograd(backward, setup_context=keep)
 
     def call(*arguments: Any) -> Any:
@@ -45,6 +47,18 @@ def untraced(
 
     call.alone = compute  # type: ignore[attr-defined]
     return call
+
+
+def differentiable_once(operator: Any) -> None:
+    """Make an operator that is a gradient refuse to be differentiated in turn, in words that help."""
+    operator.register_autograd(refuse)
+
+
+def refuse(_: Any, *__: Any) -> Any:
+    """Stand for the gradient of a gradient that nobody has."""
+    raise NotImplementedError(
+        "this implementation of attention has one derivative; implementation='eager' has the second"
+    )
 
 
 def _function(compute: Callable[..., Any], keep: Keep, backward: Callable[..., Any]) -> Any:

@@ -60,7 +60,7 @@ def test_an_operator_without_a_gradient_refuses_when_it_comes_to_it():
     y = untraced(
         torch.library.custom_op("sharpmax_tests::bare", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
     )(x)
-    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+    with pytest.raises(NotImplementedError, match="has one derivative"):
         y.sum().backward()
 
 

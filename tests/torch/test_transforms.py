@@ -131,6 +131,16 @@ def test_a_second_derivative_names_the_implementation_that_has_it(implementation
         torch.autograd.grad(first.sum(), q)
 
 
+@pytest.mark.parametrize("implementation", CPU[:2] + tuple(KERNELS[-1:]))
+def test_so_does_that_of_a_policy_s_number(implementation):
+    q, k, v = (x.detach() for x in qkv(queries=4, keys=4))
+    number = torch.tensor(1.2, requires_grad=True)
+    output = attention(q, k, v, policy=LogLinear(number, 0.1, 0.2), implementation=implementation)
+    (first,) = torch.autograd.grad(output.square().sum(), number, create_graph=True)
+    with pytest.raises(NotImplementedError, match="implementation='eager' has the second"):
+        torch.autograd.grad(first, number)
+
+
 @pytest.mark.parametrize("options", [{}, {"mask": torch.ones(6, 6).tril() > 0}], ids=["stock", "eager"])
 def test_torch_func_inside_torch_compile_has_the_gradient_through_beta(options):
     q, k, v = (x.detach() for x in qkv(queries=6, keys=6, width=8, dtype=torch.float64))

@@ -10,7 +10,6 @@ from sharpmax.core.stats import RowStats
 from sharpmax.torch.chunked.forward import attend_in_one_pass
 from sharpmax.torch.chunked.one_query import attend_one_query
 from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
-from sharpmax.torch.once import differentiable_once
 from sharpmax.torch.plan import ONE_PASS, ONE_QUERY, Plan
 from sharpmax.torch.request import Request
 from sharpmax.torch.solving import solved_as
@@ -23,7 +22,7 @@ def attend(request: Request, plan: Plan) -> tuple[Tensor, RowStats]:
         return attend_in_one_pass(request)
     if plan.path == ONE_QUERY:
         return attend_one_query(request), RowStats()
-    return attend_in_three_steps(differentiable_once(request), _row_statistics, _weighted, solved_by="chunked")
+    return attend_in_three_steps(request, _row_statistics, _weighted, solved_by="chunked")
 
 
 def statistics(request: Request) -> RowStats:

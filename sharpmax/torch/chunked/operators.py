@@ -31,6 +31,7 @@ from sharpmax.torch.chunked.forward import (
 from sharpmax.torch.chunked.rows import Chunk, Gradients, Scratch, chunks, rows_of
 from sharpmax.torch.lengths import counted_by_position
 from sharpmax.torch.request import Request
+from sharpmax.torch.tracing import differentiable_once
 
 
 @torch.library.custom_op("sharpmax::chunked_statistics", mutates_args=())
@@ -96,6 +97,9 @@ def chunked_statistics_gradient(
 @chunked_statistics_gradient.register_fake
 def _(query: Tensor, key: Tensor, bias: Tensor | None, sinks: Tensor | None, *rest: Any) -> Any:
     return _like_inputs(query, key, bias if rest[-1] else None, sinks)
+
+
+differentiable_once(chunked_statistics_gradient)
 
 
 def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -178,6 +182,9 @@ def chunked_output_gradient(
 def _(query: Tensor, key: Tensor, bias: Any, sinks: Any, mask: Any, value: Tensor, beta: Tensor, *rest: Any) -> Any:
     first = _like_inputs(query, key, bias if rest[-1] else None, sinks)
     return *first, value.new_empty(value.shape), beta.new_empty(beta.shape)
+
+
+differentiable_once(chunked_output_gradient)
 
 
 def _keep_output(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
