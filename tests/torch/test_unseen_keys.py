@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, reference_attention
-from sharpmax.torch import IMPLEMENTATIONS, attention, which_implementation
+from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
 
 LENGTH, BAD = 20, 16
 PRECISE = {"hybrid": torch.float16, "triton": torch.float32}  # the most that each computes in; else float64
@@ -150,3 +150,24 @@ def test_huge_logits_do_not_make_an_entropy_of_rounding():
     q, k, v = drawn(torch.float32)
     got = attention(1e15 * q, 1e15 * k, v, policy=PAPER, implementation="stock")
     assert got.isfinite().all()
+
+
+@pytest.mark.parametrize("policy", [LengthScaled.log_n(2.0), EntropyTarget(0.1)], ids=["length", "target"])
+def test_a_nan_in_one_sequence_hides_no_key_of_another(policy):
+    """One query each: the second sequence has a key whose logit is -inf, with a NaN beside it and without."""
+    query, value = torch.ones(2, 1, 1, 1), torch.arange(6.0).view(2, 1, 3, 1)
+    key = torch.tensor([[1.0, 2.0, 3.0], [1.0, -torch.inf, 2.0]]).view(2, 1, 3, 1)
+    alone = attention(query[1:], key[1:], value[1:], policy=policy)
+    query[0] = torch.nan
+    output = attention(query, key, value, policy=policy)
+    assert output[0].isnan().all()
+    assert torch.equal(output[1:], alone)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "chunked"])
+def test_a_logit_that_overflows_to_minus_infinity_is_not_counted(implementation):
+    query = torch.tensor([[1e20, 0.0], [1.0, 1.0]]).view(1, 1, 2, 2)
+    key = torch.tensor([[-1e20, 0.0], [1e-18, 1.0], [2e-18, 3.0]]).view(1, 1, 3, 2)
+    stats = row_stats(query, key, implementation=implementation)
+    assert stats.count.flatten().tolist() == [2.0, 3.0]
+    assert stats.entropy[0, 0, 0] < 1e-6

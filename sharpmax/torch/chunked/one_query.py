@@ -24,7 +24,7 @@ def attend_one_query(request: Request) -> Tensor:
     if request.mask is not None:
         logits.masked_fill_(~request.mask, -torch.inf)
     # An inf in query or key may hide a key too.
-    some_hidden = request.mask is not None or float(logits.amin()) == -torch.inf
+    some_hidden = request.mask is not None or not float(logits.amin()) > -torch.inf  # a NaN may stand for one
     count = (logits != -torch.inf).sum(-1).to(logits.dtype) if some_hidden else logits.new_full(rows, keys)
     minimum = smallest(logits) if "minimum" in wanted else None
     shifted, maximum = shift_(logits, (slice(None),) if some_hidden else ())
