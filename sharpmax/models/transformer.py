@@ -75,10 +75,14 @@ class Transformer:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        if self.width % self.heads or self.heads % 2:
+        if self.heads < 2 or self.width < 1 or self.width % self.heads or self.heads % 2:
             raise ValueError(f"expected an even number of heads that divides the width, got {self.heads}, {self.width}")
         if self.positions not in POSITIONS:
             raise ValueError(f"expected positions among {', '.join(POSITIONS)}, got {self.positions!r}")
+        if self.turns and self.width // self.heads % 2:
+            raise ValueError(f"expected an even width per head to turn, got {self.width} for {self.heads} heads")
+        if not 0 <= self.numbers <= self.vocabulary:
+            raise ValueError(f"expected numbers among the {self.vocabulary} tokens, got {self.numbers}")
 
     @property
     def parameters(self) -> int:
@@ -226,7 +230,8 @@ class Transformer:
         else:
             out = self.mechanism.learn(q, k, v, slopes, learned)
         if watch is not None:
-            watch(self._entropy(q[..., -WATCHED:, :], k, slopes, learned))
+            watched = q if self.mechanism.needs_every_query else q[..., -WATCHED:, :]
+            watch(self._entropy(watched, k, slopes, learned)[..., -WATCHED:])
         x = x[:, :, length - queries :]
         x = x + _linear(out.transpose(2, 3).flatten(3), weights["attention.out"], precision)
         inner = functional.gelu(_linear(_norm(x, weights["mlp.norm"]), weights["mlp.up"], precision))

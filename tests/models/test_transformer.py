@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from sharpmax import PAPER, Constant
-from sharpmax.models.mechanisms import LearnedSSMax, Sharpened
+from sharpmax.models.mechanisms import LearnedSSMax, Selective, Sharpened
 from sharpmax.models.transformer import (
     FARTHEST,
     LONGEST_ROW,
@@ -133,6 +133,23 @@ def test_a_mechanism_acts_and_its_entropy_is_observed():
     assert (seen[0] <= plain[0] + 1e-6).all()
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_observer_of_a_mechanism_that_needs_every_query_is_told_of_all_they_marked(streaming):
+    selective, seen = replace(MODEL, layers=1, mechanism=Selective()), []
+    given = tokens(length=24)  # more than the queries that an observer is told of
+    run(selective, [0], given, streaming=streaming, observer=lambda _, entropy: seen.append(entropy))
+    weights = []
+
+    class Kept(Selective):
+        def weights(self, *arguments):
+            weights.append(super().weights(*arguments))
+            return weights[-1]
+
+    run(replace(selective, mechanism=Kept()), [0], given, streaming=False)
+    expected = torch.special.entr(weights[0]).sum(-1)[..., -seen[0].shape[-1] :]
+    torch.testing.assert_close(seen[0], expected)
+
+
 def test_every_mechanism_begins_with_the_same_weights():
     learned = replace(MODEL, mechanism=LearnedSSMax())
     ours, theirs = MODEL.named(MODEL.init([5])), learned.named(learned.init([5]))
@@ -177,10 +194,18 @@ def test_precision_is_put_back():
     assert torch.get_float32_matmul_precision() == before
 
 
-@pytest.mark.parametrize(("heads", "width"), [(3, 33), (4, 30)])
+@pytest.mark.parametrize(("heads", "width"), [(3, 33), (4, 30), (0, 32), (2, 0)])
 def test_shapes_that_do_not_divide_are_refused(heads, width):
     with pytest.raises(ValueError, match="expected an even number of heads that divides the width"):
         Transformer(11, width=width, heads=heads)
+
+
+def test_an_odd_width_per_head_cannot_turn_and_numbers_are_tokens():
+    Transformer(11, width=6, heads=2)
+    with pytest.raises(ValueError, match="expected an even width per head to turn, got 6 for 2 heads"):
+        Transformer(11, width=6, heads=2, positions="rope")
+    with pytest.raises(ValueError, match="expected numbers among the 11 tokens, got 12"):
+        replace(MODEL, numbers=12)
 
 
 def test_sorted_positions_turn_a_quarter_of_the_heads_and_a_cut_row_keeps_its_own():

@@ -8,7 +8,7 @@ neighbours, of which a longer input has no more.
 """
 
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 
 from sharpmax.extras import extra
 from sharpmax.models.mechanisms.base import Learned
@@ -27,8 +27,8 @@ class Crowded(Sharpened):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.crowd < 1:
-            raise ValueError(f"expected a crowd of at least 1, got {self.crowd}")
+        if not 1 <= self.crowd < inf:
+            raise ValueError(f"expected a crowd of at least 1, a finite number, got {self.crowd}")
 
     def learn(self, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, learned: Learned) -> Tensor:
         """Return the output in training; the sequences of a batch are crowded from not at all to most."""

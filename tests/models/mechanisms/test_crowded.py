@@ -41,6 +41,7 @@ def test_its_gradient_is_finite_differences():
     assert torch.autograd.gradcheck(lambda q, k, v: mechanism.learn(q, k, v, SLOPES, {}), inputs)
 
 
-def test_a_crowd_below_one_is_refused():
+@pytest.mark.parametrize("crowd", [0.5, float("nan"), float("inf")])
+def test_a_crowd_below_one_is_refused(crowd):
     with pytest.raises(ValueError, match="expected a crowd of at least 1"):
-        Crowded(crowd=0.5)
+        Crowded(crowd=crowd)
