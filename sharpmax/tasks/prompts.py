@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sharpmax.core.checks import is_count, short
 from sharpmax.spelling import did_you_mean
 from sharpmax.tasks.prompt import Prompt, check_size
 from sharpmax.tasks.ruler import RULER
@@ -134,8 +135,16 @@ def draw(task: str, size: int, *, seed: int, index: int = 0) -> Prompt:
     """
     must_be_task(task)
     name, _, wording = task.partition(":")
+    _must_be_counts(size=size, seed=seed, index=index)
     rng = np.random.default_rng([seed, _place(name), size, index])
     return lookup(size, rng, wording=wording) if wording else TASKS[name](size, rng)
+
+
+def _must_be_counts(**numbers: int) -> None:
+    """Raise ValueError for a size, seed or index that is no whole number from 0 on."""
+    for name, number in numbers.items():
+        if not is_count(number):
+            raise ValueError(f"expected {name} to be a whole number from 0 up, got {short(number)}")
 
 
 _RECALL = 5
@@ -167,6 +176,7 @@ def parts(task: str, size: int, *, seed: int, index: int = 0) -> tuple[str, ...]
     """
     name, _, wording = task.partition(":")
     if name == "recall":
+        _must_be_counts(size=size, seed=seed, index=index)
         rng = np.random.default_rng([seed, _RECALL, size, index])
         return recall(size, rng, wording=wording or "code")
     prompt = draw(task, size, seed=seed, index=index)

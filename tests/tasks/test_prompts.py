@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sharpmax.tasks.prompts import TASKS, WORDINGS, draw
+from sharpmax.tasks.prompts import TASKS, WORDINGS, draw, parts
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -54,3 +54,23 @@ def test_what_does_not_exist_is_refused(task, size):
         draw(task, size, seed=0)
     with pytest.raises(ValueError, match="size"):
         draw("lookup", 0, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"size": 2.5}, "expected size to be a whole number from 0 up, got 2.5"),
+        ({"size": "5"}, "expected size to be a whole number from 0 up, got '5'"),
+        ({"seed": -1}, "expected seed to be a whole number from 0 up, got -1"),
+        ({"index": -1}, "expected index to be a whole number from 0 up, got -1"),
+    ],
+)
+def test_a_number_that_is_none_is_named(numbers, said):
+    for task in ("lookup", "recall"):
+        with pytest.raises(ValueError, match=said):
+            parts(task, **{"size": 4, "seed": 0, "index": 0, **numbers})
+
+
+def test_more_keys_than_words_make_are_refused():
+    with pytest.raises(ValueError, match="expected a size from 1 to 265922, got 1000000"):
+        draw("niah_multikey_2", 10**6, seed=0)

@@ -26,9 +26,8 @@ PIECES = (
 )
 _PIECE = NEXT + 10
 VOCABULARY = _PIECE + len(PIECES)
-_TOKEN = re.compile(
-    "|".join((r" ?(?P<number>-?0\.\d+)", r" ?(?P<integer>\d+)", *map(re.escape, sorted(PIECES, key=len, reverse=True))))
-)
+_NUMBER, _INTEGER = r" ?(?P<number>-?0\.\d{1,3})(?!\d)", r" ?(?P<integer>\d+)"
+_TOKEN = re.compile("|".join((_NUMBER, _INTEGER, *map(re.escape, sorted(PIECES, key=len, reverse=True)))))
 
 
 def piece(text: str) -> int:

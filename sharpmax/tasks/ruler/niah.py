@@ -24,7 +24,7 @@ def niah_single_1(size: int, rng: np.random.Generator) -> Prompt:
 
 def niah_multikey_2(size: int, rng: np.random.Generator) -> Prompt:
     """Hide one number among `size` others, each under its own key."""
-    check_size(size)
+    check_size(size, most=len(ADJECTIVES) ** 2 * len(NOUNS) - 1)
     key, *others = keys(size + 1, rng)
     lines = [NEEDLE.format(kind="number", key=other, value=_number(rng)) for other in others]
     return _asked(lines, "number", key, _number(rng), size, rng)

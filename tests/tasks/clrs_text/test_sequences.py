@@ -136,6 +136,12 @@ def test_mistakes_are_told_apart(said, right, letters):
     assert mistakes(encode(said), encode(right)) == letters
 
 
+@pytest.mark.parametrize("number", ["0.5555", "0.9999", "-0.0001", "1.0"])
+def test_a_number_of_other_than_three_decimals_is_refused(number):
+    with pytest.raises(ValueError, match="expected text of numbers"):
+        encode(f"minimum:\nkey: [{number}]\nmin:\n2\n\n")
+
+
 def test_what_is_not_of_the_vocabulary_is_refused():
     with pytest.raises(ValueError, match="got 'bogosort"):
         encode("bogosort:\n")
