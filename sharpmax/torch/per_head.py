@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from sharpmax.core.checks import shape_of
-from sharpmax.core.policies import Detached, PerHead
+from sharpmax.core.policies import Detached, PerHead, PerLayer
 from sharpmax.core.policies.base import Policy
 from sharpmax.torch.policy_kinds import keep_numbers
 
@@ -55,3 +55,22 @@ def heads_of(policy: Policy) -> int | None:
     if isinstance(policy, Detached):
         return heads_of(policy.policy)
     return next((shape[-2] for shape in policy.field_shapes if len(shape) > 1 and shape[-2] > 1), None)
+
+
+def check_columns(policy: Policy) -> None:
+    """Raise ValueError for an array that is not one value per head: it would run along the queries."""
+    shape = next((shape for shape in _shapes(policy) if shape and shape[-1] != 1), None)
+    if shape is not None:  # where there are as many queries as heads it would even fit
+        raise ValueError(
+            f"one value per head is an array of shape (heads, 1), got {shape}: its last axis is the queries'"
+        )
+
+
+def _shapes(policy: Policy) -> list[tuple[int, ...]]:
+    match policy:
+        case PerHead() | PerLayer():
+            return [shape for member in policy.policies for shape in _shapes(member)]
+        case Detached():
+            return _shapes(policy.policy)
+        case _:
+            return policy.field_shapes

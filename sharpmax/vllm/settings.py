@@ -17,7 +17,7 @@ from sharpmax.builtin.fetch import model_folder
 from sharpmax.core.cards import CARD_FILE, load_card, own_name
 from sharpmax.core.extension import Extension, Unscaled, Yarn
 from sharpmax.core.policies import PerLayer, Policy
-from sharpmax.torch.per_head import heads_of
+from sharpmax.torch.per_head import check_columns, heads_of
 
 TRIED = ("0.32",)
 """The versions of vLLM that this plug-in was run with; its interface for attention moves."""
@@ -177,6 +177,10 @@ def _builtin_names(model: str) -> set[tuple[str, ...]]:
 
 
 def _must_fit(path: Path, policy: Policy, served: Served) -> None:
+    try:
+        check_columns(policy)
+    except ValueError as error:
+        raise ValueError(f"sharpmax: the card {path} cannot be served: {error}") from None
     if isinstance(policy, PerLayer):
         if not served.all_layers_attend:
             raise ValueError(

@@ -88,6 +88,13 @@ def test_a_card_of_another_model_is_refused_unless_it_is_meant(card):
     assert policy_for(card, asking(card=str(card), any_model=True), served) == PER_LAYER
 
 
+def test_a_card_whose_numbers_would_run_along_the_queries_is_refused(tmp_path):
+    path = tmp_path / "card.json"
+    sharpmax.Constant((1.0, 2.0, 3.0, 4.0)).save(path)
+    said = refusal(path, {"sharpmax": {"card": str(path)}}, SERVED)
+    assert said.endswith("one value per head is an array of shape (heads, 1), got (4,): its last axis is the queries'")
+
+
 def test_a_card_of_other_layers_or_heads_is_refused_whatever_it_is_called(card):
     assert "holds 2 layers, and models/tiny has 3" in refusal(card, served=replace(SERVED, layers=3))
     meant = asking(card=str(card), any_model=True)

@@ -27,7 +27,7 @@ from sharpmax.core.cards import Card
 from sharpmax.core.checks import short
 from sharpmax.core.extension import Extension
 from sharpmax.core.ladder import check_implementation
-from sharpmax.core.policies import Constant, Detached, PerHead, PerLayer, Policy
+from sharpmax.core.policies import Constant, PerLayer, Policy
 from sharpmax.core.softmax import SilentPolicyWarning
 from sharpmax.extras import extra
 from sharpmax.hf.sharpen.continuous import PAGED_NAME, Beginning, batched_attention, end_all, no_mask
@@ -53,6 +53,7 @@ from sharpmax.hf.sharpen.modules import multihead_forward
 from sharpmax.hf.sharpen.sidecar import card_for, name_of, warn_of_another_model
 from sharpmax.hf.sharpen.site import Observer, Probe, Run, Site
 from sharpmax.torch import IMPLEMENTATIONS
+from sharpmax.torch.per_head import check_columns
 from sharpmax.torch.policy_kinds import constant_beta
 from sharpmax.torch.torch_internals import is_compiled
 from sharpmax.torch.watching.measure import Gauge
@@ -478,18 +479,4 @@ def check_layers(policy: Policy, layers: list[AttentionLayer]) -> None:
     count = layer_count(layers)
     if isinstance(policy, PerLayer) and len(policy.policies) != count:
         raise ValueError(f"the policy holds {len(policy.policies)} layers, and this model has {count} attention layers")
-    shape = next((shape for shape in _shapes(policy) if shape and shape[-1] != 1), None)
-    if shape is not None:  # where there are as many queries as heads it would even fit
-        raise ValueError(
-            f"one value per head is an array of shape (heads, 1), got {shape}: its last axis is the queries'"
-        )
-
-
-def _shapes(policy: Policy) -> list[tuple[int, ...]]:
-    match policy:
-        case PerHead() | PerLayer():
-            return [shape for member in policy.policies for shape in _shapes(member)]
-        case Detached():
-            return _shapes(policy.policy)
-        case _:
-            return policy.field_shapes
+    check_columns(policy)
