@@ -58,14 +58,13 @@ class ObservedRows:
         1 where it is there already, inf where it is not by `most`.
         """
         shape = self.entropy.shape[:-1]
-        low, high = np.zeros(shape), np.full(shape, np.log(most))  # of the log of 1 + copies
+        low, high = np.zeros(shape), np.full(shape, np.log(most))  # of the log of the times
         for _ in range(40):
             middle = (low + high) / 2
-            added = np.expm1(middle)[..., None] * self.keys_per_far_key * self.far_weight
+            added = np.expm1(middle * exponent)[..., None] * self.keys_per_far_key * self.far_weight
             above = mean_of_rows(self.largest_weight / (1 + added)) > weight
             low, high = np.where(above, middle, low), np.where(above, high, middle)
-        longer = high / np.asarray(exponent)
-        times = np.where(longer < np.log(most) * (1 - 1e-9), np.exp(np.minimum(longer, np.log(most))), np.inf)
+        times = np.where(high < np.log(most), np.exp(high), np.inf)
         return np.where(np.isfinite(mean_of_rows(self.largest_weight)), times, np.nan)
 
     def drawn(self, rows: np.ndarray) -> "ObservedRows":

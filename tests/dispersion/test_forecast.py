@@ -35,6 +35,17 @@ def test_a_needle_over_a_crowd_at_zero_is_forecast_exactly():
     assert rows.times_until(0.5).item() * 100 == pytest.approx(1 + np.exp(6.0))
 
 
+@pytest.mark.parametrize("exponent", [0.3, 1.0, 1.6])
+def test_a_size_is_the_one_that_growing_reaches_whatever_the_exponent(exponent):
+    logits = np.zeros((1, 1, 1, 100))
+    logits[..., 0] = 6.0
+    rows = observe_logits(logits)
+    at = rows.times_until(0.5, np.full((1, 1), exponent)).item()
+    assert rows.grown(at, exponent)[1].item() == pytest.approx(0.5)
+    logits[..., 1:] = -60.0  # a head that nothing makes give way
+    assert np.isinf(observe_logits(logits).times_until(0.5, np.full((1, 1), exponent))).all()
+
+
 def test_growing_once_is_growing_twice():
     rows = observe_logits(np.random.default_rng(0).normal(size=(1, 1, 5, 64)))
     # Copies of the far keys are all that is added: the formula must be that of the very row with the copies in it.
