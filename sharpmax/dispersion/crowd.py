@@ -104,7 +104,8 @@ def far_keys(position: np.ndarray, visible: np.ndarray) -> np.ndarray:
 def observe_logits(logits: Any) -> ObservedRows:
     """Return what a forecast needs of logits (layer, head, row, key); -inf is hidden. A row stands at its last key.
 
-    Heads may see other keys than one another.
+    Heads may see other keys than one another. A row that sees none is NaN. Every row is taken to grow with the input:
+    logits do not tell a window from a short row.
     """
     e = np.asarray(logits, dtype=np.float64)
     visible = np.isfinite(e)
@@ -113,8 +114,9 @@ def observe_logits(logits: Any) -> ObservedRows:
     whole, outer = _entropy(e), _entropy(np.where(far, e, -np.inf))
     count, chosen = visible.sum(-1), far.sum(-1)
     grows = np.where(chosen > 0, count / np.maximum(chosen, 1), 0.0)
-    largest, far_weight = np.exp(e.max(-1) - whole[1]), np.exp(outer[1] - whole[1])
-    return ObservedRows(whole[0], largest, far_weight, outer[0], grows, np.zeros_like(largest))
+    nothing = np.where(count > 0, 0.0, np.nan)
+    largest, far_weight = np.exp(e.max(-1) - whole[1]) + nothing, np.exp(outer[1] - whole[1]) + nothing
+    return ObservedRows(whole[0] + nothing, largest, far_weight, outer[0], grows, np.zeros_like(largest))
 
 
 def _entropy(e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -45,9 +45,9 @@ class Rehearsal:
     found_weight: np.ndarray
 
     def errors(self, method: str) -> np.ndarray:
-        """Return the absolute error of the entropy of each observed head, in nats."""
-        error = np.abs(self.entropy[method] - self.found_entropy).ravel()
-        return np.asarray(error[np.isfinite(error)])
+        """Return the absolute error of the entropy of each head that every method forecasts, in nats."""
+        errors = {name: np.abs(entropy - self.found_entropy).ravel() for name, entropy in self.entropy.items()}
+        return np.asarray(errors[method][np.isfinite([*errors.values()]).all(axis=0)])
 
     def weight_errors(self, method: str) -> np.ndarray:
         """Return the absolute error of the largest weight of each observed head."""
@@ -96,7 +96,8 @@ class Forecast:
         entropy, largest_weight: (layer, head, times): by the law, or by persistence where the law is not believed.
         reach, weight_reach: half the widths of the intervals of `entropy` and `largest_weight`, (times,): in the
             rehearsal they held `COVERED` of the heads.
-        half_size: the length at which the largest weight falls below half, (layer, head); inf for never.
+        half_size: the length at which the largest weight falls below half, (layer, head); inf for never. By the growth
+            of its rows alone, whether the law is believed or not.
         kinds: what the head does, (layer, head): see `kind_of`.
     """
 
@@ -166,13 +167,16 @@ def forecast(found: Dispersion, times: Sequence[int] = TIMES) -> Forecast:
 
 
 def rehearse(found: Dispersion) -> Rehearsal | None:
-    """Forecast the longest length from those up to 1/8 of it; None where fewer than two are that short."""
+    """Forecast the longest length from those up to 1/8 of it.
+
+    None where fewer than two are that short, or no head was observed at all of them.
+    """
     target = found.lengths[-1]
     fitted = sum(length * REHEARSED <= target for length in found.lengths)
     if fitted < 2 or found.observed is None:
         return None
     made = dict(zip(METHODS, predict(found, fitted, target), strict=True))
-    return Rehearsal(
+    rehearsal = Rehearsal(
         int(found.lengths[fitted - 1]),
         int(target),
         {name: entropy for name, (entropy, _) in made.items()},
@@ -180,6 +184,7 @@ def rehearse(found: Dispersion) -> Rehearsal | None:
         found.entropy[..., -1],
         found.values["largest_weight"][..., -1],
     )
+    return rehearsal if rehearsal.errors("law").size else None
 
 
 def predict(found: Dispersion, fitted: int, target: int) -> list[tuple[np.ndarray, np.ndarray]]:

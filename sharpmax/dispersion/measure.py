@@ -43,7 +43,8 @@ def measure(logits_at: Callable[[int], Any], lengths: Sequence[int]) -> Dispersi
 
     Raises:
         TypeError: logits that are not a floating array.
-        ValueError: no length, lengths that do not rise, logits of another shape, or none at all.
+        ValueError: no length, lengths that do not rise, logits of another shape, none at all, or NaN or +inf among
+            them.
 
     >>> even = measure(lambda n: np.zeros((1, 2, n)), [4, 16])
     >>> bool(np.allclose(even.entropy[0, 0], np.log([4, 16])))
@@ -57,6 +58,8 @@ def measure(logits_at: Callable[[int], Any], lengths: Sequence[int]) -> Dispersi
         logits = floating_array("logits", logits_at(n))
         if logits.ndim != 3 or logits.shape[-1] != n or 0 in logits.shape:
             raise ValueError(f"expected logits (heads, rows, {n}), got shape {tuple(logits.shape)}")
+        if not np.all(to_numpy(logits) < np.inf):
+            raise ValueError(f"expected logits that are finite, or -inf where masked; got NaN or +inf at length {n}")
         by_length.append(quantities(row_stats(logits, extra={"minimum"}), logits[..., 0]))
         observed[n] = observe_logits(to_numpy(logits)[None])
     values = {name: np.stack([mean_of_rows(q[name]) for q in by_length], axis=-1)[None] for name in QUANTITIES}

@@ -1,11 +1,13 @@
 """Forecasts of heads whose fate is known, and a rehearsal that knows when not to be believed."""
 
+import warnings
+
 import numpy as np
 import pytest
 
 from sharpmax.dispersion import forecast, measure
 from sharpmax.dispersion.crowd import far_keys, mean_of_rows, observe_logits
-from sharpmax.dispersion.forecast import METHODS, Rehearsal, rehearse
+from sharpmax.dispersion.forecast import METHODS, Rehearsal, predict, rehearse
 
 LENGTHS = [16, 32, 64, 128, 256, 512]
 
@@ -164,6 +166,43 @@ def test_each_head_is_observed_by_the_keys_that_it_sees():
     both, alone = observe_logits(logits), observe_logits(logits[:, 1:])
     for name in ("far_weight", "far_entropy", "keys_per_far_key", "largest_weight"):
         np.testing.assert_allclose(getattr(both, name)[:, 1:], getattr(alone, name))
+
+
+def test_rows_that_see_nothing_take_no_part_in_a_forecast():
+    def logits(n, hidden):
+        drawn = crowd(n, np.random.default_rng(n), heads=2, rows=6)
+        drawn[:, :hidden] = -np.inf
+        return drawn if hidden else drawn[:, 2:]
+
+    some, without = (measure(lambda n, hidden=hidden: logits(n, hidden), LENGTHS) for hidden in (2, 0))
+    np.testing.assert_array_equal(some.entropy, without.entropy)
+    for method, (entropy, weight) in zip(METHODS, predict(without, 3, 512), strict=True):
+        got = dict(zip(METHODS, predict(some, 3, 512), strict=True))[method]
+        np.testing.assert_allclose(got[0], entropy)
+        np.testing.assert_allclose(got[1], weight)
+    assert forecast(some).kinds.tolist() == forecast(without).kinds.tolist()
+
+
+def test_heads_that_some_lengths_pass_by_are_left_out_of_the_rehearsal():
+    def late(n, heads):
+        drawn = crowd(n, np.random.default_rng(n), heads=6, rows=10)
+        drawn[:heads] = -np.inf if n < 64 else drawn[:heads]
+        return drawn
+
+    found = measure(lambda n: late(n, 1), LENGTHS)
+    rehearsed = rehearse(found)
+    assert rehearsed is not None
+    assert {rehearsed.errors(name).size for name in METHODS} == {5}
+    assert forecast(found).to_json()["rehearsal"]["fitted_up_to"] == 64
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert rehearse(measure(lambda n: late(n, 6), LENGTHS)) is None
+
+
+def test_logits_that_are_not_finite_are_refused():
+    for poison in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="NaN or [+]inf at length 4"):
+            measure(lambda n, poison=poison: np.array([[[0.0] * (n - 1) + [poison], [0.0] * n]]), [4, 8])
 
 
 def test_a_forecast_at_no_length_is_refused():
