@@ -1,7 +1,8 @@
 """From (entropy, best beta) pairs to a policy: a guarded polynomial, or a monotone table.
 
 The polynomial is the paper's: least squares, degree 4. Outside the entropies it saw a polynomial runs wild, so the fit
-records them as its `domain`, and the policy holds its end values beyond.
+records them as its `domain`, and the policy holds its end values beyond. Over a narrow range far from 0 its terms
+cancel: rows of 4,096 alike items lie within 0.2 nats, and in float32 such a beta is wrong by more than its size.
 
 The table is the least-squares *non-decreasing* function on bins of equal count, found by pooling adjacent violators:
 wherever a bin's mean falls below the one before, the two become one bin with their common mean. Rows of one entropy
@@ -15,10 +16,13 @@ import numpy as np
 from sharpmax.core.arrays import is_array, to_numpy
 from sharpmax.core.checks import is_count
 from sharpmax.core.policies import Polynomial, Table
+from sharpmax.core.stats import RowStats
+
+LOST = 0.01  # the share of beta that float32 may lose of a fit; attention evaluates it in that
 
 
 class NothingToFitError(ValueError):
-    """Too few rows have a best temperature: of a head that ranks every row rightly, none has."""
+    """Too few rows have a best temperature, or too like ones: of a head that ranks every row rightly, none has."""
 
 
 def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, threshold: float = 0.5) -> Polynomial:
@@ -27,7 +31,7 @@ def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, t
     Raises:
         TypeError: something else than real numbers.
         ValueError: shapes that differ, an entropy that is not finite or below 0, an infinite beta, or a degree below 1.
-        NothingToFitError: fewer than degree + 1 different entropies.
+        NothingToFitError: fewer than degree + 1 different entropies, or a range so narrow that float32 loses the fit.
 
     >>> H = np.linspace(1, 4, 50)
     >>> fit_polynomial(H, 1 + H, degree=1).domain
@@ -45,7 +49,16 @@ def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, t
     ascending = np.zeros(degree + 1)
     ascending[: len(fit.coef)] = fit.coef
     domain = (float(x.min()), float(x.max()))
-    return Polynomial(tuple(float(c) for c in ascending[::-1]), threshold=threshold, domain=domain)
+    policy = Polynomial(tuple(float(c) for c in ascending[::-1]), threshold=threshold, domain=domain)
+    H = np.linspace(*domain, 1025)
+    wide, narrow = (policy(RowStats(entropy=H.astype(kind))) for kind in (np.float64, np.float32))
+    if np.any(np.abs(narrow - wide) > LOST * wide):
+        raise NothingToFitError(
+            f"expected entropies over a wider range than {domain[0]:.4g} to {domain[1]:.4g} nats to fit degree {degree}: "
+            f"in float32 its beta would be wrong by up to {np.max(np.abs(narrow / wide - 1)):.0%}; fit a lower degree, "
+            "or a table"
+        )
+    return policy
 
 
 def fit_table(entropy: Any, inverse_temperature: Any, *, knots: int = 8) -> Table:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sharpmax.core.policies import PAPER
 from sharpmax.core.stats import RowStats
-from sharpmax.fitting import fit_polynomial, fit_table
+from sharpmax.fitting import NothingToFitError, fit_polynomial, fit_table
 from sharpmax.fitting.regression import non_decreasing
 
 H = np.linspace(0.9, 5.5, 200)
@@ -84,6 +84,18 @@ def test_the_order_of_rows_of_one_entropy_does_not_matter():
     np.testing.assert_allclose(found.inverse_temperatures, reversed_.inverse_temperatures, rtol=1e-12)
     at_one = found.inverse_temperatures[found.entropies.index(1.0)]
     np.testing.assert_allclose(at_one, 3.0)  # the mean of all rows there
+
+
+def test_a_polynomial_that_float32_cannot_evaluate_is_refused():
+    rng = np.random.default_rng(0)
+    H = rng.uniform(9.0, 9.2, 200)  # as of rows of 16,384 alike items
+    beta = 3 + rng.normal(size=200)
+    with pytest.raises(NothingToFitError, match=r"wider range than 9\.\d+ to 9\.\d+ nats to fit degree 4.* or a table"):
+        fit_polynomial(H, beta)
+    for policy in (fit_polynomial(H, beta, degree=1), fit_table(H, beta), fit_polynomial(H - 8, beta)):
+        at = np.linspace(*policy.fitted_range["entropy"], 99)
+        narrow, wide = (policy(RowStats(entropy=at.astype(kind))) for kind in (np.float32, np.float64))
+        np.testing.assert_allclose(narrow, wide, rtol=0.01)
 
 
 @pytest.mark.parametrize("fit", [fit_polynomial, fit_table])
