@@ -76,19 +76,19 @@ class Card:
         """Write the card atomically: a reader sees the old file or the new one, never a part.
 
         Raises:
-            ValueError: what `load_card` would not read again: a card that is too large or too deep, or no JSON.
+            ValueError: what `load_card` would not read again: a card that is too large or too deep, no JSON, or whose
+                policy holds arrays that do not fit together.
             OSError: it cannot be written.
         """
         content: dict[str, Any] = {"sharpmax_card": SCHEMA, "policy": policy_to_json(self.policy)}
-        _require_modest(content["policy"])  # a card that is written can be read
         plain = (f.name for f in dataclasses.fields(self) if f.name not in ("policy", "extension"))
         content |= {name: getattr(self, name) for name in plain}
         if self.extension is not None:  # an earlier version reads a card without one
             content["extension"] = self.extension.to_json()
         try:
             text = atomic.as_json(content) + "\n"
-            parse_json(text, LIMITS)
-        except (ValueError, RecursionError) as error:
+            _card_from_json(parse_json(text, LIMITS))
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} would be a card that nobody can read: {' '.join(str(error).split())}") from None
         atomic.write_text(Path(path), text)
 
@@ -168,7 +168,13 @@ def policy_from_json(content: Any) -> Policy:
     if missing:
         raise ValueError(f"{kind.__name__} lacks its field {', '.join(map(repr, missing))}")
     made = kind(**fields)
-    if math.prod(np.broadcast_shapes(*made.field_shapes)) > MOST_BETAS:
+    try:
+        together = math.prod(np.broadcast_shapes(*made.field_shapes))
+    except ValueError:
+        raise ValueError(
+            f"{kind.__name__} holds arrays of shapes {short(made.field_shapes)}, which do not fit together"
+        ) from None
+    if together > MOST_BETAS:
         raise ValueError(f"{kind.__name__} holds arrays of shapes {short(made.field_shapes)}, too large together")
     return made
 

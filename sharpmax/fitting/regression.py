@@ -54,9 +54,9 @@ def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, t
     wide, narrow = (policy(RowStats(entropy=H.astype(kind))) for kind in (np.float64, np.float32))
     if np.any(np.abs(narrow - wide) > LOST * wide):
         raise NothingToFitError(
-            f"expected entropies over a wider range than {domain[0]:.4g} to {domain[1]:.4g} nats to fit degree {degree}: "
-            f"in float32 its beta would be wrong by up to {np.max(np.abs(narrow / wide - 1)):.0%}; fit a lower degree, "
-            "or a table"
+            f"expected entropies over a wider range than {domain[0]:.4g} to {domain[1]:.4g} nats to fit degree "
+            f"{degree}: in float32 its beta would be wrong by up to {np.max(np.abs(narrow / wide - 1)):.0%}; fit a "
+            "lower degree, or a table"
         )
     return policy
 

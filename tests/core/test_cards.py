@@ -207,3 +207,19 @@ def test_a_card_that_could_not_be_read_is_not_written(tmp_path, details):
     with pytest.raises(ValueError, match=r"card.json would be a card that nobody can read"):
         Card(Constant(2.0), **details).save(file)
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (
+            LogLinear(np.ones((9, 1)), np.ones((5, 1))),
+            r"shapes \[\(9, 1\), \(5, 1\), \(\)\], which do not fit together",
+        ),
+        (LogLinear(np.ones((2000, 1)), np.ones((1, 2000))), "too large together"),
+    ],
+)
+def test_a_policy_that_could_not_be_read_is_not_written(tmp_path, policy, said):
+    with pytest.raises(ValueError, match=rf"card.json would be a card that nobody can read: LogLinear .*{said}"):
+        policy.save(tmp_path / "card.json")
+    assert not (tmp_path / "card.json").exists()

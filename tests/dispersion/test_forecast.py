@@ -201,7 +201,7 @@ def test_heads_that_some_lengths_pass_by_are_left_out_of_the_rehearsal():
 
 def test_logits_that_are_not_finite_are_refused():
     for poison in (np.nan, np.inf):
-        with pytest.raises(ValueError, match="NaN or [+]inf at length 4"):
+        with pytest.raises(ValueError, match=r"NaN or [+]inf at length 4"):
             measure(lambda n, poison=poison: np.array([[[0.0] * (n - 1) + [poison], [0.0] * n]]), [4, 8])
 
 
