@@ -255,6 +255,12 @@ def test_a_stranger_cannot_take_the_name_of_a_policy_that_cards_know():
     assert sharpmax.Policy.known["Constant"] is Constant
 
 
+def test_a_head_s_arrays_that_do_not_fit_are_named_with_their_shapes():
+    for member in (Constant(np.ones(3)), Table((1.0, 2.0), np.ones((2, 3))), detach(LogLinear(np.ones((2, 1))))):
+        with pytest.raises(ValueError, match=r"arrays of \w+ have shapes .* to the rows' \(1, 5\) of one head"):
+            softmax(np.zeros((1, 2, 5, 7)), PerHead([member, PLAIN]))
+
+
 def test_silence_is_each_head_s_own():
     """A flat row in a head whose policy is not silent raises no warning."""
     logits = np.random.default_rng(0).normal(size=(1, 2, 1, 5000)) * np.array([30.0, 0.01])[:, None, None]

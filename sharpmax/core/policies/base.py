@@ -115,6 +115,13 @@ class Policy(ABC):
         """The shape of each learnable field, which must broadcast to the rows."""
         return [shape_of(getattr(self, name)) for name in self.learnable]
 
+    def misfit(self, rows: tuple[int, ...]) -> str | None:
+        """Say which arrays, of a policy inside it too, do not broadcast to rows of this shape; None if all do."""
+        if all(_fits(shape, rows) for shape in self.field_shapes):
+            return None
+        shapes = self.field_shapes
+        return f"the arrays of {type(self).__name__} have shapes {shapes}, which do not broadcast to the rows' {rows}"
+
     def for_layer(self, index: int) -> "Policy":
         """Return the policy of one layer of a model: itself, unless it is a `PerLayer`."""
         return self
@@ -168,12 +175,10 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
             )
         beta = clamp(xp.zeros_like(stats.maximum) + like(chosen, stats.maximum), high=LARGEST)
     except (ValueError, RuntimeError, TypeError) as error:  # each library has its own word for shapes that do not fit
-        if not isinstance(policy, Policy) or all(_fits(field, shape) for field in policy.field_shapes):
+        misfit = policy.misfit(shape) if isinstance(policy, Policy) else None
+        if misfit is None:
             raise
-        raise ValueError(
-            f"the arrays of {type(policy).__name__} have shapes {policy.field_shapes}, "
-            f"which do not broadcast to the rows' {shape}"
-        ) from error
+        raise ValueError(misfit) from error
     if _may_go_below_zero(policy):
         # To look at values waits for the device: of our own policies only those at hand are looked at.
         looked_at = is_at_hand(beta) or not _is_all_ours(policy)

@@ -59,6 +59,12 @@ class PerHead(_Members, Policy):
         silent = [policy.silent_on(_of_head(stats, h)) for h, policy in enumerate(self.policies)]
         return xp.stack([never if rows is None else rows for rows in silent], axis=-2)
 
+    def misfit(self, rows: tuple[int, ...]) -> str | None:
+        """Ask each head's policy about the rows of one head."""
+        of_head = (*rows[:-2], *rows[-1:])
+        said = (policy.misfit(of_head) for policy in self.policies)
+        return next((f"{one} of one head" for one in said if one is not None), None)
+
     def for_layer(self, index: int) -> Policy:
         """Resolve each head's policy."""
         return PerHead(tuple(policy.for_layer(index) for policy in self.policies))
@@ -158,6 +164,10 @@ class Detached(Policy):
     def field_shapes(self) -> list[tuple[int, ...]]:
         """The wrapped policy's."""
         return self.policy.field_shapes
+
+    def misfit(self, rows: tuple[int, ...]) -> str | None:
+        """Ask the wrapped policy."""
+        return self.policy.misfit(rows)
 
     def silent_on(self, stats: RowStats) -> Array | None:
         """Ask the wrapped policy."""
