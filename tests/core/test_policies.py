@@ -261,6 +261,14 @@ def test_a_head_s_arrays_that_do_not_fit_are_named_with_their_shapes():
             softmax(np.zeros((1, 2, 5, 7)), PerHead([member, PLAIN]))
 
 
+@pytest.mark.parametrize("betas", [
+    np.array([2.0, 1.0], np.float32), np.array([[[2.0], [3.0]], [[1.0], [4.0]]]), (((2.0,), (3.0,)), ((1.0,), (4.0,))),
+])  # fmt: skip
+def test_no_head_s_table_may_fall(betas):
+    with pytest.raises(ValueError, match="must not decrease"):
+        Table((1.0, 2.0), betas)
+
+
 def test_silence_is_each_head_s_own():
     """A flat row in a head whose policy is not silent raises no warning."""
     logits = np.random.default_rng(0).normal(size=(1, 2, 1, 5000)) * np.array([30.0, 0.01])[:, None, None]

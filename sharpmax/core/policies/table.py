@@ -47,7 +47,7 @@ class Table(Policy):
         if any(later <= earlier for earlier, later in pairwise(h)):
             raise ValueError(f"Table.entropies must increase strictly, got {short(h)}")
         # Betas that learn are for the training to watch; numbers are checked here.
-        if all(isinstance(beta, int | float) for beta in b) and any(later < earlier for earlier, later in pairwise(b)):
+        if _are_numbers(b) and np.any(np.diff(np.asarray(b, dtype=np.float64), axis=0) < 0):
             raise ValueError(f"Table.inverse_temperatures must not decrease, got {short(b)}")
 
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
@@ -68,3 +68,10 @@ class Table(Policy):
     def fitted_range(self) -> dict[str, tuple[float, float]]:
         """The entropies between its first and last knot."""
         return {"entropy": (self.entropies[0], self.entropies[-1])}
+
+
+def _are_numbers(betas: Any) -> bool:
+    """Tell whether nothing among them learns: numbers, NumPy arrays, which are the policy's own, and tuples of them."""
+    if isinstance(betas, tuple):
+        return all(map(_are_numbers, betas))
+    return isinstance(betas, int | float | np.number | np.ndarray)
