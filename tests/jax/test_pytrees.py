@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import sharpmax.jax
-from sharpmax import PAPER, EntropyTarget, LogLinear, PerHead, Policy, softmax
+from sharpmax import PAPER, EntropyTarget, LogLinear, PerHead, Policy, SilentPolicyWarning, softmax
 from sharpmax.jax.pytrees import _registered
 
 
@@ -53,3 +54,11 @@ def test_a_policy_is_an_argument_of_jit_and_vmap():
     rows = jax.jit(jax.vmap(softmax))(logits, many)
     for i, target in enumerate((0.2, 0.5, 1.0)):
         np.testing.assert_allclose(rows[i], softmax(logits[i], EntropyTarget(target)), atol=1e-5)
+
+
+def test_a_policy_that_jax_rebuilds_still_warns_where_it_does_nothing():
+    rebuilt = jax.tree.map(lambda leaf: leaf, PerHead((PAPER, PAPER)))
+    assert rebuilt == PerHead((PAPER, PAPER))
+    assert rebuilt.silent_above == PAPER.silent_above
+    with pytest.warns(SilentPolicyWarning):
+        softmax(np.zeros((2, 1, 1000)), rebuilt, return_stats=True)

@@ -31,8 +31,8 @@ class Polynomial(Policy):
 
     learnable: ClassVar = ("coefficients",)
     never_negative: ClassVar = True
-    # Found once, at construction: a compiler cannot trace the search. A policy rebuilt by JAX keeps this default.
-    _silent_above: ClassVar[float | None] = None
+    # Found once, at construction: a compiler cannot trace the search. A policy rebuilt by JAX has this default.
+    _silent_above: ClassVar[Any] = "not looked for"
 
     coefficients: Any
     threshold: float = 0.5
@@ -67,7 +67,7 @@ class Polynomial(Policy):
         stacked = self.coefficients if isinstance(self.coefficients, tuple) else like(self.coefficients, H)
         for i in range(len(self.coefficients)):
             value = value * x + like(stacked[i], H)
-        return xp.where(self.threshold < H, xp.maximum(value, one), one)
+        return xp.where(self.threshold >= H, one, xp.maximum(value, one))  # an entropy of NaN is no plain row
 
     @property
     def fitted_range(self) -> dict[str, tuple[float, float]]:
@@ -87,7 +87,7 @@ class Polynomial(Policy):
 
         With a domain, the largest root inside it: beyond, H is clamped to its end.
         """
-        return self._silent_above
+        return self._find_silence() if self._silent_above == "not looked for" else self._silent_above
 
     def _find_silence(self) -> float | None:
         if not _are_numbers(self.coefficients):
@@ -100,7 +100,7 @@ class Polynomial(Policy):
             real = real[(real >= self.domain[0]) & (real <= self.domain[1])]
         crossing = float(np.max(real, initial=-math.inf))
         falls = np.polyval(c, crossing + 1e-6) < 0 if math.isfinite(crossing) else False
-        return crossing if falls and crossing > self.threshold else None
+        return crossing if falls and crossing > max(self.threshold, 0.0) else None  # no entropy is below 0
 
 
 def _are_numbers(coefficients: Any) -> bool:
