@@ -86,8 +86,9 @@ def _padded(cotangent: Logits, logits: Logits, axis: str) -> Logits:
     """Put the gradient of this device's columns of the bias into their place."""
     if logits.bias is None or cotangent.bias is None or cotangent.bias.shape == logits.bias.shape:
         return cotangent
-    start: list[Any] = [0, 0, 0, lax.axis_index(axis) * logits.key.shape[2]]
-    return replace(cotangent, bias=lax.dynamic_update_slice(jnp.zeros_like(logits.bias), cotangent.bias, start))
+    start = lax.axis_index(axis) * logits.key.shape[2]
+    whole = jnp.zeros_like(logits.bias)
+    return replace(cotangent, bias=lax.dynamic_update_slice_in_dim(whole, cotangent.bias, start, axis=3))
 
 
 def _once(array: Any, axis: str) -> Any:

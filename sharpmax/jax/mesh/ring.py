@@ -108,9 +108,9 @@ def _around_and_home(axis: str, visit: Callable[..., Gradients], logits: Logits,
         found = visit(source, *travelling)
         of_travelling = jax.tree.map(jnp.add, of_travelling, (found.key, found.value)[: len(travelling)])
         if d_bias is not None:
-            start = [0, 0, 0, 0 if d_bias.shape[3] == 1 else source * travelling[0].shape[2]]
-            here_now = lax.dynamic_slice(d_bias, start, found.bias.shape)
-            d_bias = lax.dynamic_update_slice(d_bias, here_now + found.bias, start)
+            start = source * travelling[0].shape[2] if d_bias.shape[3] > 1 else 0
+            here_now = lax.dynamic_slice_in_dim(d_bias, start, found.bias.shape[3], axis=3)
+            d_bias = lax.dynamic_update_slice_in_dim(d_bias, here_now + found.bias, start, axis=3)
         d_row = d_row if found.row is None else d_row + found.row
         return following, _sent_on(of_travelling, axis), (d_query + found.query, d_bias, d_row)
 

@@ -13,8 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sharpmax import PAPER
 from sharpmax.jax import attention, sharded_attention
-from sharpmax.jax.mesh import bytes_moved  # the documented path
+from sharpmax.jax.mesh import (
+    bytes_moved,  # the documented path
+    reduce,
+)
 from sharpmax.jax.request import validated
 from tests.jax.subprocesses import cpu_devices
 
@@ -104,6 +108,26 @@ def test_one_device_is_a_mesh_too():
     for schedule in ("heads", "ring", "reduce"):
         got = sharded_attention(x, x, x, mesh=one_device(), axis="sequence", is_causal=True, schedule=schedule)
         np.testing.assert_allclose(got, attention(x, x, x, is_causal=True), atol=1e-5)
+
+
+@pytest.mark.usefixtures("double")
+def test_the_gradient_of_a_bias_in_float64():
+    x, bias = (jnp.asarray(np.random.default_rng(0).normal(size=size)) for size in ((1, 6, 2, 4), (2, 1, 6)))
+
+    def gradient(call, **options):
+        return jax.grad(lambda bias: (call(x, x, x, bias=bias, **options) ** 2).sum())(bias)
+
+    got = gradient(sharded_attention, mesh=one_device(), axis="sequence", schedule="ring")
+    np.testing.assert_allclose(got, gradient(attention), atol=1e-12)
+
+    # By 'reduce' each device has the columns of its own keys: two of them, as a mapped axis.
+    def columns_in_place(part):
+        whole = validated(x, x[:, :3], x[:, :3], policy=PAPER).logits
+        own, cotangent = (replace(whole, bias=array) for array in (bias[None], part))
+        return reduce._padded(cotangent, own, "sequence").bias
+
+    parts = jax.vmap(columns_in_place, axis_name="sequence")(jnp.stack([bias[None, ..., :3], bias[None, ..., 3:]]))
+    np.testing.assert_array_equal(parts.sum(0), bias[None])
 
 
 def test_few_queries_stay_and_many_go_round():
