@@ -26,7 +26,8 @@ def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
     `options` are those of `attention` that Flax does not give: scale, window, softcap, sinks, segments, implementation.
 
     A mask may have any dtype, as Flax's own float32 ones do: what is not 0 is visible.
-    A row whose mask hides every key gives 0, where Flax gives the mean of all values.
+    A row whose mask hides every key gives 0, where Flax gives the mean of all values. A window, and a policy that reads
+    positions, are refused where a mask comes with other numbers of queries and keys, as in decoding with Flax's cache.
     Products are always in float32 or wider, whatever `precision` and `force_fp32_for_softmax` say. Weights are never
     formed, so they cannot be sown; and dropout is drawn for each weight, so `broadcast_dropout` must be False with it.
 
@@ -67,11 +68,17 @@ def attention_fn(policy: Any = PAPER, **options: Any) -> Callable[..., Array]:
             raise NotImplementedError("dropout is drawn for each weight: pass broadcast_dropout=False")
         if is_causal and query.shape[-3] != key.shape[-3]:
             raise NotImplementedError("Flax aligns is_causal with the first key, sharpmax with the last: pass a mask")
-        if mask is not None and query.shape[-3] != key.shape[-3] and "position" in needed(policy):
-            raise NotImplementedError(
-                "the policy reads positions, which Flax does not tell where a mask hides the rest of a cache; take a "
-                "policy that reads the count of keys"
-            )
+        if mask is not None and query.shape[-3] != key.shape[-3]:
+            if "position" in needed(policy):
+                raise NotImplementedError(
+                    "the policy reads positions, which Flax does not tell where a mask hides the rest of a cache; take "
+                    "a policy that reads the count of keys"
+                )
+            if options.get("window") is not None:
+                raise NotImplementedError(
+                    "a window counts from the last key, and Flax does not tell which that is where a mask hides the "
+                    "rest of a cache; give the window as a part of the mask"
+                )
         if dtype is not None:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         leading = query.shape[:-3]

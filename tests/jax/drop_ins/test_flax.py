@@ -94,6 +94,8 @@ def test_nnx_decodes():
     np.testing.assert_allclose(decoded(attention_fn(PLAIN)), decoded(), atol=1e-5)
     with pytest.raises(NotImplementedError, match="reads positions, which Flax does not tell"):
         decoded(attention_fn(LengthScaled.llama4(4)))
+    with pytest.raises(NotImplementedError, match="a window counts from the last key, and Flax does not tell"):
+        decoded(attention_fn(PLAIN, window=3))  # of a cache that is mostly empty it would see that part
 
 
 @pytest.mark.parametrize(
