@@ -72,7 +72,7 @@ class Logits:
         """Index of each query within its own sequence or segment, (B, H, Lq), in the statistics' dtype."""
         places = jnp.broadcast_to(self.places, (self.rows[0], self.rows[2]))
         if self.query_segments is not None and self.key.shape[2]:
-            places = places - self._segment_starts()
+            places = places - self.segment_starts()
         return jnp.broadcast_to(places[:, None].astype(self.wide), self.rows)
 
     def meeting(self, key: Array, start: Array) -> "Logits":
@@ -89,7 +89,7 @@ class Logits:
         of_keys: dict[str, Any] = {name: columns(getattr(self, name)) for name in ("mask", "bias", "key_segments")}
         return replace(self, key=key, key_start=start, **of_keys)
 
-    def _segment_starts(self) -> Array:
+    def segment_starts(self) -> Array:
         """Return the index of the first key of each query's segment, (B, Lq), a few queries at a time."""
 
         def of_query(segment: Array) -> Array:

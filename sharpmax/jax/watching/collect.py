@@ -102,11 +102,8 @@ def _first_share(of: Logits, logsumexp: Array) -> Array:
 def _first_keys(of: Logits) -> Array:
     """Return the index of the first key: of each row's segment, or of each sequence by its mask."""
     batch = of.query.shape[0]
-    if of.query_segments is not None and of.key_segments is not None:
-        if of.query_segments is not of.key_segments:
-            return jnp.argmax(of.query_segments[:, :, None] == of.key_segments[:, None, :], axis=-1)
-        begins = jnp.diff(of.key_segments, axis=1, prepend=of.key_segments[:, :1] - 1) != 0
-        return lax.cummax(jnp.where(begins, jnp.arange(begins.shape[1]), 0), axis=1)
+    if of.query_segments is not None and of.key.shape[2]:
+        return of.segment_starts()
     if of.mask is not None and of.mask.shape[3] > 1:
         return jnp.broadcast_to(jnp.argmax(of.mask.any((1, 2)), axis=-1)[:, None], (batch, 1))
     return jnp.zeros((batch, 1), jnp.int32)

@@ -49,8 +49,16 @@ def count_rows(stats: RowStats, first: Array) -> HeadCounters:
 def reading_of(layers: Sequence[HeadCounters]) -> Reading:
     """Return every head's figures as arrays on the host; it waits for the device.
 
+    Raises:
+        ValueError: no layers.
+
     >>> reading_of(counters)  # doctest: +SKIP
     """
+    if not layers:
+        raise ValueError(
+            "expected the counters of one call of attention or more, got none: `collecting()` stands inside the "
+            "function that is compiled, around its calls of attention"
+        )
     parts = [[np.asarray(x, np.float64) for x in layer] for layer in layers]
     heads = tuple(len(maximum) for maximum, _, _ in parts)
     return Reading(heads, *(np.concatenate(x) for x in zip(*parts, strict=True)))

@@ -176,6 +176,33 @@ def test_segments_are_read_as_documents_of_their_own():
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_segments_need_not_be_of_one_piece():
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 2, 8)), jnp.float32)
+    segments = np.asarray([[0, 1, 1, 0, 1, 0, 0, 1]])  # padding on both sides is of one segment, as a rule
+    reading = reading_of([collected(q, segments=jnp.asarray(segments))])
+    e = np.einsum("bqhd,bkhd->bhqk", q, q) * 8**-0.5
+    weights = np.exp(np.where(segments[:, None, :, None] == segments[:, None, None, :], e, -np.inf))
+    first = np.take_along_axis(weights / weights.sum(-1, keepdims=True), np.asarray(segments)[:, None, :, None], -1)
+    np.testing.assert_allclose(reading.first_share, first.mean((0, 2, 3)), rtol=1e-5)
+
+
+def test_rows_of_a_segment_without_keys_are_none():
+    x, no_keys = jnp.zeros((1, 3, 2, 8)), jnp.zeros((1, 0, 2, 8))
+    with collecting() as seen:
+        attention(x, no_keys, no_keys, segments=(jnp.zeros((1, 3), int), jnp.zeros((1, 0), int)))
+    assert (reading_of(seen.layers).rows == 0).all()
+
+
+def test_a_reading_of_nothing_says_where_the_block_stands():
+    x = jnp.zeros((1, 4, 2, 8))
+    step = jax.jit(lambda x: attention(x, x, x))
+    step(x)
+    with collecting() as seen:
+        step(x)  # compiled before: no call of attention is made
+    with pytest.raises(ValueError, match="got none: `collecting\\(\\)` stands inside the function that is compiled"):
+        reading_of(seen.layers)
+
+
 def test_outside_a_block_nothing_is_collected():
     x = jnp.ones((1, 2, 1, 4))
     with collecting() as outer:
