@@ -72,8 +72,8 @@ class Bounded(Law):
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("Bounded", "shape", self.shape, above=0)
-        check_number("Bounded", "spread", self.spread, above=0)
+        check_number("Bounded", "shape", self.shape, above=0, scalar=True)
+        check_number("Bounded", "spread", self.spread, above=0, scalar=True)
 
     def quantile(self, y: np.ndarray) -> np.ndarray:
         """Return -δ·e^(-y/a)."""
@@ -99,7 +99,7 @@ class Gaussian(Law):
     sd: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("Gaussian", "sd", self.sd, above=0)
+        check_number("Gaussian", "sd", self.sd, above=0, scalar=True)
 
     def quantile(self, y: np.ndarray) -> np.ndarray:
         """Return σ·Φ^-1(1 - e^-y), precise at both ends."""
@@ -126,8 +126,8 @@ class Stretched(Law):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("Stretched", "power", self.power, above=0)
-        check_number("Stretched", "scale", self.scale, above=0)
+        check_number("Stretched", "power", self.power, above=0, scalar=True)
+        check_number("Stretched", "scale", self.scale, above=0, scalar=True)
 
     def quantile(self, y: np.ndarray) -> np.ndarray:
         """Return s·y^(1/k)."""
@@ -166,7 +166,7 @@ class Needle(Law):
     crowd: Law
 
     def __post_init__(self) -> None:
-        check_number("Needle", "gap", self.gap)
+        check_number("Needle", "gap", self.gap, scalar=True)
         if not isinstance(self.crowd, Law) or self.crowd.leader is not None:
             raise TypeError(f"Needle needs a crowd that is a law without a needle of its own, got {self.crowd!r}")
 
@@ -204,7 +204,7 @@ class Needle(Law):
 
 
 def _check_size(n: float) -> None:
-    check_number("critical_beta", "n", n, above=1)
+    check_number("critical_beta", "n", n, above=1, scalar=True)
 
 
 def _log_bounded_moment(a: float, z: float) -> float:

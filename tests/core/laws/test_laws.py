@@ -175,6 +175,16 @@ def test_what_cannot_be_is_refused(wrong, said):
         wrong()
 
 
+@pytest.mark.parametrize("make", [
+    lambda: Gaussian(np.array([1.0, 2.0])), lambda: Bounded(1.0, [2.0]),
+    lambda: Stretched(np.array([0.5]), 1.0), lambda: Needle([3.0], Gaussian()),
+    lambda: Gaussian().critical_beta(np.array([10.0, 100.0])),
+])  # fmt: skip
+def test_a_law_is_of_numbers_and_not_of_arrays(make):
+    with pytest.raises(TypeError, match=r"\w+\.\w+ must be a number, got"):
+        make()
+
+
 def test_a_needle_in_a_needle_is_refused():
     with pytest.raises(TypeError, match="without a needle"):
         Needle(1.0, Needle(1.0, Gaussian()))
