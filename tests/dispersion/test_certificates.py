@@ -57,7 +57,7 @@ def test_no_row_gets_more_than_the_largest_beta(policy):
 
 
 def test_the_largest_beta_is_that_of_the_sharpest_head():
-    table = sharpmax.Table((0.0, 1.0), (((1.0,), (4.0,)), ((3.0,), (2.5,))))
+    table = sharpmax.Table((0.0, 1.0), (((1.0,), (2.5,)), ((3.0,), (4.0,))))
     assert largest_inverse_temperature(table) == 4.0
     falling = sharpmax.LengthScaled(slope=((-1.0,), (-2.0,)), offset=((1.0,), (0.5,)), reference=np.e)
     assert largest_inverse_temperature(falling) == 2.5
