@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from sharpmax.core.policies.base import SMALLEST, choose
+from sharpmax.core.policies.base import SMALLEST, choose, needed
 from sharpmax.core.stats import RowStats
 from sharpmax.jax.logits import Logits, recounted
 from sharpmax.jax.request import Request
@@ -49,6 +49,9 @@ def attend_in_three_steps(
 
     # A policy's own arrays may be wider than the rows.
     beta = choose(request.policy, stats, stats_at).astype(logits.wide)
+    if by_position and "entropy" in needed(request.policy):
+        # A kernel has none of a row in which an inf hides a key; a policy may take that for a row to leave alone.
+        beta = jnp.where(jnp.isnan(stats.entropy), jnp.nan, beta)
     # A beta of 0 must not bring masked keys back: see `SMALLEST`.
     return weighted(logits, request.value, jnp.maximum(beta, SMALLEST)), stats.amended(inverse_temperature=beta)
 

@@ -269,13 +269,6 @@ def test_no_head_s_table_may_fall(betas):
         Table((1.0, 2.0), betas)
 
 
-@pytest.mark.parametrize("policy", [PAPER, EntropyTarget(0.5), Table((1.0, 2.0), (1.0, 2.0)), Beyond(2), LogLinear()])
-def test_an_unknown_entropy_gives_no_plain_row(policy):
-    """A kernel may find none where a key is infinite, though the row's weights are finite."""
-    stats = RowStats(*(np.full(1, field) for field in (np.nan, 1.0, 1.0, 4.0, 0.0, np.nan)))
-    assert np.isnan(policy(stats, lambda beta: stats)).all()
-
-
 def test_a_polynomial_that_acts_on_no_row_is_silent_above_nothing():
     assert Polynomial((-1.0, 0.5), threshold=-1.0).silent_above is None  # falls through 1 at H = -0.5
 

@@ -7,6 +7,7 @@ import pytest
 
 from sharpmax import PAPER, EntropyTarget, LengthScaled, LogLinear, reference_attention
 from sharpmax.jax import attention
+from sharpmax.jax.pallas import passes
 
 LENGTH, BAD = 12, 9
 ROW = np.arange(LENGTH)
@@ -66,3 +67,16 @@ def test_chunked_has_one_derivative_of_a_solved_beta_and_says_so():
 
     with pytest.raises(NotImplementedError, match="'xla' has the second"):
         jax.jvp(jax.grad(loss), (q,), (q,))
+
+
+def test_a_row_whose_entropy_a_kernel_cannot_tell_is_not_passed_off_as_plain(monkeypatch):
+    monkeypatch.setattr(passes, "INTERPRET", True)
+    q, k, v = (jnp.tile(x, (1, 1, 1, 2)).astype(jnp.bfloat16) for x in drawn())
+    q, k = jnp.abs(q), k.at[0, 4, 0, 3].set(-jnp.inf)
+    got, exact = (
+        np.asarray(attention(q, k, v, policy=PAPER, is_causal=True, implementation=name), np.float32)
+        for name in ("pallas", "chunked")
+    )
+    unknown = np.isnan(got).any((0, 3))
+    assert unknown.tolist() == [[row >= 4, False] for row in range(LENGTH)]
+    np.testing.assert_allclose(got[0, ~unknown], exact[0, ~unknown], atol=2e-2)

@@ -86,7 +86,8 @@ class EntropyTarget(Policy):
         beta = None if by_kernel is None else by_kernel(self)
         if beta is None:
             beta = self._searched(stats, stats_at, excess, target)
-        beta = xp.where(xp.isnan(excess), excess, beta)  # of NaN nothing is above: such a row is no plain one
+        if not isinstance(self.target, int | float):  # of NaN nothing is above: such a row is no plain one
+            beta = xp.where(xp.isnan(excess), excess, beta)
         if not (may_need_gradient(stats.entropy) or may_need_gradient(target)):
             return beta
         at = stats_at(beta)

@@ -67,7 +67,7 @@ class Polynomial(Policy):
         stacked = self.coefficients if isinstance(self.coefficients, tuple) else like(self.coefficients, H)
         for i in range(len(self.coefficients)):
             value = value * x + like(stacked[i], H)
-        return xp.where(self.threshold >= H, one, xp.maximum(value, one))  # an entropy of NaN is no plain row
+        return xp.where(self.threshold < H, xp.maximum(value, one), one)
 
     @property
     def fitted_range(self) -> dict[str, tuple[float, float]]:
