@@ -13,7 +13,7 @@ SUITES = {
     "extend", "strange_arrays", "survey", "threads", "unseen_keys", "values", "large_beta", "committed", "draw", "run",
     "reproduce",
     # Of a framework's own tools around our code.
-    "checkpointing", "compiled_generation", "derivatives", "kernels", "open_lengths", "transforms",
+    "checkpointing", "compiled_generation", "derivatives", "kernels", "transforms",
 }  # fmt: skip
 """Tests of no single module, by the name of their file without `test_`."""
 

@@ -18,9 +18,8 @@ import sharpmax.torch
 from sharpmax import reference_attention
 from tests.attention_cases import Case
 from tests.jax.checked import attention
-from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.budgets import STATISTICS, assert_within_budget, largest_logit, naive_attention
 
-STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 INPUTS = ("query", "key", "value", "bias", "sinks")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -158,9 +157,8 @@ def judge(case: Case, dtype: str, got: Result, beside: Result | None = None) -> 
     assert got.dtype == DTYPES[dtype]
     assert got.wide == (torch.float64 if dtype == "float64" else torch.float32)
     assert_within_budget("output", got.output.to(got.dtype), want.output, low.output)
-    largest = torch.where(want.stats["maximum"].isfinite(), want.stats["maximum"].abs(), 1).max().clamp(min=1).item()
+    largest = largest_logit(want.stats["maximum"])
     for name in STATISTICS:
-        # A statistic is no better than the logits it comes from: the band is of the largest of them.
         field = got.stats[name].to(got.wide)
         assert_within_budget(name, field, want.stats[name], low_wide.stats[name], terms=4 * largest)
     # dL/de is a difference of terms of the size of dO·v (and, through beta and H, of those times the logits).

@@ -12,6 +12,7 @@ from torch import Tensor
 from sharpmax.core.softmax import sharpened_rows
 from sharpmax.core.stats import RowStats, visible_count
 
+STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 ROUNDINGS = 4  # of the result in its dtype, and of the largest of the terms that it sums in float32 or wider
 
 
@@ -40,6 +41,11 @@ def naive_attention(arrays: dict[str, Any], options: dict[str, Any]) -> tuple[Te
     position = torch.arange(q.shape[2], device=q.device).float().expand(count.shape) + float(k.shape[2] - q.shape[2])
     weights, stats = sharpened_rows(rows, options["policy"], count=count, position=position)
     return weights[..., : k.shape[2]].to(q.dtype) @ v, stats
+
+
+def largest_logit(maximum: Tensor) -> float:
+    """Return the largest logit of all rows, at least 1: a statistic is no better than the logits it comes from."""
+    return torch.where(maximum.isfinite(), maximum.abs(), 1).max().clamp(min=1).item()
 
 
 def assert_within_budget(name: str, got: Tensor, exact: Tensor, naive: Tensor, *, terms: float = 0.0) -> None:

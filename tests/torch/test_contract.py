@@ -13,14 +13,13 @@ from sharpmax import reference_attention
 from sharpmax.torch import IMPLEMENTATIONS, which_implementation
 from sharpmax.torch.policy_kinds import constant_beta, kernel_kind
 from tests.attention_cases import CASES, Case
-from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.budgets import STATISTICS, assert_within_budget, largest_logit, naive_attention
 from tests.torch.checked import attention
+from tests.torch.kernels import DEVICE
 
 pytestmark = pytest.mark.usefixtures("poisoned")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DIFFERENTIABLE = ("query", "key", "value", "bias", "sinks")
-STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
 
 
 INTERPRETED = {"triton": "float32", "hybrid": "float16", "fused": "float16"}
@@ -122,14 +121,12 @@ def judge_values(case, dtype, output, stats):
         rounded = torch.float64 if dtype == torch.float64 else torch.float32
         with torch.no_grad():
             _, wide_stats = naive_attention(tensors(case, dtype, rounded), case.options)
+        terms = 4 * largest_logit(exact_stats.maximum)
         for name in STATISTICS:
             field = getattr(stats, name)
             assert field.dtype == rounded, f"{name} is {field.dtype}"
-            # A statistic is no better than the logits it comes from: the band is of the largest of them.
             exact_field = getattr(exact_stats, name).expand(field.shape)
-            assert_within_budget(
-                name, field, exact_field, getattr(wide_stats, name), terms=4 * largest_logit(exact_stats)
-            )
+            assert_within_budget(name, field, exact_field, getattr(wide_stats, name), terms=terms)
     return exact_arrays, exact, exact_stats, naive_arrays, naive, naive_stats
 
 
@@ -141,14 +138,10 @@ def judge(case, arrays, dtype, output, stats):
     wanted = gradients(exact_arrays, exact, exact_stats if with_stats else None)
     low = gradients(naive_arrays, naive, naive_stats if with_stats else None)
     # dL/de is a difference of terms of the size of dO·v (and, through beta and H, of those times the logits).
-    terms = largest_logit(exact_stats) * max(1.0, *(exact_arrays[n].abs().max().item() ** 2 for n in ("key", "value")))
+    widest = max(1.0, *(exact_arrays[n].abs().max().item() for n in ("key", "value")))
+    terms = largest_logit(exact_stats.maximum) * widest**2
     for name, gradient in got.items():
         assert_within_budget(f"gradient of {name}", gradient, wanted[name], low[name], terms=terms)
-
-
-def largest_logit(stats):
-    """At least 1."""
-    return torch.where(stats.maximum.isfinite(), stats.maximum.abs(), 1).max().clamp(min=1).item()
 
 
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")

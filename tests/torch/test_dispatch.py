@@ -16,21 +16,8 @@ from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.plan import KERNELS, LEADERS, ON_DEVICE
 from sharpmax.torch.request import validated
 from tests.places import ROOT
+from tests.torch.kernels import DEVICE, needs_triton
 from tests.torch.test_api import qkv
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, there as Python
-
-
-def test_the_ladder_tells_which_runs_and_why():
-    q, k, v = qkv(dtype=torch.float32)
-    assert which_implementation(q, k, v, policy=Constant(2.0)).implementation == "stock"
-    capped = which_implementation(q, k, v, softcap=10.0)
-    assert capped.implementation == "chunked"
-    assert "softcap" in capped.refused["stock"]
-    dropped = which_implementation(q, k, v, dropout=0.1)
-    assert dropped.implementation == "eager"
-    assert "dropout" in dropped.refused["chunked"]
-    assert which_implementation(q, k, v, implementation="eager").implementation == "eager"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +91,7 @@ for named in ("hybrid", "triton"):
     ]
 
 
-@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+@needs_triton
 def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
     """Tensors of a GPU that is not there: what is chosen is all that is asked."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -139,7 +126,7 @@ def test_on_a_gpu_the_ladder_depends_on_the_dtype(monkeypatch):
     assert chosen(torch.bfloat16, policy=EntropyTarget(1.0), requires_grad=True) == "hybrid"
 
 
-@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+@needs_triton
 def test_the_page_shows_how_to_ask_for_the_plan_of_a_gpu_that_is_not_there(monkeypatch, capsys):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     page = (ROOT / "docs" / "kernels" / "index.md").read_text(encoding="utf-8")
@@ -277,12 +264,19 @@ def test_a_plan_names_its_path_and_prints(options, path, monkeypatch):
     assert rest == ([f"  decided on the device: {ON_DEVICE[path]}"] if "speculative" in path else [])
 
 
-def test_a_plan_prints_why_the_faster_ones_refuse():
+@pytest.mark.parametrize(
+    ("options", "served", "refused"),
+    [
+        ({"policy": Constant(2.0)}, "stock", ["hybrid", "triton"]),
+        ({"softcap": 10.0}, "chunked", ["hybrid", "triton", "stock"]),
+        ({"dropout": 0.1}, "eager", ["hybrid", "triton", "stock", "chunked"]),
+        ({"implementation": "eager"}, "eager", []),
+    ],
+)
+def test_a_plan_prints_which_runs_and_why_the_faster_ones_refuse(options, served, refused):
     q, k, v = qkv(dtype=torch.float32)
-    shown = str(which_implementation(q, k, v, softcap=10.0)).splitlines()
-    assert [line.split(":")[0] for line in shown] == [
-        "chunked, one pass",
-        "  not hybrid",
-        "  not triton",
-        "  not stock",
-    ]
+    plan = which_implementation(q, k, v, **options)
+    assert plan.implementation == served
+    assert list(plan.refused) == refused
+    assert all(next(iter(options)) in plan.refused[name] for name in refused if name in ("stock", "chunked"))
+    assert str(plan).splitlines()[1:] == [f"  not {name}: {plan.refused[name]}" for name in refused]

@@ -7,10 +7,10 @@ import torch
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, Table, reference_attention
 from sharpmax.torch import IMPLEMENTATIONS, attention
 from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.kernels import PRECISE, device_of
 
 CALLS, SLOW_CALLS = 60, 2000
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of a NaN
-INTERPRETED = {"triton": torch.float32, "hybrid": torch.float16}
 POLICIES = (
     PAPER,
     Constant(1.0),
@@ -31,7 +31,7 @@ def drawn(seed):
         return choices[rng.integers(len(choices))]
 
     implementation = pick(None, *IMPLEMENTATIONS)
-    dtype = INTERPRETED.get(implementation) or pick(torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    dtype = PRECISE.get(implementation) or pick(torch.float32, torch.float64, torch.bfloat16, torch.float16)
     key_heads, groups, queries, extra = pick(1, 2), pick(1, 2), pick(1, 5, 13), pick(0, 0, 3)
     heads, keys, width = key_heads * groups, queries + extra, pick(8, 16)
     arrays = {
@@ -50,7 +50,7 @@ def drawn(seed):
         tensors["mask"] = mask
     for name in ("key", "value"):
         # The kernels multiply a hidden value by 0, as PyTorch's own attention does.
-        if spoilt and (name == "key" or implementation not in INTERPRETED):
+        if spoilt and (name == "key" or implementation not in PRECISE):
             tensors[name][:, :, keys - spoilt :] = pick(torch.nan, torch.inf, -torch.inf)
     policy = pick(*POLICIES)
     options = {
@@ -66,8 +66,7 @@ def drawn(seed):
 def check(seed):
     """Compare one call with the reference; return whether the implementation served it."""
     implementation, tensors, options = drawn(seed)
-    device = "cuda" if implementation in INTERPRETED and torch.cuda.is_available() else "cpu"  # where kernels run
-    given = {name: None if x is None else x.to(device) for name, x in tensors.items()}
+    given = {name: None if x is None else x.to(device_of(implementation)) for name, x in tensors.items()}
     try:
         got, stats = attention(**given, **options, implementation=implementation, return_stats=True)
     except NotImplementedError:
@@ -82,7 +81,7 @@ def check(seed):
         **{name: None if x is None else x.numpy() for name, x in wide.items()}, **options, return_stats=True
     )
     finite = {n: x if x is None or x.dtype == torch.bool else x.nan_to_num(0, 0, 0) for n, x in tensors.items()}
-    low, low_stats = naive_attention({n: None if x is None else x for n, x in finite.items()}, options)
+    low, low_stats = naive_attention(finite, options)
     largest = float(np.abs(truth.maximum[np.isfinite(truth.maximum)]).max(initial=0.0))
     # A beta that is solved for rests on an entropy, which is a difference of terms as large as the scaled logits. It
     # may be large, and 'triton' rounds beta·e before it shifts it: by 7e-6 in seed 266, where beta is 65 and e is 4.8.

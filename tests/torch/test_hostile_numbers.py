@@ -8,6 +8,7 @@ import torch
 from sharpmax import Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table
 from sharpmax.core.policies import Beyond, PerHead, Policy, detach
 from sharpmax.torch import attention
+from tests.torch.kernels import device_of
 
 POLICIES = {
     "constant": Constant,
@@ -22,11 +23,6 @@ SERVE = [(name, kind) for name in ("eager", "chunked", "stock", "triton") for ki
 SERVE.remove(("stock", "target"))  # it has no variance
 
 
-def place(implementation):
-    """Return the device: the kernels run on a GPU where there is one, else as Python."""
-    return "cuda" if implementation == "triton" and torch.cuda.is_available() else "cpu"
-
-
 def become(kind, value, device="cpu"):
     """Return a policy whose tensor, one number per head, was right and is now `value` in head 0."""
     t = torch.ones(2, 1, device=device)
@@ -35,22 +31,29 @@ def become(kind, value, device="cpu"):
     return policy
 
 
-def attended(policy, implementation=None, learns=False):
-    q, k, v = torch.randn(3, 1, 2, 14, 16, generator=torch.Generator().manual_seed(0)).to(place(implementation))
-    return attention(q.requires_grad_(learns), k, v, policy=policy, implementation=implementation)
+def drawn(implementation=None):
+    return torch.randn(3, 1, 2, 14, 16, generator=torch.Generator().manual_seed(0)).to(device_of(implementation))
+
+
+def attended(policy, implementation=None):
+    return attention(*drawn(implementation), policy=policy, implementation=implementation)
 
 
 @pytest.mark.filterwarnings("ignore:.*does nothing above")
 @pytest.mark.parametrize(("implementation", "kind"), SERVE)
 def test_a_nan_poisons_its_heads_rows_and_no_others(implementation, kind):
-    output = attended(become(kind, math.nan, place(implementation)), implementation)
+    output = attended(become(kind, math.nan, device_of(implementation)), implementation)
     assert output[:, 0].isnan().all()
     assert output[:, 1].isfinite().all()
 
 
 def test_a_nan_poisons_the_default_and_its_gradient():
-    output = attended(become("constant", math.nan), learns=True)
-    assert output[:, 0].isnan().all()
+    q, k, v = drawn()
+    output = attention(q.requires_grad_(), k, v, policy=become("constant", math.nan))
+    (slope,) = torch.autograd.grad(output.sum(), q)
+    for found in (output, slope):
+        assert found[:, 0].isnan().all()
+        assert found[:, 1].isfinite().all()
 
 
 @pytest.mark.parametrize("implementation", ["eager", "chunked", "stock"])
@@ -62,7 +65,7 @@ def test_a_negative_beta_raises_where_it_can_be_seen(implementation):
 
 @pytest.mark.parametrize("kind", ["constant", "table"])
 def test_a_negative_beta_poisons_its_rows_in_a_kernel(kind):
-    output = attended(become(kind, -1.0, place("triton")), "triton")
+    output = attended(become(kind, -1.0, device_of("triton")), "triton")
     assert output[:, 0].isnan().all()
     assert output[:, 1].isfinite().all()
 

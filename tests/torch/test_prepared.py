@@ -4,14 +4,12 @@ import pytest
 import torch
 
 from sharpmax import PAPER, Constant, LogLinear, PerHead
-from sharpmax.torch import IMPLEMENTATIONS, attention, prepared, which_implementation
+from sharpmax.torch import attention, prepared, which_implementation
 from sharpmax.torch.dispatch import plan_of
 from sharpmax.torch.prepared import key_of, prepare
+from tests.torch.kernels import DEVICE, needs_triton
 
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = needs_triton
 OPTIONS = {"is_causal": False, "scale": None, "softcap": None}
 
 

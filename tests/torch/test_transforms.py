@@ -5,13 +5,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, PerHead, RowStats, detach
-from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
+from sharpmax.torch import attention, row_stats
 from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
 from sharpmax.torch.torch_internals import graphs_compiled
+from tests.torch.kernels import KERNELS, device_of
 
 CPU = ("stock", "chunked", "eager")
-KERNELS = [name for name in ("hybrid", "triton") if name in IMPLEMENTATIONS]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, there as Python
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
@@ -62,20 +61,22 @@ def test_compiles_whole_with_every_argument(implementation, policy):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Dynamo detected a call:UserWarning")
 @pytest.mark.parametrize(
-    ("implementation", "dynamic"),
+    ("implementation", "dynamic", "policy"),
     [
-        *(pytest.param(i, None, marks=SLOW) for i in CPU),
-        ("chunked", True),
-        *(pytest.param(i, True, marks=SLOW) for i in ("stock", "eager")),
+        *(pytest.param(i, None, PAPER, marks=SLOW) for i in CPU),
+        ("chunked", True, PAPER),
+        (None, True, PerHead((PAPER, Constant(2.0)))),
+        *(pytest.param(i, True, PAPER, marks=SLOW) for i in ("stock", "eager")),
     ],
 )
-def test_a_compiled_call_takes_any_length(implementation, dynamic):
+def test_a_compiled_call_takes_any_length(implementation, dynamic, policy):
     """With the lengths that were not there when it was traced, the graph is as whole as before."""
     torch._dynamo.reset()
 
     def call(q, k, v):
-        return attention(q, k, v, is_causal=True, implementation=implementation)
+        return attention(q, k, v, policy=policy, is_causal=True, implementation=implementation)
 
     whole = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for length in (8, 9, 16, 1):
@@ -224,7 +225,7 @@ SERVED = [
 @pytest.mark.parametrize(("implementation", "dtype", "width"), SERVED)
 def test_every_width_and_dtype(implementation, dtype, width):
     """Of heads that a kernel's tile pads to a power of two, and of those that it does not."""
-    device = DEVICE if implementation in KERNELS else "cpu"
+    device = device_of(implementation)
     q, k, v = qkv(heads=4, width=width, dtype=dtype, device=device)
     got = attention(q, k, v, is_causal=True, implementation=implementation)
     gradients = torch.autograd.grad(got.sum(), (q, k, v))
@@ -277,13 +278,16 @@ def test_gradients_are_bit_equal_and_layout_does_not_matter(implementation):
      if i not in KERNELS or dtype == torch.float16],
 )  # fmt: skip
 def test_autocast_and_its_gradients(implementation, dtype):
-    device = DEVICE if implementation in KERNELS else "cpu"
+    device = device_of(implementation)
     tensors = qkv(device=device)
     with torch.autocast(device, dtype=dtype):
         with pytest.raises(NotImplementedError, match="half precision"):
             attention(*tensors, implementation="stock")
-        got = attention(*tensors, is_causal=True, implementation=implementation)
+        got, stats = attention(*tensors, is_causal=True, implementation=implementation, return_stats=True)
     assert got.dtype == dtype
+    assert stats.entropy.dtype == torch.float32
+    low = (x.to(dtype) for x in tensors)
+    torch.testing.assert_close(got, attention(*low, is_causal=True, implementation=implementation))
     wanted = attention(*tensors, is_causal=True, implementation="eager")
     assert (got - wanted).norm() <= 4 * ROUNDING[dtype] * wanted.norm()
     for gradient in torch.autograd.grad(got.float().square().sum(), tensors):

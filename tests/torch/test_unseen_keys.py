@@ -6,9 +6,9 @@ import torch
 
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, reference_attention
 from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
+from tests.torch.kernels import PRECISE
 
 LENGTH, BAD = 20, 16
-PRECISE = {"hybrid": torch.float16, "triton": torch.float32}  # the most that each computes in; else float64
 ROW = torch.arange(LENGTH)
 SEES_ALL = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
 HIDES = {

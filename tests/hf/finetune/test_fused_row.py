@@ -16,11 +16,11 @@ from sharpmax.hf import sharpen
 from sharpmax.hf.finetune import fused_row, packing
 from sharpmax.hf.finetune.answer_batches import Encoded, pack
 from sharpmax.hf.finetune.answer_model import answering
-from sharpmax.torch import IMPLEMENTATIONS, watch
+from sharpmax.torch import watch
 from tests.hf.families import VOCABULARY, build
+from tests.torch.kernels import DEVICE, needs_triton
 
-pytestmark = pytest.mark.skipif("hybrid" not in IMPLEMENTATIONS, reason="Triton is not installed")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = needs_triton
 SLOWLY = pytest.param(sharpmax.PAPER, marks=pytest.mark.slow, id="paper")  # its statistics, as Python, too
 SHARPER = 3
 """A random model attends evenly; logits so much sharper make every masking mistake show."""

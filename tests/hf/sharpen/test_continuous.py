@@ -1,4 +1,7 @@
-"""Continuous batching inside `sharpen`: the same tokens as one request at a time."""
+"""Continuous batching inside `sharpen`: the same tokens as one request at a time.
+
+On a GPU the kernels read the cache, inside the CUDA graphs of transformers: `make test-gpu`.
+"""
 
 import time
 from dataclasses import replace
@@ -14,6 +17,7 @@ from sharpmax.hf.sharpen.interface import NAME
 from sharpmax.hf.sharpen.paged import OLDEST
 from tests.hf.families import VOCABULARY, build
 from tests.marks import slow
+from tests.torch.kernels import DEVICE
 
 if tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST:  # its configuration takes no page_size
     pytest.skip("refused: `test_paged.py` tests that", allow_module_level=True)
@@ -21,10 +25,6 @@ PER_HEAD = sharpmax.LogLinear(a=((0.3,), (0.1,), (-0.2,), (0.0,)), b=0.2, c=0.1)
 # Unless told, a manager takes most of the machine's memory for its cache.
 SMALL = ContinuousBatchingConfig(num_blocks=64, page_size=16, max_batch_tokens=48)
 GREEDY = {"do_sample": False, "pad_token_id": 0}
-
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-"""On a GPU the kernels read the cache, inside the CUDA graphs of transformers: `make test-gpu`."""
 
 
 def made(family):

@@ -6,14 +6,11 @@ import torch
 from sharpmax import PAPER, EntropyTarget, LogLinear
 from sharpmax.hf import sharpen
 from sharpmax.hf.sharpen import interface
-from sharpmax.torch import IMPLEMENTATIONS
 from tests.hf.families import build, tokens
 from tests.marks import slow
+from tests.torch.kernels import DEVICE, needs_triton
 
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = needs_triton
 
 
 def padded():

@@ -7,11 +7,9 @@ import torch
 import sharpmax
 from sharpmax import reference_attention
 from sharpmax.torch.paged import Pages
-from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.budgets import STATISTICS, assert_within_budget, largest_logit, naive_attention
 from tests.torch.checked import paged_attention
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-STATISTICS = ("entropy", "logsumexp", "maximum", "count", "inverse_temperature")
+from tests.torch.kernels import DEVICE
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,8 @@ def judge(case: Case, batch: Scattered, output: torch.Tensor, stats: sharpmax.Ro
         assert_within_budget(f"{name}: output", output[rows].transpose(0, 1)[None], exact, naive)
         single = {n: x.float() for n, x in arrays.items()}
         _, naive_stats = naive_attention({**single, **rest}, options)
-        largest = torch.where(exact_stats.maximum.isfinite(), exact_stats.maximum.abs(), 1).max().clamp(min=1).item()
+        terms = 4 * largest_logit(exact_stats.maximum)
         for field in STATISTICS:
             got, wanted = getattr(stats, field)[:, rows][None], getattr(exact_stats, field)
             low = getattr(naive_stats, field).expand(got.shape)
-            assert_within_budget(f"{name}: {field}", got, wanted.expand(got.shape), low, terms=4 * largest)
+            assert_within_budget(f"{name}: {field}", got, wanted.expand(got.shape), low, terms=terms)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sharpmax.torch import IMPLEMENTATIONS
 from sharpmax.torch.paged.call import paged_attention
 from sharpmax.torch.paged.gathered import attend_gathered
 from sharpmax.torch.paged.pages import PagedRequest, Pages
+from tests.torch.kernels import needs_triton
 from tests.torch.paged.cases import CASES, PER_HEAD
 from tests.torch.paged.scattered import Case, attend, judge, scatter
 
@@ -32,7 +32,7 @@ def test_nan_of_one_sequence_stays_with_it():
     assert torch.equal(after[others], before[others])
 
 
-@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+@needs_triton
 @pytest.mark.parametrize("window", [None, 7])
 def test_a_kernel_gets_no_value_of_nobody(window):
     """The last block of 33 keys is NaN behind them; filled up to 40 keys, a kernel would multiply that by 0."""

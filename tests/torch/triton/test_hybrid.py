@@ -11,17 +11,13 @@ import torch
 
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, Table, detach, reference_attention
 from sharpmax.core.stats import RowStats
-from sharpmax.torch import IMPLEMENTATIONS, attention, attention_varlen, row_stats, varlen
-from tests.torch.budgets import assert_within_budget, naive_attention
-
-if "hybrid" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
+from sharpmax.torch import attention, attention_varlen, row_stats, varlen
 from sharpmax.torch.documents import documents_of
 from sharpmax.torch.policy_kinds import kernel_policy
 from sharpmax.torch.triton import operators
+from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.kernels import DEVICE
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NUMBERS = kernel_policy(PAPER, torch.device(DEVICE))
 SIZES = {
     "one item": [1],

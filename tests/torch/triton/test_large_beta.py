@@ -4,14 +4,11 @@ import pytest
 import torch
 
 from sharpmax import Constant
-from sharpmax.torch import IMPLEMENTATIONS, attention
+from sharpmax.torch import attention
 from tests.torch.budgets import assert_within_budget, naive_attention
+from tests.torch.kernels import DEVICE
 from tests.torch.paged.scattered import Case, attend, judge, scatter
 
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BETAS = (1e2, 1e6)
 pytestmark = pytest.mark.usefixtures("poisoned")
 

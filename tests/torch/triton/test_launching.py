@@ -2,18 +2,12 @@
 
 import pytest
 import torch
-
-from sharpmax import PAPER, LogLinear, reference_attention
-from sharpmax.torch import IMPLEMENTATIONS, attention
-
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from sharpmax import PAPER, LogLinear, reference_attention
+from sharpmax.torch import attention
 from sharpmax.torch.triton.launching import begins_aligned, dtype_of
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+from tests.torch.kernels import DEVICE
 
 
 def test_alignment_is_of_all_tensors():

@@ -2,23 +2,17 @@
 
 import pytest
 import torch
-
-from sharpmax import PAPER, EntropyTarget, reference_attention
-from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats, which_implementation
-
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
 import triton
 import triton.language as tl
 
+from sharpmax import PAPER, EntropyTarget, reference_attention
+from sharpmax.torch import attention, row_stats, which_implementation
 from sharpmax.torch.lengths import counted
 from sharpmax.torch.policy_kinds import kernel_policy
 from sharpmax.torch.triton import attention as triton_attention
 from sharpmax.torch.triton import logits, rows
+from tests.torch.kernels import DEVICE
 from tests.torch.test_transforms import assert_compiles
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def drawn(kind, queries, keys):
@@ -84,17 +78,6 @@ def test_tanh_is_exact_in_float32_near_0_and_far():
     tanh_kernel[(1,)](x, out, N=1024)
     exact = torch.tanh(x.double())
     assert ((out - exact).abs() <= 4 * torch.finfo(torch.float32).eps * exact.abs()).all()
-
-
-def test_a_sink_of_minus_infinity_is_none():
-    g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 20, 16, generator=g).to(DEVICE, torch.float16) for _ in range(3))
-    nothing = torch.full((2,), -torch.inf, device=DEVICE)
-    for queries in (q, q[:, :, -1:]):
-        options = {"is_causal": True, "implementation": "triton"}
-        torch.testing.assert_close(
-            attention(queries, k, v, sinks=nothing, **options), attention(queries, k, v, **options)
-        )
 
 
 def test_a_search_goes_through_a_sink_of_minus_infinity():

@@ -4,12 +4,9 @@ import pytest
 import torch
 
 from sharpmax import PAPER, EntropyTarget, LogLinear, PerHead, Table, detach
-from sharpmax.torch import IMPLEMENTATIONS, attention
+from sharpmax.torch import attention
+from tests.torch.kernels import DEVICE
 from tests.torch.test_transforms import assert_compiles
-
-pytestmark = pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
 
 ROUNDING = {torch.float32: 1e-5, torch.float16: 4e-3}
 

@@ -13,8 +13,9 @@ import sharpmax
 from sharpmax.torch.paged import paged_attention
 from sharpmax.torch.triton import paged
 from tests.marks import slow
+from tests.torch.kernels import DEVICE
 from tests.torch.paged.cases import CASES, PER_HEAD, TABLE
-from tests.torch.paged.scattered import DEVICE, Case, attend, judge, scatter
+from tests.torch.paged.scattered import Case, attend, judge, scatter
 from tests.torch.triton import compiled_paged
 from tests.torch.triton.without_interpreter import printed_by
 

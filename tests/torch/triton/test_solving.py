@@ -6,12 +6,9 @@ import pytest
 import torch
 
 from sharpmax import EntropyTarget, LogLinear, PerHead
-from sharpmax.torch import IMPLEMENTATIONS, attention, dispatch
+from sharpmax.torch import attention, dispatch
+from tests.torch.kernels import DEVICE
 
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROMISE = 1e-3  # nats
 
 

@@ -3,11 +3,6 @@
 import pytest
 import torch
 
-from sharpmax.torch import IMPLEMENTATIONS
-
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
 from sharpmax.torch.triton import tiles as tiles
 from tests.torch.triton import shared_memory
 from tests.torch.triton.without_interpreter import printed_by

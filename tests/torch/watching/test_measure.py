@@ -15,7 +15,8 @@ from sharpmax.torch.watching.measure import Gauge, _share
 from tests.attention_cases import Case
 from tests.marks import slow
 from tests.torch.budgets import assert_within_budget, naive_attention
-from tests.torch.test_contract import DEVICE, DTYPES, INTERPRETED, must_serve, tensors
+from tests.torch.kernels import DEVICE, needs_triton
+from tests.torch.test_contract import DTYPES, INTERPRETED, must_serve, tensors
 
 CASES = {
     case.name: case
@@ -208,7 +209,7 @@ def test_a_call_like_one_before_counts_as_the_first(packed, is_causal):
 
 
 @pytest.mark.parametrize(("packed", "is_causal"), [(False, True), (False, False), (True, True)])
-@pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="Triton is not installed")
+@needs_triton
 def test_one_launch_counts_what_pytorch_counts(packed, is_causal):
     from sharpmax.torch.triton.counting import count_rows
 

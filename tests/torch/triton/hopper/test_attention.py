@@ -10,19 +10,15 @@ import pytest
 import torch
 
 from sharpmax import PAPER, Constant, Table, reference_attention
-from sharpmax.torch import IMPLEMENTATIONS, attention, which_implementation
-
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
-from sharpmax.torch import dispatch
+from sharpmax.torch import attention, dispatch, which_implementation
 from sharpmax.torch.policy_kinds import READS_ENTROPY, kernel_kind, kernel_policy
 from sharpmax.torch.triton import inference
 from sharpmax.torch.triton.hopper import attention as hopper_attention
 from sharpmax.torch.triton.hopper import speculation, work_queue
 from tests.attention_cases import CASES
 from tests.torch.budgets import assert_within_budget, naive_attention
-from tests.torch.test_contract import DEVICE, judge_values, tensors
+from tests.torch.kernels import DEVICE
+from tests.torch.test_contract import judge_values, tensors
 from tests.torch.triton.hopper import gluon_as_python
 
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel

@@ -6,12 +6,7 @@ import pytest
 import torch
 
 from sharpmax import PAPER, Constant, reference_attention
-from sharpmax.torch import IMPLEMENTATIONS, attention, row_stats
-
-if "triton" not in IMPLEMENTATIONS:
-    pytest.skip("Triton is not installed", allow_module_level=True)
-
-from sharpmax.torch import dispatch
+from sharpmax.torch import attention, dispatch, row_stats
 from sharpmax.torch.policy_kinds import kernel_policy
 from sharpmax.torch.triton import statistics
 from sharpmax.torch.triton.hopper import attention as hopper_attention
@@ -19,10 +14,10 @@ from sharpmax.torch.triton.hopper import single_pass as once
 from sharpmax.torch.triton.hopper import statistics as hopper
 from sharpmax.torch.triton.hopper import work_queue
 from sharpmax.torch.triton.row_outputs import new_row_outputs
+from tests.torch.kernels import DEVICE
 from tests.torch.triton.hopper import gluon_as_python, machine_code
 from tests.torch.triton.without_interpreter import printed_by
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 POLICY = kernel_policy(PAPER, torch.device(DEVICE))
 ALL = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
 NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
