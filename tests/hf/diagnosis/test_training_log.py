@@ -2,37 +2,23 @@
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer
 
 import sharpmax
 from sharpmax.hf import AttentionLog, sharpen
-from tests.hf.families import build, tokens
+from tests.hf.families import build
+from tests.hf.trainers import trainer_of, trainer_that_fails
 
-
-class Tracker(TrainerCallback):
-    """Stands for whatever the Trainer reports to."""
-
-    def __init__(self):
-        self.logs = []
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        self.logs.append((state.global_step, dict(logs)))
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
 
 
 def trained(folder, model, every, **more):
-    data = [{"input_ids": ids, "labels": ids} for ids in tokens(batch=8)]
-    tracker = Tracker()
-    options = TrainingArguments(
-        str(folder), max_steps=4, per_device_train_batch_size=2, report_to=[], logging_steps=100, use_cpu=True,
-        disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False, **more,
-    )  # fmt: skip
-    trainer = Trainer(model, options, train_dataset=data, callbacks=[tracker])
+    trainer, logs = trainer_of(folder, model, logging_steps=100, **more)
     trainer.add_callback(AttentionLog(trainer, every=every))
     trainer.train()
-    return [(step, log) for step, log in tracker.logs if any("attention/" in name for name in log)]
+    return [(step, log) for step, log in logs if any("attention/" in name for name in log)]
 
 
-@pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
 def test_every_second_step_is_logged_for_every_layer(tmp_path):
     model = build("llama")
     logs = trained(tmp_path, model, every=2)
@@ -44,7 +30,6 @@ def test_every_second_step_is_logged_for_every_layer(tmp_path):
     assert model.config._attn_implementation == "eager"
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_gradient_checkpointing_logs_the_same(tmp_path):
     (_, plain), (_, checkpointed) = (
         trained(tmp_path, build("llama"), every=4, gradient_checkpointing=on)[0] for on in (False, True)
@@ -52,7 +37,6 @@ def test_gradient_checkpointing_logs_the_same(tmp_path):
     assert checkpointed == pytest.approx(plain)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_sharpened_model_keeps_its_policy(tmp_path):
     model = build("llama")
     seen = []
@@ -63,41 +47,25 @@ def test_a_sharpened_model_keeps_its_policy(tmp_path):
         )  # of two layers in every step: the callback's figures come beside
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_after_a_step_that_died_the_model_is_given_back(tmp_path):
     model = build("llama")
-    options = TrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
-    trainer = Trainer(model, options, train_dataset=[{"input_ids": torch.full((4,), 10**6), "labels": torch.ones(4)}])
+    trainer = trainer_that_fails(tmp_path, model)
     log = AttentionLog(trainer)
     trainer.add_callback(log)
-    with pytest.raises(IndexError):  # no such token
+    with pytest.raises(IndexError):
         trainer.train()
     assert model.config._attn_implementation != "eager"
     log.close()
     assert model.config._attn_implementation == "eager"
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_trainer_logs_its_loss_in_the_same_steps(tmp_path):
-    model = build("llama")
-    logged = []
-
-    class Losses(TrainerCallback):
-        def on_log(self, args, state, control, logs=None, **kwargs):
-            logged.extend([state.global_step] if "loss" in logs else [])
-
-    data = [{"input_ids": ids, "labels": ids} for ids in tokens(batch=8)]
-    options = TrainingArguments(
-        str(tmp_path), max_steps=2, per_device_train_batch_size=2, report_to=[], logging_steps=1, use_cpu=True,
-        disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False,
-    )  # fmt: skip
-    trainer = Trainer(model, options, train_dataset=data, callbacks=[Losses()])
+    trainer, logs = trainer_of(tmp_path, build("llama"), steps=2)
     trainer.add_callback(AttentionLog(trainer, every=1))
     trainer.train()
-    assert logged == [1, 2]
+    assert [step for step, log in logs if "loss" in log] == [1, 2]
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("how", ["sharpened by Constant(1.0)", "watched"])
 def test_a_model_that_attends_plainly_is_logged_too(tmp_path, how):
     model = build("llama")

@@ -79,21 +79,3 @@ def test_threads_on_two_models_leave_nothing_behind():
     before = held()
     both()
     assert_flat(before, held())
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_nested_policies_are_released_in_any_order_that_is_asked_for(order):
-    """An outer one is refused while an inner one is on; asked again afterwards it goes, and the model is plain."""
-    model, given = build("llama"), inputs("llama")
-    plain = output(model, **given)
-    on = [sharpen(model, sharpmax.Constant(beta)) for beta in (2.0, 0.5, 3.0)]
-    waiting = list(order)
-    while waiting:
-        asked = waiting.pop(0)
-        if asked == max([asked, *waiting]):
-            on[asked].restore()
-        else:
-            with pytest.raises(RuntimeError, match="restore the later one first"):
-                on[asked].restore()
-            waiting.append(asked)
-    assert torch.equal(output(model, **given), plain)

@@ -1,6 +1,7 @@
 """Sharpening: on and off again whatever happens, per layer and head, beside PEFT, torch.compile and checkpointing."""
 
 import copy
+import itertools
 import pickle
 import warnings
 
@@ -30,17 +31,12 @@ def state(model):
     return modules, hooks, getattr(model, "config", None) and model.config._attn_implementation
 
 
-def test_leaving_restores_everything():
+def test_leaving_restores_everything_and_an_exception_passes_on():
     model = build("llama")
     before = state(model)
     with sharpen(model, SHARP):
         assert state(model) != before
     assert state(model) == before
-
-
-def test_an_exception_restores_everything_and_passes_on():
-    model = build("llama")
-    before = state(model)
     with pytest.raises(ZeroDivisionError), sharpen(model, SHARP):
         raise ZeroDivisionError
     assert state(model) == before
@@ -147,16 +143,24 @@ def test_nested_policies_come_and_go_in_order():
     assert torch.equal(output(model, input_ids=ids), plain)
 
 
-def test_a_plain_call_lasts_until_restored_and_in_order():
-    model, ids = build("llama"), tokens()
-    plain = output(model, input_ids=ids)
-    first, second = sharpen(model, SHARP), sharpen(model, SHARP)
-    with pytest.raises(RuntimeError, match="restore the later one first"):
-        first.restore()
-    second.restore()
-    first.restore()
-    first.restore()
-    assert torch.equal(output(model, input_ids=ids), plain)
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_nested_policies_are_released_in_any_order_that_is_asked_for(order):
+    """An outer one is refused while an inner one is on; asked again afterwards it goes, and the model is plain."""
+    model, given = build("llama"), inputs("llama")
+    plain = output(model, **given)
+    on = [sharpen(model, sharpmax.Constant(beta)) for beta in (2.0, 0.5, 3.0)]
+    waiting = list(order)
+    while waiting:
+        asked = waiting.pop(0)
+        if asked == max([asked, *waiting]):
+            on[asked].restore()
+        else:
+            with pytest.raises(RuntimeError, match="restore the later one first"):
+                on[asked].restore()
+            waiting.append(asked)
+    for one in on:  # a second time changes nothing
+        one.restore()
+    assert torch.equal(output(model, **given), plain)
 
 
 def test_two_models_of_one_class_are_sharpened_apart():
@@ -178,20 +182,9 @@ def test_each_layer_and_head_gets_its_own_policy():
     assert seen[1].inverse_temperature.mean((0, 2)).tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_a_shared_module_is_as_many_layers_as_it_runs():
-    model, ids = build("albert"), tokens()
-    (layer,) = attention_layers(model)
-    assert layer.runs == 2
-    seen = []
-    policy = sharpmax.PerLayer((sharpmax.Constant(1.0), SHARP))
-    with sharpen(model, policy, observer=lambda layer, stats: seen.append((layer, stats.inverse_temperature.max()))):
-        output(model, input_ids=ids)
-        output(model, input_ids=ids)
-    assert seen == [(0, 1.0), (1, 2.0)] * 2
-
-
-def test_a_shared_module_is_reached_through_a_part_of_the_model():
+def test_a_shared_module_is_as_many_layers_as_it_runs_also_through_a_part_of_the_model():
     model, ids, seen = AlbertForMaskedLM(build("albert").config).eval(), tokens(), []
+    assert [layer.runs for layer in attention_layers(model)] == [2]
     policy = sharpmax.PerLayer((sharpmax.Constant(1.0), SHARP))
     with sharpen(model, policy, observer=lambda layer, stats: seen.append((layer, stats.inverse_temperature.max()))):
         output(model.albert, input_ids=ids)

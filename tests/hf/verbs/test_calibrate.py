@@ -17,14 +17,14 @@ from tests.hf.tiny import tiny
 from tests.hf.verbs.sheets import right_if
 from tests.marks import slow
 
+QUICK = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
+QUICK |= {"text_before": 300}
+
 
 @pytest.mark.parametrize("method", ["learn", *slow("match", "search")])
-def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, tmp_path):
+def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, big, tmp_path):
     """Random weights have nothing to gain on lookups; whichever way the verdict goes, card and words agree with it."""
-    big = tiny("llama", max_position_embeddings=2048)
-    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
-    options["text_before"] = 300
-    found = calibrate.calibrate(big, method=method, out=tmp_path, **options)
+    found = calibrate.calibrate(big, method=method, out=tmp_path, **QUICK)
     said = found.summary()
     card = tmp_path / "calibrate" / f"tiny-llama-{method}-seed0" / "card.json"
     assert card.exists() == bool(found["card"])
@@ -33,14 +33,12 @@ def test_the_whole_procedure_writes_a_card_only_for_a_gain(method, tmp_path):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_a_card_that_text_leaves_undecided_is_written_only_if_its_mean_is_allowed(wide, tmp_path, monkeypatch):
-    big = tiny("llama", max_position_embeddings=2048)
+def test_a_card_that_text_leaves_undecided_is_written_only_if_its_mean_is_allowed(wide, big, tmp_path, monkeypatch):
     policy = sharpmax.PerLayer((sharpmax.Constant(1.1),) * 2)
     text = {False: (1.0, 1.0), True: (0.99, 1.03) if wide else (0.99, 1.01)}
     monkeypatch.setattr(judgement, "sit", lambda _, __, p=None, **___: right_if(p is not None, text[p is not None]))
     monkeypatch.setattr(calibrate, "choose", lambda *_, **__: Choice("it", policy, {}))
-    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 1}
-    found = calibrate.calibrate(big, out=tmp_path, text_before=300, **options)
+    found = calibrate.calibrate(big, out=tmp_path, **QUICK)
     assert found["verdict"] == "undecided"
     said = found.summary()
     assert (
@@ -58,9 +56,8 @@ def test_a_merged_scale_is_a_model_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(judgement, "sit", lambda _, __, p=None, **___: right_if(p is not None, (1.0, 1.0)))
     monkeypatch.setattr(calibrate, "choose", lambda _, fitted, *__, **___: Choice("it", fitted.kept(1.0, 4.0), {}))
     (tmp_path / "text.txt").write_text("\n\n".join(f"Paragraph {n} of a text to read." for n in range(30)))
-    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 64, "steps": 2}
-    options |= {"text": tmp_path / "text.txt", "text_before": 30, "out": tmp_path}
-    found = calibrate.calibrate(model, method="seal-h", **options)
+    options = {**QUICK, "text": tmp_path / "text.txt", "text_tokens": 64, "text_before": 30}
+    found = calibrate.calibrate(model, method="seal-h", out=tmp_path, **options)
     assert found.card is None
     assert f"merged model: {found.metrics['merged']}" in found.summary()
     assert "sharpmax.hf.load(" in found.next_step()
@@ -99,6 +96,10 @@ def test_an_encoder_is_refused(tmp_path):
 def test_numbers_that_do_not_fit_are_refused_before_any_work(options, says, tmp_path):
     with pytest.raises(ValueError, match=says):
         calibrate.calibrate("no model is loaded", out=tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_that_is_not_there_is_refused_before_any_work(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no text file .*missing"):
         evaluate("no model is loaded", "card.json", out=tmp_path, text=tmp_path / "missing")
     assert not list(tmp_path.iterdir())
@@ -118,25 +119,23 @@ def test_numbers_that_do_not_fit_are_refused_before_any_work(options, says, tmp_
         ({"text": "short.txt"}, "the third of .*short.txt .*has 1[0-9] tokens, and a window 32"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_any_work(method, options, says, tmp_path, fails_at_work):
+def test_what_does_not_fit_is_refused_before_any_work(method, options, says, big, tmp_path, fails_at_work):
     """And leaves nothing behind, least of all a config that would bar the corrected command."""
     short = "A short text,\n\nof three very,\n\nshort parts.\n"
     for name, content in {"empty": "", "paragraph": "One paragraph.", "short": short}.items():
         (tmp_path / f"{name}.txt").write_text(content)
-    usual = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 512, "steps": 2}
-    wanted = {**usual, "text_before": 300, **options}
+    wanted = {**QUICK, **options}
     if "text" in options:
         wanted["text"] = tmp_path / options["text"]
     with pytest.raises(ValueError, match=says):
-        calibrate.calibrate(tiny("llama", max_position_embeddings=2048), method=method, out=tmp_path / "runs", **wanted)
+        calibrate.calibrate(big, method=method, out=tmp_path / "runs", **wanted)
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_question_to_fit_on_or_a_text_to_match_on_that_does_not_fit_is_refused(tmp_path, fails_at_work):
-    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 4, "windows": (32,), "text_tokens": 256, "steps": 2}
-    big = tiny("llama", max_position_embeddings=2048)
+def test_a_question_to_fit_on_or_a_text_to_match_on_that_does_not_fit_is_refused(big, tmp_path, fails_at_work):
+    options = {**QUICK, "text_tokens": 256}
     with pytest.raises(ValueError, match=r"has \d+ tokens with the text before it; .* lower --text-before"):
-        calibrate.calibrate(big, out=tmp_path, text_before=11_000, **{**options, "steps": 20})
+        calibrate.calibrate(big, out=tmp_path, **{**options, "text_before": 11_000, "steps": 20})
     with pytest.raises(ValueError, match=r"match needs 512 tokens or more: the text .* has 256"):
         calibrate.calibrate(big, out=tmp_path, method="match", **options)
     assert not list(tmp_path.iterdir())
@@ -144,11 +143,10 @@ def test_a_question_to_fit_on_or_a_text_to_match_on_that_does_not_fit_is_refused
 
 @pytest.mark.parametrize("device", ["cuda", "foo", "meta"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
-def test_a_device_that_is_not_there_is_refused_in_one_line(device, tmp_path, capsys):
+def test_a_device_that_is_not_there_is_refused_in_one_line(device, card, tmp_path, capsys):
     from sharpmax import cli
 
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    for verb in (["evaluate", "smollm2", "--card", str(tmp_path / "card.json")], ["calibrate", "smollm2"]):
+    for verb in (["evaluate", "smollm2", "--card", str(card)], ["calibrate", "smollm2"]):
         assert cli.main([*verb, "--device", device, "--out", str(tmp_path)]) == 2
         assert capsys.readouterr().err.startswith(f"sharpmax: error: cannot run on the device '{device}': ")
 
@@ -159,8 +157,8 @@ def test_killed_at_random_moments_it_ends_with_the_same_metrics(kills_per_stage,
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"Line {n} of a text about {n * n} things." for n in range(120)))
     big = tiny("llama", max_position_embeddings=1024)
-    options = {"fit_sizes": (1, 2), "sizes": (2,), "prompts": 6, "windows": (32,), "text_tokens": 128, "steps": 7}
-    options |= {"text_before": 50, "text": text, "most_rise": 50.0, "quiet": True}
+    options = {**QUICK, "prompts": 6, "text_tokens": 128, "steps": 7, "text_before": 50}
+    options |= {"text": text, "most_rise": 50.0, "quiet": True}
     calls, ends, killed_at = [], [], None
     read, judge = LoadedModel.hidden, calibrate.judge
 

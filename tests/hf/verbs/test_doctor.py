@@ -18,10 +18,8 @@ def small(monkeypatch):
     )
 
 
-def test_a_given_card_is_judged_and_one_page_says_what_to_do(small, tmp_path):
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    big = tiny("llama", max_position_embeddings=2048)
-    found = doctor(big, card=tmp_path / "card.json", out=tmp_path, quiet=True)
+def test_a_given_card_is_judged_and_one_page_says_what_to_do(small, big, card, tmp_path):
+    found = doctor(big, card=card, out=tmp_path, quiet=True)
     assert found["verdict"] == Verdict.NO_GAIN  # random weights have nothing to gain
     assert found["advice"] == "do not sharpen this model"
     page = found.save_page().read_text()
@@ -61,16 +59,16 @@ def works(*_, **__):
         (sharpmax.Card(sharpmax.Constant(1.1), extension=sharpmax.Yarn(2.0, 64)), "trained"),
     ],
 )
-def test_a_card_that_cannot_be_judged_is_refused_before_any_work(small, tmp_path, monkeypatch, policy, said):
+def test_a_card_that_cannot_be_judged_is_refused_before_any_work(small, big, tmp_path, monkeypatch, policy, said):
     monkeypatch.setattr(whole, "diagnose", works)
     if policy is not None:
         policy.save(tmp_path / "card.json")
     with pytest.raises((ValueError, FileNotFoundError), match=said):
-        doctor(tiny("llama", max_position_embeddings=2048), card=tmp_path / "card.json", out=tmp_path, quiet=True)
+        doctor(big, card=tmp_path / "card.json", out=tmp_path, quiet=True)
 
 
-def test_another_card_is_another_run(small, tmp_path):
-    big, folders = tiny("llama", max_position_embeddings=2048), set()
+def test_another_card_is_another_run(small, big, tmp_path):
+    folders = set()
     for beta in (1.1, 1.2):
         sharpmax.Constant(beta).save(tmp_path / f"{beta}.json")
         folders.add(doctor(big, card=tmp_path / f"{beta}.json", out=tmp_path, quiet=True).folder)

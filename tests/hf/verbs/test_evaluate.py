@@ -14,13 +14,13 @@ from sharpmax.hf.verbs.evaluate import evaluate
 from tests.hf.tiny import tiny
 from tests.hf.verbs.sheets import right_if
 
+SMALL = {"sizes": (2,), "prompts": 2, "windows": (32,), "text_tokens": 64}
 
-def test_a_card_is_judged_again_and_the_exit_code_tells(tmp_path, monkeypatch):
-    big = tiny("llama", max_position_embeddings=2048)
+
+def test_a_card_is_judged_again_and_the_exit_code_tells(big, card, tmp_path, monkeypatch):
     monkeypatch.setattr(result, "load", lambda name, **_: big)
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
     common = ["--sizes", "2", "--prompts", "24", "--windows", "32", "--text-tokens", "512", "--out", str(tmp_path)]
-    judge_card = ["evaluate", "tiny", "--card", str(tmp_path / "card.json"), *common]
+    judge_card = ["evaluate", "tiny", "--card", str(card), *common]
     assert cli.main(judge_card) == 3  # random weights have nothing to gain
     monkeypatch.setattr(judgement, "sit", lambda _, __, policy=None, **___: right_if(policy is not None))
     assert cli.main(judge_card) == 0
@@ -37,30 +37,24 @@ def test_a_card_is_judged_again_and_the_exit_code_tells(tmp_path, monkeypatch):
     assert not list((tmp_path / "calibrate").rglob("card.json"))
 
 
-def test_another_exam_of_the_same_card_goes_into_a_folder_of_its_own(tmp_path):
-    big = tiny("llama", max_position_embeddings=2048)
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    usual = {"sizes": (2,), "prompts": 2, "windows": (32,), "text_tokens": 64, "out": tmp_path}
+def test_another_exam_of_the_same_card_goes_into_a_folder_of_its_own(big, card, tmp_path):
     for options in ({}, {"sizes": (3,)}, {"prompts": 3}, {}):
-        evaluate(big, tmp_path / "card.json", **{**usual, **options})
+        evaluate(big, card, out=tmp_path, **{**SMALL, **options})
     found = sorted((tmp_path / "evaluate").glob("tiny-llama-card-seed0-*/metrics.json"))
     assert len(found) == 3
 
 
-def test_a_card_and_a_text_count_by_what_they_say(tmp_path):
+def test_a_card_and_a_text_count_by_what_they_say(big, card, tmp_path):
     """An edited one makes another run; the same one elsewhere, or with other notes, does not."""
-    big = tiny("llama", max_position_embeddings=2048)
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"Line {n}." for n in range(60)))
-    usual = {"sizes": (2,), "prompts": 2, "windows": (32,), "text_tokens": 64, "out": tmp_path, "text": text}
 
     def runs(card):
-        evaluate(big, card, **usual)
+        evaluate(big, card, text=text, out=tmp_path, **SMALL)
         return len(list((tmp_path / "evaluate").iterdir()))
 
-    card, elsewhere = tmp_path / "card.json", tmp_path / "elsewhere" / "card.json"
+    elsewhere = tmp_path / "elsewhere" / "card.json"
     elsewhere.parent.mkdir()
-    sharpmax.Constant(1.1).save(card)
     assert runs(card) == 1
     sharpmax.Constant(1.1).save(elsewhere, notes="the same")
     assert runs(elsewhere) == 1
@@ -72,38 +66,31 @@ def test_a_card_and_a_text_count_by_what_they_say(tmp_path):
     assert not _texts(big, "report", text, 64, 32)["text"].equal(read)
 
 
-def test_a_model_that_was_trained_on_since_is_another_run(tmp_path):
+def test_a_model_that_was_trained_on_since_is_another_run(card, tmp_path):
     """Its name is the same: what the earlier weights answered was read back as its own."""
     big = tiny("llama", max_position_embeddings=2048)
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    usual = {"sizes": (2,), "prompts": 2, "windows": (32,), "text_tokens": 64, "out": tmp_path}
-    before = evaluate(big, tmp_path / "card.json", **usual)
+    before = evaluate(big, card, out=tmp_path, **SMALL)
     with torch.no_grad():
         big.model.get_input_embeddings().weight.mul_(1.5)
-    after = evaluate(big, tmp_path / "card.json", **usual)
+    after = evaluate(big, card, out=tmp_path, **SMALL)
     assert after.folder != before.folder
     assert after["judgement"] != before["judgement"]
 
 
-def test_a_place_that_cannot_be_written_is_said_before_the_card_is_judged(tmp_path, fails_at_work):
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+def test_a_place_that_cannot_be_written_is_said_before_the_card_is_judged(big, card, tmp_path, fails_at_work):
     (tmp_path / "runs").write_text("a file, not a folder")
-    big = tiny("llama", max_position_embeddings=2048)
-    options = {"sizes": (2,), "prompts": 2, "windows": (32,), "text_tokens": 512}
     with pytest.raises(OSError, match="runs"):
-        evaluate(big, tmp_path / "card.json", out=tmp_path / "runs", **options)
+        evaluate(big, card, out=tmp_path / "runs", **SMALL)
 
 
-def test_a_card_of_another_model_is_refused_before_any_work_and_bars_nothing(tmp_path, fails_at_work):
-    sharpmax.PerLayer((sharpmax.Constant(1.1),) * 7).save(tmp_path / "card.json")
+def test_a_card_of_another_model_is_refused_before_any_work_and_bars_nothing(big, card, tmp_path, fails_at_work):
+    sharpmax.PerLayer((sharpmax.Constant(1.1),) * 7).save(card)
     with pytest.raises(ValueError, match="7"):
-        evaluate(
-            tiny("llama", max_position_embeddings=2048), tmp_path / "card.json", out=tmp_path, sizes=(2,), windows=(32,)
-        )
-    assert [file.name for file in tmp_path.iterdir()] == ["card.json"]
+        evaluate(big, card, out=tmp_path, **SMALL)
+    assert list(tmp_path.iterdir()) == [card]
 
 
-def test_what_is_typed_beside_quick_is_kept_also_where_it_is_the_usual(tmp_path, monkeypatch):
+def test_what_is_typed_beside_quick_is_kept_also_where_it_is_the_usual(card, monkeypatch):
     """40 questions are what a run without quick asks: they were taken for none."""
     asked = {}
 
@@ -112,8 +99,7 @@ def test_what_is_typed_beside_quick_is_kept_also_where_it_is_the_usual(tmp_path,
         raise ValueError("enough")
 
     monkeypatch.setattr("sharpmax.hf.evaluate", noted)
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    command = ["evaluate", "smollm2", "--card", str(tmp_path / "card.json"), "--quick", "--prompts", "40"]
+    command = ["evaluate", "smollm2", "--card", str(card), "--quick", "--prompts", "40"]
     assert cli.main(command) == 2
     exam = {name: asked[name] for name in ("sizes", "prompts", "text_tokens") if name in asked}
     assert exam == {"prompts": 40}
@@ -122,14 +108,10 @@ def test_what_is_typed_beside_quick_is_kept_also_where_it_is_the_usual(tmp_path,
     assert next_command.given(exam) == {}
 
 
-def test_what_was_typed_and_does_not_fit_is_refused_also_where_it_is_the_usual(tmp_path):
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
-    asked = {"prompts": 1, "windows": [32], "text_tokens": 64}
+def test_what_was_typed_and_does_not_fit_is_refused_also_where_it_is_the_usual(card, tmp_path):
+    short = tiny("llama", max_position_embeddings=1024)
     with pytest.raises(ValueError, match="a question of lookup, size 32, has"):
-        evaluate(
-            tiny("llama", max_position_embeddings=1024), tmp_path / "card.json", sizes=[16, 32, 64], out=tmp_path,
-            quiet=True, **asked,
-        )  # fmt: skip
+        evaluate(short, card, out=tmp_path, quiet=True, **{**SMALL, "sizes": [16, 32, 64]})
 
 
 def test_a_run_is_the_same_whether_what_is_usual_was_typed_or_not():
@@ -149,14 +131,13 @@ def test_sizes_that_are_no_list_of_sizes_are_refused(sizes):
 
 
 @pytest.mark.parametrize("on", [{"policy": sharpmax.Constant(3.0)}, {"extension": sharpmax.Yarn(2.0, 64)}])
-def test_a_sharpened_model_is_not_taken_for_the_plain_one(on, tmp_path, fails_at_work):
+def test_a_sharpened_model_is_not_taken_for_the_plain_one(on, card, tmp_path, fails_at_work):
     """Its figures stood as those of the plain model, in the folder of the plain model's run."""
     small = tiny("llama", max_position_embeddings=64)
-    sharpmax.Constant(1.1).save(tmp_path / "card.json")
     said = "is sharpened by .*, and would be taken for the plain model"
     with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
-        evaluate(small, tmp_path / "card.json", out=tmp_path)
+        evaluate(small, card, out=tmp_path)
     with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
         calibrate.calibrate(small, out=tmp_path, quick=True)
     with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
-        doctor(small, card=tmp_path / "card.json", out=tmp_path)
+        doctor(small, card=card, out=tmp_path)

@@ -2,14 +2,12 @@
 
 import shlex
 
-import sharpmax
 from sharpmax.commands.options import parser
 from sharpmax.hf.verbs import judgement
 from sharpmax.hf.verbs.calibrate import CalibrationResult
 from sharpmax.hf.verbs.diagnose import diagnose
 from sharpmax.hf.verbs.evaluate import evaluate
 from sharpmax.hf.verbs.next_command import command
-from tests.hf.tiny import tiny
 from tests.hf.verbs.sheets import right_if
 
 
@@ -19,15 +17,13 @@ def test_a_remark_and_a_time_stand_behind_a_hash():
     assert command("certify", "m", {}, seconds=20) == "sharpmax certify m"
 
 
-def test_an_undecided_verdict_on_a_text_of_ones_own_asks_for_a_longer_text(tmp_path, monkeypatch, capsys):
+def test_an_undecided_verdict_on_a_text_of_ones_own_asks_for_a_longer_text(big, card, tmp_path, monkeypatch, capsys):
     """It says what the text gave, and what to type next has all the options that were given."""
-    text, card = tmp_path / "my text.txt", tmp_path / "card.json"
+    text = tmp_path / "my text.txt"
     text.write_text("\n\n".join(f"Line {n} of a text about {n * n} things." for n in range(120)))
-    sharpmax.Constant(1.1).save(card)
     rise = {False: (1.0, 1.0), True: (0.99, 1.01)}
     monkeypatch.setattr(judgement, "sit", lambda _, __, p=None, **___: right_if(p is not None, rise[p is not None]))
     options = {"sizes": [2, 3], "tasks": ["lookup:parcel"], "windows": [32, 64], "text": text, "out": tmp_path}
-    big = tiny("llama", max_position_embeddings=2048)
     found = evaluate(big, card, prompts=30, text_tokens=8192, **options)
     assert "a third of it is judged on" in capsys.readouterr().err
     assert 0 < found["own_text"]["found"] < found["own_text"]["asked"] == 8192

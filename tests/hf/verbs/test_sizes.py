@@ -37,7 +37,7 @@ def test_what_is_suggested_starts(tmp_path):
     assert found.next_step().startswith("sharpmax certify tiny-llama  # ")
 
 
-def test_the_usual_exam_of_a_short_model_fits_it(tmp_path, monkeypatch):
+def test_the_usual_exam_of_a_short_model_fits_it(card, tmp_path, monkeypatch):
     """What `calibrate --quick` and `evaluate --quick` ask by themselves starts on 400 tokens."""
     from sharpmax.hf.verbs import calibrate as fitting
     from sharpmax.hf.verbs import evaluate as judging
@@ -54,12 +54,6 @@ def test_the_usual_exam_of_a_short_model_fits_it(tmp_path, monkeypatch):
     with pytest.raises(BegunError):
         calibrate(loaded, quick=True, out=tmp_path, quiet=True)
     with pytest.raises(BegunError):
-        evaluate(loaded, _card(tmp_path), quick=True, out=tmp_path, quiet=True)
+        evaluate(loaded, card, quick=True, out=tmp_path, quiet=True)
     with pytest.raises(ValueError, match="lower --sizes"):
-        evaluate(loaded, _card(tmp_path), sizes=[64], out=tmp_path, quiet=True)
-
-
-def _card(folder):
-    import sharpmax
-
-    return sharpmax.Constant(1.1).save(folder / "card.json") or folder / "card.json"
+        evaluate(loaded, card, sizes=[64], out=tmp_path, quiet=True)

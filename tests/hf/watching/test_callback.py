@@ -2,41 +2,21 @@
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from sharpmax.hf import AttentionWatch
 from sharpmax.runs.watched import read_record
-from tests.hf.families import build, tokens
+from tests.hf.families import build
+from tests.hf.trainers import trainer_of, trainer_that_fails
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the Trainer, on itself
 
 
-class Tracker(TrainerCallback):
-    """Stands for whatever the Trainer reports to."""
-
-    def __init__(self):
-        self.logs = []
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        self.logs.append((state.global_step, dict(logs)))
-
-
-def trainer_of(folder, model, steps=4, **more):
-    data = [{"input_ids": ids, "labels": ids} for ids in tokens(batch=8)]
-    options = TrainingArguments(
-        str(folder), max_steps=steps, per_device_train_batch_size=2, report_to=[], logging_steps=1, use_cpu=True,
-        disable_tqdm=True, dataloader_pin_memory=False, seed=1, **{"save_strategy": "no", **more},
-    )  # fmt: skip
-    tracker = Tracker()
-    return Trainer(model, options, train_dataset=data, callbacks=[tracker]), tracker
-
-
 def test_figures_of_every_watched_step_are_logged(tmp_path):
     model = build("llama")
-    trainer, tracker = trainer_of(tmp_path, model)
+    trainer, logged = trainer_of(tmp_path, model)
     trainer.add_callback(AttentionWatch(trainer, every=2, record=tmp_path / "run", threshold=1e-3, per_head=True))
     trainer.train()
-    logs = [(step, log) for step, log in tracker.logs if "attention/max_logit" in log]
+    logs = [(step, log) for step, log in logged if "attention/max_logit" in log]
     assert [step for step, _ in logs] == [1, 3]
     for _, log in logs:
         assert log["attention/max_logit"] == max(log[f"attention/layer{i}/max_logit"] for i in (0, 1))
@@ -76,11 +56,10 @@ def test_a_run_that_the_trainer_resumes_keeps_one_record(tmp_path):
 
 def test_after_a_step_that_died_the_model_is_given_back(tmp_path):
     model = build("llama")
-    options = TrainingArguments(str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True)
-    trainer = Trainer(model, options, train_dataset=[{"input_ids": torch.full((4,), 10**6), "labels": torch.ones(4)}])
+    trainer = trainer_that_fails(tmp_path, model)
     callback = AttentionWatch(trainer)
     trainer.add_callback(callback)
-    with pytest.raises(IndexError):  # no such token
+    with pytest.raises(IndexError):
         trainer.train()
     callback.close()
     assert model.config._attn_implementation == "eager"
@@ -95,7 +74,7 @@ def test_a_step_that_never_comes_is_refused():
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_the_trainer_logs_its_loss_in_every_step_still(tmp_path, every):
-    trainer, tracker = trainer_of(tmp_path, build("llama"), steps=3)
+    trainer, logged = trainer_of(tmp_path, build("llama"), steps=3)
     trainer.add_callback(AttentionWatch(trainer, every=every))
     trainer.train()
-    assert [step for step, log in tracker.logs if "loss" in log] == [1, 2, 3]
+    assert [step for step, log in logged if "loss" in log] == [1, 2, 3]
