@@ -76,6 +76,14 @@ def whole(tmp_path_factory):
     return folder
 
 
+def copied(whole, tmp_path, change):
+    """Return a copy of the folder whose config has these fields, or is this text."""
+    shutil.copytree(whole, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change))
+    return tmp_path / "model"
+
+
 GPTQ = {"quant_method": "gptq", "bits": 4}
 UNUSABLE = [
     ({"num_attention_heads": 0}, "ZeroDivisionError"),
@@ -97,6 +105,7 @@ UNUSABLE = [
     ({"hidden_act": "zz"}, "KeyError: 'zz'"),
     ({"rope_scaling": {"rope_type": "zz"}}, "KeyError: 'zz'"),
     ({"pad_token_id": 10**9}, "Padding_idx"),
+    ({"rms_norm_eps": float("nan")}, "rms_norm_eps of NaN"),
     ({"id2label": 3}, "AttributeError"),
     ({"model_type": ["llama"]}, "unhashable"),
     ({"model_type": "zz", "auto_map": {"AutoConfig": "evil.Config"}}, "custom code"),
@@ -108,23 +117,21 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("change", "reason"), UNUSABLE)
 def test_a_config_that_cannot_be_used_is_one_line(change, reason, whole, tmp_path, capsys):
-    shutil.copytree(whole, tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    file.write_text(change if isinstance(change, str) else json.dumps(json.loads(file.read_text()) | change))
-    (tmp_path / "model" / "evil.py").write_text("raise SystemExit('ran')")
-    assert main(["certify", str(tmp_path / "model"), "--out", str(tmp_path)]) == 2
+    folder = copied(whole, tmp_path, change)
+    (folder / "evil.py").write_text("raise SystemExit('ran')")
+    assert main(["certify", str(folder), "--out", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert re.fullmatch(rf"sharpmax: error: the folder '.*' does not hold a whole model: .*{reason}.*\n", error)
 
 
 @pytest.mark.parametrize("file", ["../whole/model.safetensors", "/etc/passwd", 3])
 def test_an_index_of_weights_names_files_of_its_own_folder(file, whole, tmp_path):
-    shutil.copytree(whole, tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").unlink()
-    index = tmp_path / "model" / "model.safetensors.index.json"
+    folder = copied(whole, tmp_path, {})
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": {"lm_head.weight": file}}))
     with pytest.raises(ValueError, match=rf"index\.json names {re.escape(repr(file))}, expected a file inside"):
-        load(str(tmp_path / "model"))
+        load(str(folder))
 
 
 def test_positions_that_are_not_finite_are_refused():
@@ -141,11 +148,9 @@ def test_a_config_that_is_a_pipe_does_not_block(tmp_path):
 
 
 def test_a_config_may_hold_infinity_as_mambas_do(whole, tmp_path):
-    shutil.copytree(whole, tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"time_step_limit": [0.0, float("inf")]}))
+    folder = copied(whole, tmp_path, {"time_step_limit": [0.0, float("inf")]})
     with pytest.raises(ValueError, match="no tokenizer that can be read"):  # so the model itself was
-        load(str(tmp_path / "model"))
+        load(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -201,20 +206,9 @@ def test_real_weights_load_and_their_tokenizer_knows_its_words():
 
 
 @pytest.mark.parametrize("layers", [0, 1])
-def test_weights_of_layers_that_the_config_lacks_are_not_left_out(tmp_path, layers):
-    build("llama").save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": layers}))
+def test_weights_of_layers_that_the_config_lacks_are_not_left_out(layers, whole, tmp_path):
     with pytest.raises(ValueError, match=rf"layers that its config does not have, such as model\.layers\.{layers}"):
-        load(str(tmp_path))
-
-
-def test_a_config_that_holds_a_nan_is_refused_by_name(tmp_path):
-    build("llama").save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"rms_norm_eps": float("nan")}))
-    with pytest.raises(ValueError, match="rms_norm_eps of NaN"):
-        load(str(tmp_path))
+        load(str(copied(whole, tmp_path, {"num_hidden_layers": layers})))
 
 
 def test_a_tokenizer_of_another_model_is_named():
