@@ -216,9 +216,7 @@ def test_an_interrupted_command_that_keeps_nothing_says_so(verb, monkeypatch, ca
         raise KeyboardInterrupt
 
     monkeypatch.setitem(cli.VERBS, verb, interrupt)
-    arguments = {"bench": ["softmax"], "models": [], "cards": [], "evaluate": ["smollm2", "--card", "smollm2"]}.get(
-        verb, ["smollm2"]
-    )
+    arguments = {"bench": ["softmax"], "models": [], "cards": []}.get(verb, ["smollm2"])
     assert cli.main([verb, *arguments]) == 130
     assert capsys.readouterr().err == "sharpmax: interrupted; nothing was kept\n"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sharpmax.extras import MissingExtraError, extra
+from tests.places import ROOT
 
 
 def test_names_the_module_and_the_extra(monkeypatch):
@@ -26,7 +27,6 @@ def test_other_errors_pass():
         raise ZeroDivisionError
 
 
-ROOT = Path(__file__).parent.parent
 BARE = ("numpy", "numpy.libs", "array_api_compat", "rich", "markdown_it", "mdurl", "pygments")
 """What `pip install sharpmax` brings, as folders."""
 NEEDS = {

@@ -4,11 +4,11 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.places import ROOT
+
 BELOW = "each folder imports only what stands below it"
 FRAMEWORKS = {"jax", "torch", "matplotlib", "jinja2", "rich"}
 

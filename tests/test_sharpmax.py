@@ -8,20 +8,23 @@ import pytest
 import sharpmax
 
 
+def assert_runs(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_packages_of_frameworks_come_on_first_use():
-    code = (
+    assert_runs(
         "import sys, sharpmax\n"
         "assert {'hf', 'jax', 'torch'} <= set(dir(sharpmax))\n"
         "assert not {'torch', 'jax', 'transformers'} & set(sys.modules)\n"
         "assert sharpmax.torch.attention is sys.modules['sharpmax.torch'].attention\n"
         "assert 'torch' in sys.modules and 'jax' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_help_works_where_a_framework_is_not_installed():
-    code = (
+    assert_runs(
         "import pydoc, sys\n"
         "sys.modules.update(dict.fromkeys(('torch', 'jax', 'transformers')))\n"  # None: not installed
         "import sharpmax\n"
@@ -29,8 +32,6 @@ def test_help_works_where_a_framework_is_not_installed():
         "assert 'stays sharp as inputs grow' in told and 'class EntropyTarget' in told, told[:500]\n"
         "assert 'jax' not in dir(sharpmax)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_not_there_is_an_attribute_error():

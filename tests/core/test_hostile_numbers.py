@@ -123,9 +123,17 @@ class Negative(Policy):
         return stats.entropy * 0 - 1.0
 
 
-@pytest.mark.parametrize("wrap", [detach, lambda p: PerHead([p, p]), lambda p: detach(PerHead([Constant(1.0), p]))])
-def test_a_negative_beta_is_refused_inside_other_policies_too(wrap):
-    with pytest.raises(ValueError, match="gave a negative inverse temperature"):
+@pytest.mark.parametrize(
+    ("wrap", "named"),
+    [
+        (lambda p: p, "Negative"),
+        (detach, "Detached.*Negative"),
+        (lambda p: PerHead([p, p]), "PerHead"),
+        (lambda p: detach(PerHead([Constant(1.0), p])), "Detached"),
+    ],
+)
+def test_a_negative_beta_is_refused_inside_other_policies_too(wrap, named):
+    with pytest.raises(ValueError, match=f"{named}.* gave a negative inverse temperature"):
         softmax(np.zeros((2, 3, 5)), wrap(Negative()))
 
 

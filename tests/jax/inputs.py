@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 
 def inputs(batch=2, queries=20, keys=20, heads=4, key_heads=2, width=8, dtype=None):
@@ -10,8 +9,3 @@ def inputs(batch=2, queries=20, keys=20, heads=4, key_heads=2, width=8, dtype=No
     rng = np.random.default_rng(0)
     shapes = ((batch, queries, heads, width), (batch, keys, key_heads, width), (batch, keys, key_heads, width))
     return [jnp.asarray(rng.normal(size=shape) * 2, dtype) for shape in shapes]
-
-
-def slow(*parameters):
-    """Mark parameters of an exhaustive list; what stands beside them is fast."""
-    return [pytest.param(parameter, marks=pytest.mark.slow) for parameter in parameters]

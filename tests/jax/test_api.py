@@ -12,8 +12,9 @@ import torch
 import sharpmax.torch
 from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, SilentPolicyWarning
 from sharpmax.jax import attention, row_stats
-from tests.jax.inputs import inputs, slow
+from tests.jax.inputs import inputs
 from tests.jax.judging import lengths_first
+from tests.marks import slow
 
 KEY = jax.random.key(0)
 

@@ -8,7 +8,8 @@ import pytest
 from sharpmax import PAPER, LengthScaled
 from sharpmax.jax import attention, attention_varlen
 from tests.jax import checked
-from tests.jax.inputs import inputs, slow
+from tests.jax.inputs import inputs
+from tests.marks import slow
 
 
 @pytest.mark.usefixtures("double")

@@ -38,18 +38,14 @@ def as_written(head, params, batch):
     return head.mlp(params["decoder"], jnp.einsum("sn,snv->sv", weights, values))
 
 
+LINEAR = {"normaliser": normalisers.Proportional(), "scores": "kernel"}
+"""Linear attention."""
+
+
 @pytest.mark.parametrize(("encoder", "biased"), [("mlp", True), ("linear", False)])
-@pytest.mark.parametrize("kind", KINDS, ids=repr)
-def test_folded_as_written(kind, encoder, biased):
-    head = AlternativeHead(normaliser=kind, encoder=encoder, biased=biased, **SMALL)
-    params, batch = drawn(head)
-    folded = head(params, batch.items, batch.query, visible=batch.visible)
-    np.testing.assert_allclose(folded, as_written(head, params, batch), rtol=2e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize("encoder", ["mlp", "linear"])
-def test_linear_attention_as_written(encoder):
-    head = AlternativeHead(normaliser=normalisers.Proportional(), scores="kernel", encoder=encoder, **SMALL)
+@pytest.mark.parametrize("options", [*({"normaliser": kind} for kind in KINDS), LINEAR], ids=str)
+def test_folded_as_written(options, encoder, biased):
+    head = AlternativeHead(encoder=encoder, biased=biased, **options, **SMALL)
     params, batch = drawn(head)
     folded = head(params, batch.items, batch.query, visible=batch.visible)
     np.testing.assert_allclose(folded, as_written(head, params, batch), rtol=2e-4, atol=2e-5)

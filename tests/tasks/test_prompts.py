@@ -21,9 +21,8 @@ def test_a_lookup_asks_for_exactly_one_of_its_lines(task, size):
     prompt = draw(task, size, seed=0)
     *lines, question = prompt.text.split("\n")
     assert len(lines) == size
-    (right,) = [line for line in lines if line.startswith(question + prompt.answer)]
+    assert len([line for line in lines if line.startswith(question + prompt.answer)]) == 1
     assert re.fullmatch(r" \d{4}", prompt.answer)
-    assert right
 
 
 def test_a_needle_is_said_once():
@@ -48,12 +47,20 @@ def test_the_maximum_is_the_maximum():
     assert prompt.answer == f" {max(numbers)}"
 
 
-@pytest.mark.parametrize(("task", "size"), [("sorting", 4), ("needle:code", 4), ("lookup:rhyme", 4), ("maximum", 901)])
-def test_what_does_not_exist_is_refused(task, size):
-    with pytest.raises(ValueError, match="expected a"):
+@pytest.mark.parametrize(
+    ("task", "size", "said"),
+    [
+        ("sorting", 4, "expected a"),
+        ("needle:code", 4, "expected a"),
+        ("lookup:rhyme", 4, "expected a"),
+        ("maximum", 901, "expected a"),
+        ("lookup", 0, "size"),
+        ("niah_multikey_2", 10**6, "expected a size from 1 to 265922, got 1000000"),  # more keys than words make
+    ],
+)
+def test_what_does_not_exist_is_refused(task, size, said):
+    with pytest.raises(ValueError, match=said):
         draw(task, size, seed=0)
-    with pytest.raises(ValueError, match="size"):
-        draw("lookup", 0, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +76,3 @@ def test_a_number_that_is_none_is_named(numbers, said):
     for task in ("lookup", "recall"):
         with pytest.raises(ValueError, match=said):
             parts(task, **{"size": 4, "seed": 0, "index": 0, **numbers})
-
-
-def test_more_keys_than_words_make_are_refused():
-    with pytest.raises(ValueError, match="expected a size from 1 to 265922, got 1000000"):
-        draw("niah_multikey_2", 10**6, seed=0)

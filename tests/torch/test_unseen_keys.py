@@ -101,6 +101,9 @@ def test_stock_leaves_a_spoilt_key_or_value_to_another():
         assert chosen.implementation == "chunked"
         assert "NaN" in chosen.refused["stock"]
     assert which_implementation(q, k, v, is_causal=True, policy=Constant(2.0)).implementation == "stock"
+    chosen = which_implementation(q.abs(), spoil(k, -torch.inf), v, policy=Constant(2.0))
+    assert chosen.implementation == "chunked"
+    assert "logit of -inf" in chosen.refused["stock"]
 
 
 @NUMPY_WARNS
@@ -111,7 +114,7 @@ def test_a_key_whose_own_logit_is_minus_infinity_is_not_counted(implementation, 
     q, k, v = drawn()
     q, k = q.abs(), spoil(k, -torch.inf)
     options = HIDES[hidden_by][0] if hidden_by != "nothing" else {}
-    for policy in (LengthScaled.ssmax(0.5), LogLinear(0.1, 0.3, 0.2)):
+    for policy in (Constant(2.0), LengthScaled.ssmax(0.5), LogLinear(0.1, 0.3, 0.2)):
         leaves = [x.clone().requires_grad_(learns) for x in (q, k, v)]
         got = attention(*leaves, policy=policy, implementation=implementation, **options).detach()
         exact = reference_attention(*(x.numpy() for x in (q, k, v)), policy=policy, **options)

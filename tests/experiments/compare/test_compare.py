@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,10 +19,11 @@ from sharpmax.experiments.compare.page import printed
 from sharpmax.experiments.compare.plan import MODELS, Cell, Study, cells_of
 from sharpmax.experiments.compare.train import Recipe
 from sharpmax.tasks.catalogue import TASKS
+from tests.places import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "mechanism.md"
+GUIDE = ROOT / "docs" / "guides" / "mechanism.md"
 
 
 @pytest.fixture

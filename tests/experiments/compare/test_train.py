@@ -36,7 +36,6 @@ def test_seeds_side_by_side_are_what_each_is_alone(tmp_path):
 def test_a_killed_training_continues_to_the_same_numbers(tmp_path, monkeypatch):
     whole = trained(tmp_path / "whole")
     monkeypatch.setattr(training, "SAVE_EVERY", 1)
-    monkeypatch.setattr(training, "DRAWN_AT_ONCE", training.DRAWN_AT_ONCE)
     update, made = training._update, []
 
     def killed(*arguments):

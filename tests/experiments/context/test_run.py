@@ -80,7 +80,7 @@ def test_nothing_to_compute_and_nothing_to_gather_are_refused(tmp_path):
             run(tmp_path, quick=True, **options)
 
 
-def test_cells_of_an_earlier_call_are_told_too(tmp_path, few_steps):
+def test_cells_of_an_earlier_call_are_told_too(tmp_path):
     options = {**SMALL, "parts": ("text",), "scalings": ("self-extend",)}
     run(tmp_path, arms=("log-n",), **options)
     told = run(tmp_path, arms=("nothing",), **{**options, "scalings": ("yarn", "none")})

@@ -30,9 +30,6 @@ def small(monkeypatch):
     torch.set_num_threads(threads)
 
 
-ARMS = ("plain", "card", "target", "subset")
-
-
 @pytest.fixture
 def undrawn(monkeypatch):
     """No figures, which take most of the time of a small run."""
@@ -48,24 +45,25 @@ def without_seconds(metrics):
     return metrics
 
 
+def parts_make_the_whole(folder, arms):
+    """Run one table and the other; assert that this is both at once, and return what the first was."""
+    first = tables.run(folder / "parts", quick=True, arms=arms, tables=["trees"])
+    assert tables.run(folder / "parts", quick=True, gather=True) == first
+    second = tables.run(folder / "parts", quick=True, arms=arms, tables=["waves"])
+    whole = tables.run(folder / "whole", quick=True, arms=arms)
+    assert without_seconds(second) == without_seconds(whole)
+    return first
+
+
 def test_parts_make_the_same_whole(small, undrawn, tmp_path, capsys):
-    arms = ("plain", "log-n", "subset")
-    first = tables.run(tmp_path / "parts", quick=True, arms=arms, tables=["trees"])
+    first = parts_make_the_whole(tmp_path, ("plain", "log-n", "subset"))
     assert "32-waves-log-n" in first["missing"]
     assert "answers are not computed yet" in capsys.readouterr().out
-    assert tables.run(tmp_path / "parts", quick=True, gather=True) == first
-    second = tables.run(tmp_path / "parts", quick=True, arms=arms, tables=["waves"])
-    whole = tables.run(tmp_path / "whole", quick=True, arms=arms)
-    assert without_seconds(second) == without_seconds(whole)
 
 
 @pytest.mark.slow
 def test_parts_with_the_fit_make_the_same_whole_and_a_page(small, tmp_path):
-    first = tables.run(tmp_path / "parts", quick=True, arms=ARMS, tables=["trees"])
-    assert tables.run(tmp_path / "parts", quick=True, gather=True) == first
-    second = tables.run(tmp_path / "parts", quick=True, arms=ARMS, tables=["waves"])
-    whole = tables.run(tmp_path / "whole", quick=True, arms=ARMS)
-    assert without_seconds(second) == without_seconds(whole)
+    parts_make_the_whole(tmp_path, ("plain", "card", "target", "subset"))
     page = json.loads((tmp_path / "whole" / "tables" / "quick-seed0" / "page.json").read_text())
     assert page["title"] == "Tables longer than the model was trained on"
 

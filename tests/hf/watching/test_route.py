@@ -171,24 +171,6 @@ def test_a_step_in_which_nothing_was_counted_is_said_once():
     watched.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"guard": 5}, TypeError, r"a Guard\(…\), got 5"),
-        ({"guard": Guard}, TypeError, r"a Guard\(…\)"),
-        ({"record": 5}, TypeError, "path of a folder"),
-        ({"step": -1}, ValueError, "step 0 or later"),
-        ({"step": 2**60}, ValueError, "before 2"),  # no record that it writes could be read
-        ({"every": True}, ValueError, "every 1 step"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(options, error, said):
-    with pytest.raises(error, match=said):
-        watch(build("llama"), **options)
-    with pytest.raises(TypeError, match="a torch module, got NoneType"):
-        watch(None)
-
-
 def test_our_slot_is_watched_and_attends_as_before():
     class Mine(torch.nn.Module):
         def __init__(self):

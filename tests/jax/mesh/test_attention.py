@@ -22,8 +22,6 @@ from sharpmax.jax.mesh import (
 from sharpmax.jax.request import validated
 from tests.jax.subprocesses import cpu_devices
 
-ROOT = Path(__file__).parents[3]
-
 
 def on_eight_devices(*what):
     flags = cpu_devices(8)

@@ -91,7 +91,7 @@ def test_a_window_that_is_no_number_of_keys_is_refused(window):
         ({"return_stats": "yes"}, TypeError, "return_stats must be True or False"),
     ],
 )
-@pytest.mark.parametrize("implementation", ["gathered", *(("triton",) if "triton" in IMPLEMENTATIONS else ())])
+@pytest.mark.parametrize("implementation", ["gathered", pytest.param("triton", marks=needs_triton)])
 def test_what_does_not_fit_is_refused_by_name(options, kind, said, implementation):
     if "longest_query" in options:
         implementation = "gathered"  # what only the host can tell

@@ -188,12 +188,6 @@ def test_a_guard_warns_with_the_step_and_the_head(tmp_path):
     assert [(w["kind"], w["layer"], w["head"]) for w in line["warned"]] == [("growth", 0, 1)]
 
 
-@pytest.mark.parametrize("every", [0, -1, 1.5])
-def test_a_step_that_never_comes_is_refused(every):
-    with pytest.raises(ValueError, match="every 1 step or more"):
-        watch(model(), every=every)
-
-
 def test_a_record_is_json_lines(tmp_path):
     net = Block()
     with watch(net, record=tmp_path / "mine.jsonl") as watched:
@@ -242,7 +236,24 @@ def test_a_closed_watch_is_not_used_again_in_silence():
     watched.flush()
 
 
-@pytest.mark.parametrize(("option", "wrong"), [("in_evaluation", "no"), ("group", 3)])
-def test_an_option_of_another_kind_is_refused(option, wrong):
-    with pytest.raises(TypeError, match=f"expected {option} to be"):
-        watch(model(layers=1), **{option: wrong})
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"guard": 5}, TypeError, r"a Guard\(…\), got 5"),
+        ({"guard": Guard}, TypeError, r"a Guard\(…\)"),
+        ({"record": 5}, TypeError, "path of a folder"),
+        ({"step": -1}, ValueError, "step 0 or later"),
+        ({"step": 2**60}, ValueError, "before 2"),  # no record that it writes could be read
+        *(({"every": every}, ValueError, "every 1 step or more") for every in (0, -1, 1.5, True)),
+        ({"in_evaluation": "no"}, TypeError, "expected in_evaluation to be"),
+        ({"group": 3}, TypeError, "expected group to be"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        watch(model(), **options)
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(TypeError, match="a torch module, got NoneType"):
+        watch(None)

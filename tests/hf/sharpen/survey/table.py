@@ -5,7 +5,6 @@ import os
 import sys
 import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +12,9 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from tests.hf.sharpen.survey.judge import REFUSED, SERVED, UNBUILDABLE, WRONG, Verdict, judge
+from tests.places import ROOT
 
-FILE = Path(__file__).parents[4] / "docs" / "reference" / "families.md"
+FILE = ROOT / "docs" / "reference" / "families.md"
 SECONDS = 180
 """Time that one model type may take before it is given up."""
 MAPPINGS = [

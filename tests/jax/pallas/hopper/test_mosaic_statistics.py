@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import pytest
@@ -11,8 +10,6 @@ from sharpmax.jax import dispatch
 from tests.jax.conftest import ON_GPU
 from tests.jax.pallas.hopper import on_a_hopper
 from tests.jax.subprocesses import cpu_devices
-
-ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.gpu
