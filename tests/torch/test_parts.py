@@ -5,8 +5,8 @@ import torch
 
 from sharpmax.core.policies import PAPER, Beyond, Constant, EntropyTarget, LengthScaled, LogLinear, Policy
 from sharpmax.core.stats import RowStats
-from sharpmax.torch import attention, row_stats
-from sharpmax.torch.parts import Part, attend_parts, merged
+from sharpmax.torch import attention
+from sharpmax.torch.parts import Part, attend_parts
 
 LENGTH, CUT = 14, 5
 POLICIES = [Constant(1.0), Constant(1.4), PAPER, LengthScaled.log_n(4), LogLinear(0.1, 0.2, -0.1), EntropyTarget(0.5)]
@@ -56,16 +56,6 @@ def test_two_parts_are_the_whole_row(policy, masked):
         ours, theirs = getattr(stats, name), getattr(whole, name)
         if ours is not None and theirs is not None:
             torch.testing.assert_close(ours, theirs, **close, msg=name)
-
-
-def test_merged_statistics_are_those_of_all_keys():
-    query, key, value = drawn()
-    extra = frozenset({"minimum", "variance"})
-    parts = near_and_far(query, key, value)
-    found = merged(*(row_stats(part.query, part.key, extra=extra, **part.options) for part in parts))
-    whole = row_stats(query, key, extra=extra, is_causal=True)
-    for name in ("entropy", "logsumexp", "maximum", "count", "minimum", "variance"):
-        torch.testing.assert_close(getattr(found, name), getattr(whole, name), msg=name)
 
 
 def test_what_is_known_saves_the_first_pass_and_changes_nothing(monkeypatch):

@@ -12,7 +12,6 @@ from sharpmax.core.cards import Card
 from sharpmax.core.extension import DynamicNTK, SelfExtend, Unscaled, Yarn
 from sharpmax.core.policies import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear
 from sharpmax.hf import sharpen, unsharpen
-from sharpmax.hf.sharpen.extension import rotary_of
 from tests.hf.families import build
 
 TRAINED, LENGTH, VOCABULARY = 16, 50, 40
@@ -319,9 +318,3 @@ def test_a_card_switches_both_on(tmp_path):
         assert on.extension == Yarn(4.0, TRAINED)
     with pytest.raises(ValueError, match="extends the model already"):
         sharpen(model, tmp_path / "card.json", extension=Yarn(2.0, TRAINED))
-
-
-def test_rotary_positions_are_found_where_they_are():
-    model = llama()
-    found = rotary_of(model)
-    assert (found.module, found.owner) == (model.model.rotary_emb, model.model)

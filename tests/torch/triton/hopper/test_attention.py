@@ -90,19 +90,29 @@ def follow(monkeypatch):
     return taken
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run: test_paths_on_the_gpu")
+@pytest.fixture
+def taken(monkeypatch):
+    """The paths of the calls; the kernels take them all, those too that they are not the fastest for."""
+    monkeypatch.setattr(dispatch, "statistics_on_hopper", lambda query, key: True)
+    return follow(monkeypatch)
+
+
+def as_python(test):
+    """Run the test as Python, and only where there is no GPU: what the kernels do there is test_paths_on_the_gpu's."""
+    alone = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+    return alone(pytest.mark.usefixtures("as_python")(test))
+
+
+@as_python
 @PATHS
-@pytest.mark.usefixtures("as_python")
-def test_the_path_is_the_one_that_the_rows_allow(matches, spread, path, monkeypatch):
-    taken = follow_everything(monkeypatch)
+def test_the_path_is_the_one_that_the_rows_allow(matches, spread, path, taken):
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches, spread=spread))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == [path]
     assert_as_reference(got, q, k, v)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
-@pytest.mark.usefixtures("as_python")
+@as_python
 @pytest.mark.parametrize("matches", [0, 1, 2])
 @pytest.mark.parametrize(
     ("length", "keys", "is_causal", "odd"),
@@ -111,9 +121,8 @@ def test_the_path_is_the_one_that_the_rows_allow(matches, spread, path, monkeypa
         (150, 70, False, 0),  # no tile but the sample
     ],
 )
-def test_every_tile_is_written_on_every_path(matches, length, keys, is_causal, odd, monkeypatch):
+def test_every_tile_is_written_on_every_path(matches, length, keys, is_causal, odd, taken):
     """Of heads that share keys; the last tile is not as the sample forecasts."""
-    taken = follow_everything(monkeypatch)
     q, k, v = matched(length, 64, matches=matches, heads=3)
     k, v = k[:, :1, :keys], v[:, 1:2, :keys]
     if matches:
@@ -126,12 +135,10 @@ def test_every_tile_is_written_on_every_path(matches, length, keys, is_causal, o
     assert_as_reference(got, q, k, v, is_causal=is_causal)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
-@pytest.mark.usefixtures("as_python")
+@as_python
 @pytest.mark.parametrize(("matches", "path"), [(1, "leaders"), (2, "one pass")])
-def test_rows_unlike_the_sample_are_computed_again(matches, path, monkeypatch):
+def test_rows_unlike_the_sample_are_computed_again(matches, path, taken):
     """All of them, from the middle on."""
-    taken = follow_everything(monkeypatch)
     (q, k, v), (spread, _, _) = (matched(1100, 64, matches=n) for n in (matches, 0))
     q[:, :, 550:] = spread[:, :, 550:]
     q, k, v = (x.to(torch.float16) for x in (q, k, v))
@@ -140,11 +147,9 @@ def test_rows_unlike_the_sample_are_computed_again(matches, path, monkeypatch):
     assert_as_reference(got, q, k, v)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
-@pytest.mark.usefixtures("as_python")
-def test_a_large_call_samples_its_rows_but_keeps_no_leaders(monkeypatch):
+@as_python
+def test_a_large_call_samples_its_rows_but_keeps_no_leaders(taken, monkeypatch):
     monkeypatch.setattr(dispatch, "LARGE", 0)
-    taken = follow_everything(monkeypatch)
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=1))
     got = attention(q, k, v, is_causal=True, implementation="hybrid")
     assert taken == ["one pass, 0 tiles again"]
@@ -163,9 +168,8 @@ GUESSES = {"leaders": (2, 0), "one pass": (1, math.inf), "two passes": (-1, 0)} 
 @pytest.mark.usefixtures("on_hopper")
 @pytest.mark.parametrize("case", ON_THE_PATHS, ids=lambda case: case.name)
 @pytest.mark.parametrize("path", GUESSES)
-def test_contract_of_every_path(path, case, monkeypatch):
+def test_contract_of_every_path(path, case, taken, monkeypatch):
     """Whatever was forecast, and however wrongly, the output is within the budget."""
-    taken = follow_everything(monkeypatch)
     few, worth_leaders = GUESSES[path]
     monkeypatch.setattr(hopper_attention, "FEW", few)
     monkeypatch.setattr(dispatch, "WORTH_LEADERS", worth_leaders)
@@ -182,9 +186,8 @@ def test_contract_of_every_path(path, case, monkeypatch):
 
 @pytest.mark.usefixtures("on_hopper")
 @pytest.mark.parametrize("queries", [70, 300, 450])
-def test_more_keys_than_queries(queries, monkeypatch):
+def test_more_keys_than_queries(queries, taken):
     """A stretch of a long prompt, which PyTorch's causal kernels would align with the first key."""
-    taken = follow_everything(monkeypatch)
     q, k, v = (x.to(DEVICE, torch.float16) for x in matched(450, 64, matches=0))
     q, choice = q[:, :, -queries:], "hybrid" if queries == 450 else "triton"
     if DEVICE == "cuda":
@@ -218,12 +221,10 @@ def test_marked_tiles_are_listed_once(needy, loose, marks, paths):
     assert bool(wanted) == bool(marks)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter runs the leaders")
-@pytest.mark.usefixtures("as_python")
+@as_python
 @pytest.mark.parametrize(("behind", "beta", "path"), [(8, 1, "one pass"), (10, 1, "leaders"), (10, 0.5, "two passes")])
-def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, path, monkeypatch):
+def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, path, taken):
     """A key of large values is some way behind each row's leader, or comes closer by a beta below 1."""
-    taken = follow_everything(monkeypatch)
     _, k, v = matched(128, 64, matches=0, heads=1)
     k[..., 0] = 0
     k *= 8 / k.norm(dim=-1, keepdim=True)
@@ -240,18 +241,10 @@ def test_what_leaders_leave_out_is_within_the_budget_of_float16(behind, beta, pa
     assert taken[0].startswith(path)
 
 
-def follow_everything(monkeypatch):
-    """The same of calls that the kernels are not the fastest for, too."""
-    monkeypatch.setattr(dispatch, "statistics_on_hopper", lambda query, key: True)
-    return follow(monkeypatch)
-
-
 @NUMPY_WARNS
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels themselves run")
+@as_python
 @pytest.mark.parametrize(("matches", "path"), [(1, "leaders, 1 tiles again"), (2, "one pass, 0 tiles again")])
-@pytest.mark.usefixtures("as_python")
-def test_on_every_path_a_nan_stays_one(matches, path, monkeypatch):
-    taken = follow_everything(monkeypatch)
+def test_on_every_path_a_nan_stays_one(matches, path, taken):
     q, k, v = (x.to(torch.float16) for x in matched(300, 64, matches=matches))
     q[0, 1, 290, 0] = torch.nan
     got = attention(q, k, v, is_causal=True, implementation="hybrid")

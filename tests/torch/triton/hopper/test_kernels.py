@@ -20,7 +20,6 @@ from tests.torch.triton.without_interpreter import printed_by
 
 POLICY = kernel_policy(PAPER, torch.device(DEVICE))
 ALL = ("entropy", "logsumexp", "log2_sum", "maximum", "beta", "slope")
-NUMPY_WARNS = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of a NaN, where it interprets a kernel
 
 
 def judging(query):
