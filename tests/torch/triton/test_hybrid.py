@@ -273,6 +273,15 @@ def test_the_maximum_of_documents_has_no_gradient_and_says_so():
         maximum.sum().backward()
 
 
+def test_sizes_as_bounds():
+    documents = documents_of([2, 0, 3])
+    assert documents.cumulative.tolist() == [0, 2, 5]
+    assert documents.starts.tolist() == [0, 0, 2, 2, 2]
+    assert documents.ends.tolist() == [2, 2, 5, 5, 5]
+    assert documents.longest == 3
+    assert all(x.dtype == torch.int32 for x in documents[:3])
+
+
 LIKE_CLRS = [33, 700, 64, 128, 1, 1934, 65, 191, 63, 129, 40, 512]
 """Shorter than a tile of the kernels, as long, longer, and over many."""
 
