@@ -6,24 +6,17 @@ As a script it prints bytes taken and to be had by kernel and GPU, as JSON.
 import json
 import sys
 
+from tests.torch.triton.shared_memory import compiled, is_stride
+
 GPUS = {"H100, H200": (90, 232_448), "GeForce, L4, L40S": (89, 101_376)}
 TENSORS = {"q", "k", "v", "out"}
 INTEGERS = {"S", "H", "window", "width", "parts", "s_numbers"}
 
 
-def is_stride(name):
-    return name[:1] == "s" and name[2:3] == "_"
-
-
-def taken(kernel, capability, dtype, constants, flags, launch):
+def taken(kernel, capability, dtype, constants, launch):
     """Compile one kernel and return its bytes of shared memory."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     def type_of(name):
-        if name in constants:
-            return "constexpr"
         if name in TENSORS or (name == "scores" and dtype == "fp32"):
             return f"*{dtype}"
         if name == "scores":
@@ -34,14 +27,7 @@ def taken(kernel, capability, dtype, constants, flags, launch):
             return "i32"
         return "fp32" if name in ("scale_log2", "bend") else "*fp32"
 
-    constants = {**constants, **flags}
-    names = kernel.arg_names
-    signature = {name: type_of(name) for name in names}
-    values = {(i,): constants[name] for i, name in enumerate(names) if name in constants}
-    even = [i for i, name in enumerate(names) if str(signature[name]).startswith("*") or is_stride(name)]
-    aligned = {(i,): [["tt.divisibility", 16]] for i in even}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=aligned)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch).metadata.shared
+    return compiled(kernel, capability, {name: type_of(name) for name in kernel.arg_names}, constants, launch)
 
 
 def main():
@@ -70,7 +56,7 @@ def main():
                     flags = {name: value for name, value in absent.items() if name in kernel.arg_names}
                     how = launch if kernel is not paged.merge_kernel else {}
                     name = f"{gpu}: {kernel.__name__}, {dtype}, {width}, {'one query' if single else 'many'}"
-                    found[name] = taken(kernel, capability, dtype, {**own, **flags}, {}, how), memory
+                    found[name] = taken(kernel, capability, dtype, {**own, **flags}, how), memory
     found |= of_continuous_batching(paged, _tile_shape, torch.bfloat16)
     json.dump(found, sys.stdout)
 
@@ -100,7 +86,7 @@ def of_continuous_batching(paged, tile_shape, dtype):
     found = {}
     for name, (kernel, given, launch) in asked.items():
         own = {name: value for name, value in {**absent, **given}.items() if name in kernel.arg_names}
-        found[name] = taken(kernel, capability, "bf16", own, {}, launch), memory
+        found[name] = taken(kernel, capability, "bf16", own, launch), memory
     return found
 
 

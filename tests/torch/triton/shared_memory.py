@@ -13,12 +13,27 @@ POINTERS = (
 TENSORS = "q k v out d_out d_sharp dq dk dv sharpened k_tiles v_tiles q_tiles"
 
 
-def shared_memory(kernel, capability, dtype, shape, width, **flags):
-    """Return the bytes of shared memory of a kernel with a mask, a softcap and sinks, compiled for a GPU."""
+def is_stride(name):
+    return name[:1] == "s" and name[2:3] == "_"
+
+
+def compiled(kernel, capability, types, constants, launch):
+    """Compile a kernel for a GPU and return a program's bytes of shared memory; pointers and strides are aligned."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
+    places = {name: (i,) for i, name in enumerate(kernel.arg_names)}
+    even = [name for name in places if is_stride(name) or str(signature[name]).startswith("*")]
+    aligned = {places[name]: [["tt.divisibility", 16]] for name in even}
+    values = {places[name]: value for name, value in constants.items() if name in places}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=aligned)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch).metadata.shared
+
+
+def shared_memory(kernel, capability, dtype, shape, width, **flags):
+    """Return the bytes of shared memory of a kernel with a mask, a softcap and sinks, compiled for a GPU."""
     constants = {
         "GROUPS": 1, "D": width, "BD": shape.BD, "DV": width, "BDV": shape.BD, "BM": shape.BM, "BN": shape.BN,
         "HAS_LEFT": False, "HAS_RIGHT": True, "DOCUMENTS": False, "CURVED": False, "FOLD": False, "GIVEN": False,
@@ -27,15 +42,10 @@ def shared_memory(kernel, capability, dtype, shape, width, **flags):
     types = dict.fromkeys(POINTERS.split(), "*fp32") | dict.fromkeys(TENSORS.split(), f"*{dtype}")
     types |= dict.fromkeys(("starts", "ends"), "*i32") | dict.fromkeys(("scale", "scale_log2", "bend"), "fp32")
     types |= {"seen": ("*u8", "*i32", *("i64",) * 6), "s_numbers": "i32"}
-    strides = [name for name in kernel.arg_names if name.startswith("s") and name[-2] == "_"]
-    types |= dict.fromkeys(strides, "i64") | dict.fromkeys(("H", "LQ", "LK", "left", "right"), "i32")
-    signature = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
-    places = {name: i for i, name in enumerate(kernel.arg_names)}
-    aligned = {(places[n],): [["tt.divisibility", 16]] for n in places if str(signature[n]).startswith(("*", "i64"))}
-    values = {(places[name],): value for name, value in constants.items() if name in places}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=aligned)
-    options = {"num_warps": shape.num_warps, "num_stages": shape.num_stages}
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).metadata.shared
+    types |= dict.fromkeys(filter(is_stride, kernel.arg_names), "i64")
+    types |= dict.fromkeys(("H", "LQ", "LK", "left", "right"), "i32")
+    launch = {"num_warps": shape.num_warps, "num_stages": shape.num_stages}
+    return compiled(kernel, capability, types, constants, launch)
 
 
 def main():
