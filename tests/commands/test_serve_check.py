@@ -24,6 +24,19 @@ RECORD = {"tasks": {"lookup": {"4": {"accuracy": {"plain": 0.1, "policy": 0.9}}}
 
 
 @contextmanager
+def in_a_thread(serving):
+    """Let a server serve until the block ends; yields its address."""
+    thread = threading.Thread(target=serving.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{serving.server_address[1]}"
+    finally:
+        serving.shutdown()
+        serving.server_close()
+        thread.join()
+
+
+@contextmanager
 def server(answer, status=200, stream=None, models=b'{"data": [{"id": "the-model"}]}'):
     """Serve a `stream` of bytes, or what `answer(prompt)` says, piece by piece, as OpenAI's interface streams it."""
 
@@ -56,14 +69,8 @@ def server(answer, status=200, stream=None, models=b'{"data": [{"id": "the-model
 
     serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     serving.daemon_threads = True
-    thread = threading.Thread(target=serving.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{serving.server_port}"
-    finally:
-        serving.shutdown()
-        serving.server_close()
-        thread.join()
+    with in_a_thread(serving) as url:
+        yield url
 
 
 def right(prompt):
@@ -245,14 +252,8 @@ def what_is_no_http(said):
             self.request.recv(65536)
             self.wfile.write(said)
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as serving:
-        thread = threading.Thread(target=serving.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{serving.server_address[1]}"
-        finally:
-            serving.shutdown()
-            thread.join()
+    with in_a_thread(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url
 
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -7,8 +7,8 @@ import torch
 
 from sharpmax import Constant, EntropyTarget, LengthScaled, LogLinear, Polynomial, Table
 from sharpmax.core.policies import Beyond, PerHead, Policy, detach
-from sharpmax.torch import attention
-from tests.torch.kernels import device_of
+from sharpmax.torch import IMPLEMENTATIONS, attention
+from tests.torch.kernels import device_of, needs_triton
 
 POLICIES = {
     "constant": Constant,
@@ -19,7 +19,7 @@ POLICIES = {
     "beyond": lambda t: Beyond(1, slope=t),
     "target": EntropyTarget,
 }
-SERVE = [(name, kind) for name in ("eager", "chunked", "stock", "triton") for kind in POLICIES]
+SERVE = [(name, kind) for name in IMPLEMENTATIONS if name != "hybrid" for kind in POLICIES]
 SERVE.remove(("stock", "target"))  # it has no variance
 
 
@@ -63,6 +63,7 @@ def test_a_negative_beta_raises_where_it_can_be_seen(implementation):
             attended(become(kind, -1.0), implementation)
 
 
+@needs_triton
 @pytest.mark.parametrize("kind", ["constant", "table"])
 def test_a_negative_beta_poisons_its_rows_in_a_kernel(kind):
     output = attended(become(kind, -1.0, device_of("triton")), "triton")

@@ -1,26 +1,23 @@
 """A server's attention layer without vLLM: our code on a cache of blocks, fed as a scheduler feeds it."""
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import torch
 
 from sharpmax.vllm.attention import SharpenedLayer, write_cache
+from tests import stand_ins
 
 
 def install(monkeypatch):
     """Put stand-ins where our code imports vLLM."""
-    contents = {
+    modules = {
         "vllm": {"__version__": "0.32.0"},
         "vllm.distributed": {"get_tensor_model_parallel_rank": lambda: 0},
         "vllm.model_executor": {},
         "vllm.model_executor.models": {},
         "vllm.model_executor.models.utils": {"extract_layer_index": lambda name: int(name.split(".")[2])},
     }
-    for name, attributes in contents.items():
-        module = ModuleType(name)
-        vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
+    stand_ins.install(monkeypatch, modules)
 
 
 def config(card, *, layers=2, heads=4, model="models/tiny"):

@@ -1,12 +1,12 @@
 """What the plug-in registers with vLLM, on stand-ins: without a card nothing happens, with one nothing in silence."""
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 import sharpmax
 from sharpmax.vllm import plugin
+from tests import stand_ins
 from tests.vllm import stand_in
 
 CUSTOM, FLASH, CPU = (SimpleNamespace(name=name) for name in ("CUSTOM", "FLASH_ATTN", "CPU_ATTN"))
@@ -32,7 +32,7 @@ def engine(monkeypatch):
             return self.kind == "cuda"
 
     found.platform = Platform
-    contents = {
+    modules = {
         "vllm.platforms": {"current_platform": Platform()},
         "vllm.v1": {},
         "vllm.v1.attention": {},
@@ -45,10 +45,7 @@ def engine(monkeypatch):
             "init_logger": lambda name: SimpleNamespace(error=lambda form, error: found.logged.append(str(error)))
         },
     }
-    for name, attributes in contents.items():
-        module = ModuleType(name)
-        vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
+    stand_ins.install(monkeypatch, modules)
     return found
 
 

@@ -26,6 +26,7 @@ LICENSE = (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
 def assert_within(certificates):
+    assert certificates
     for head in certificates:
         assert 0 < head.measured_spread <= head.proved_spread * (1 + 1e-5), head
 

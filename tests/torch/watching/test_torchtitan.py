@@ -8,7 +8,7 @@ import importlib
 import sys
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from sharpmax.torch import QKClip, watch
 from sharpmax.torch.watching.measure import Gauge
+from tests import stand_ins
 
 MODULE = "sharpmax.torch.watching.torchtitan"
 
@@ -73,20 +74,11 @@ def derive(source, target_cls, **deltas):
 @pytest.fixture(params=["as documented", *(["itself"] if find_spec("torchtitan") else [])])
 def overrides(request, monkeypatch):
     if request.param == "as documented":
-        for name, content in {
-            "torchtitan": {},
-            "torchtitan.config": {},
-            "torchtitan.config.override": {"override": override, "derive": derive},
-            "torchtitan.models": {},
-            "torchtitan.models.common": {},
-            "torchtitan.models.common.attention": {
-                "ScaledDotProductAttention": ScaledDotProductAttention,
-                "VarlenAttention": VarlenAttention,
-            },
-        }.items():
-            module = ModuleType(name)
-            vars(module).update(content)
-            monkeypatch.setitem(sys.modules, name, module)
+        folders = ("torchtitan", "torchtitan.config", "torchtitan.models", "torchtitan.models.common")
+        layers = {kind.__name__: kind for kind in (ScaledDotProductAttention, VarlenAttention)}
+        hook = {"override": override, "derive": derive}
+        files = {"torchtitan.config.override": hook, "torchtitan.models.common.attention": layers}
+        stand_ins.install(monkeypatch, {name: {} for name in folders} | files)
     else:
         importlib.import_module("torchtitan.config.override").clear_overrides()
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
