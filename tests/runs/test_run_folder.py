@@ -10,6 +10,11 @@ import pytest
 from sharpmax.runs.run_folder import RunFolder, read_metrics, run_name, stored_config
 
 
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+
+
 def test_once_computes_once(tmp_path):
     calls = []
 
@@ -96,8 +101,7 @@ def test_a_folder_that_cannot_be_written_says_so(tmp_path):
         RunFolder.open(tmp_path, "demo", "a", {})
 
 
-def test_steps_of_another_commit_are_named_in_the_metrics(tmp_path, monkeypatch):
-    run = RunFolder.open(tmp_path, "bounds", "seed0", {"seed": 0})
+def test_steps_of_another_commit_are_named_in_the_metrics(run, monkeypatch):
     monkeypatch.setattr("sharpmax.runs.run_folder.commit", lambda: "before")
     run.once("one", lambda: 1)
     monkeypatch.setattr("sharpmax.runs.run_folder.commit", lambda: "after")
@@ -107,8 +111,7 @@ def test_steps_of_another_commit_are_named_in_the_metrics(tmp_path, monkeypatch)
     assert json.loads(run.finish({}).read_text())["commit"] == ["after", "before"]
 
 
-def test_a_step_that_is_no_step_says_what_to_do(tmp_path):
-    run = RunFolder.open(tmp_path, "bounds", "seed0", {"seed": 0})
+def test_a_step_that_is_no_step_says_what_to_do(run):
     run.once("one", lambda: 1)
     (run.path / "steps" / "one.json").write_text("{}")
     with pytest.raises(ValueError, match="delete it to compute it again"):
@@ -118,9 +121,8 @@ def test_a_step_that_is_no_step_says_what_to_do(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after"), [('"value": 1.5', '"value": 2.5'), ("1.5", "NaN"), ('"commit"', '"author"'), ("}", "")]
 )
-def test_a_step_that_was_edited_is_refused_by_name(before, after, tmp_path, monkeypatch):
+def test_a_step_that_was_edited_is_refused_by_name(before, after, run, monkeypatch):
     monkeypatch.setattr("sharpmax.runs.run_folder.commit", lambda: "before")
-    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
     run.once("one", lambda: 1.5)
     step = run.path / "steps" / "one.json"
     step.write_text(step.read_text().replace(before, after))
@@ -132,16 +134,14 @@ def test_a_step_that_was_edited_is_refused_by_name(before, after, tmp_path, monk
     assert run.once("one", lambda: 1.5) == 1.5
 
 
-def test_a_step_under_another_name_is_refused(tmp_path):
-    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+def test_a_step_under_another_name_is_refused(run):
     run.once("one", lambda: 1.5)
     (run.path / "steps" / "one.json").rename(run.path / "steps" / "two.json")
     with pytest.raises(ValueError, match=r"two\.json is not as it was written.*renamed"):
         run.once("two", lambda: 2.5)
 
 
-def test_metrics_that_were_edited_are_refused_by_name(tmp_path):
-    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+def test_metrics_that_were_edited_are_refused_by_name(run):
     file = run.finish({"accuracy": 0.5})
     assert read_metrics(run.path)["accuracy"] == 0.5
     file.write_text(file.read_text().replace("0.5", "0.9"))
@@ -149,15 +149,13 @@ def test_metrics_that_were_edited_are_refused_by_name(tmp_path):
         read_metrics(run.path)
 
 
-def test_a_step_of_an_earlier_version_has_no_checksum_and_is_read(tmp_path):
-    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+def test_a_step_of_an_earlier_version_has_no_checksum_and_is_read(run):
     (run.path / "steps").mkdir()
     (run.path / "steps" / "one.json").write_text('{"commit": null, "value": [1, {"2": 0.1}]}')
     assert run.once("one", lambda: pytest.fail("computed again")) == [1, {"2": 0.1}]
 
 
-def test_a_pipe_in_a_run_folder_does_not_block(tmp_path):
-    run = RunFolder.open(tmp_path, "demo", "a", {"seed": 0})
+def test_a_pipe_in_a_run_folder_does_not_block(run):
     (run.path / "steps").mkdir()
     readers = {"steps/one.json": lambda: run.read("one"), "metrics.json": lambda: read_metrics(run.path)}
     for file, read in (readers | {"config.json": lambda: stored_config(run.path)}).items():
@@ -167,8 +165,7 @@ def test_a_pipe_in_a_run_folder_does_not_block(tmp_path):
             read()
 
 
-def test_metrics_do_not_hide_where_they_come_from(tmp_path):
-    run = RunFolder.open(tmp_path, "bounds", "seed0", {"seed": 0})
+def test_metrics_do_not_hide_where_they_come_from(run):
     with pytest.raises(ValueError, match="may not be named commit"):
         run.finish({"commit": "mine"})
 

@@ -4,8 +4,13 @@ from types import SimpleNamespace
 
 import torch
 
+import sharpmax
 from sharpmax.vllm.attention import SharpenedLayer, write_cache
 from tests import stand_ins
+
+PER_LAYER = sharpmax.PerLayer(
+    (sharpmax.LogLinear(a=((0.3,), (-0.2,), (0.1,), (0.0,)), b=0.2, c=0.1), sharpmax.Constant(2.0))
+)
 
 
 def install(monkeypatch):

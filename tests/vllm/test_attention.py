@@ -3,20 +3,9 @@
 import pytest
 import torch
 
-import sharpmax
 from sharpmax.torch import attention
 from tests.vllm import stand_in
-
-PER_LAYER = sharpmax.PerLayer(
-    (sharpmax.LogLinear(a=((0.3,), (-0.2,), (0.1,), (0.0,)), b=0.2, c=0.1), sharpmax.Constant(2.0))
-)
-
-
-@pytest.fixture
-def card(monkeypatch, tmp_path):
-    stand_in.install(monkeypatch)
-    PER_LAYER.save(tmp_path / "card.json")
-    return tmp_path / "card.json"
+from tests.vllm.stand_in import PER_LAYER
 
 
 def drawn(count, seed=0):

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import sharpmax
 from sharpmax.torch import attention
 from tests.vllm import stand_in
 
 BLOCKS, SIZE, AT_ONCE, MOST_TOKENS = 256, 16, 16, 96
-POLICY = sharpmax.LogLinear(a=((0.3,), (-0.2,), (0.1,), (0.0,)), b=0.2, c=0.1)
+POLICY = stand_in.PER_LAYER.for_layer(0)
 
 
 def resident():
@@ -82,13 +81,6 @@ def serve(requests, card, seed=0):
                     warm = resident()
     assert sorted(free) == list(range(BLOCKS)), "blocks were lost"
     return judged, cancelled, warm, resident()
-
-
-@pytest.fixture
-def card(monkeypatch, tmp_path):
-    stand_in.install(monkeypatch)
-    POLICY.save(tmp_path / "card.json")
-    return tmp_path / "card.json"
 
 
 def test_two_hundred_requests_have_no_wrong_row(card):

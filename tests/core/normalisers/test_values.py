@@ -1,6 +1,7 @@
 """Normalisers against their definitions, the `entmax` package, and what can be said in closed form."""
 
 import entmax as package
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -153,8 +154,6 @@ def test_the_first_of_ties_is_the_leader(library):
 
 
 def test_relu_has_no_gradient_at_zero():
-    import jax
-
     zeros = np.zeros(3, np.float32)
     leaf = torch.tensor(zeros, requires_grad=True)
     (in_torch,) = torch.autograd.grad(Relu()(leaf).sum(), leaf)

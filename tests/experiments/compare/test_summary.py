@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from scipy.stats import linregress, ttest_rel
 
@@ -65,8 +67,6 @@ def test_growth_is_a_regression_over_models_and_says_what_it_left_out():
         records.append(record("softmax", {"14": [[4], [4], [4]], "64": [[low], [0], [4]]}, model, parameters))
     fit = summarise(records)["growth"]["recall"]["softmax"]
     halves = [half_size([14, 64], [1.0, low / 4]) for low in (0, 0, 1, 0, 1, 0)]
-    import math
-
     x = [math.log(p) for p in (10**6, 10**6, 3 * 10**6, 3 * 10**6, 10**7, 10**7)]
     expected = linregress(x, [math.log(h) for h in halves])
     assert fit["slope"] == pytest.approx(expected.slope)

@@ -13,11 +13,6 @@ from tests.hf.tiny import tiny
 SLOPES = [torch.tensor([3.0, -2.0, 0.0, 9.0]), torch.tensor([1.0, 4.0, -1.0, 0.5])]
 
 
-@pytest.fixture
-def ids(loaded):
-    return loaded.tokens(TEXT)[:, :48]
-
-
 def test_a_row_is_what_a_bias_of_the_distance_makes_it():
     e, slopes = torch.randn(1, 4, 9, 9, dtype=torch.float64), SLOPES[0].double()
     distance = torch.arange(9)[:, None] - torch.arange(9)

@@ -13,16 +13,10 @@ from sharpmax.hf.calibration.weight_change import (
     scale_queries,
     weights_replaced,
 )
-from tests.hf.calibration.questions import TEXT
 from tests.hf.families import build
 from tests.hf.tiny import tiny
 
 HEADS = torch.tensor([0.5, 1.7, -0.3, 1.0])
-
-
-@pytest.fixture
-def ids(loaded):
-    return loaded.tokens(TEXT)[:, :64]
 
 
 @pytest.fixture(scope="module")

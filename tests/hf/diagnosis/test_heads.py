@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sharpmax.cli import main
 from sharpmax.dispersion import QUANTITIES
 from sharpmax.hf import LoadedModel, Sharpened
 from sharpmax.hf.diagnosis.heads import diagnose_prompts, diagnose_text
@@ -135,8 +136,6 @@ def test_a_model_that_reads_no_text_is_refused_by_name(family, given):
 
 
 def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
-    from sharpmax.cli import main
-
     (tmp_path / "text.txt").write_text("CC(=O)Cl.OCC>>CCOC(C)=O" * 40)
     arguments = ["rxnmapper", "--text", str(tmp_path / "text.txt"), "--lengths", "8", "32", "128"]
     assert main(["diagnose", *arguments, "--out", str(tmp_path / "runs")]) == 0
@@ -162,8 +161,6 @@ def test_the_command_writes_numbers_figures_and_a_page(tmp_path, capsys):
     ],
 )
 def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, option, differ, tmp_path, capsys, monkeypatch):
-    from sharpmax.cli import main
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("CC(=O)Cl.OCC>>CCOC(C)=O" * 40)
 
@@ -190,8 +187,6 @@ def test_a_run_goes_on_to_other_lengths_and_to_no_other_settings(source, option,
 
 def test_the_committed_diagnosis_and_certificates_are_found_again(tmp_path, monkeypatch):
     """Those of the smallest built-in model, by the text that docs/results/models.md gives."""
-    from sharpmax.cli import main
-
     monkeypatch.chdir(tmp_path)
     text = "CC(=O)Cl.OCC>>CCOC(C)=O.Brc1ccccc1.OB(O)c1ccccc1>>c1ccc(-c2ccccc2)cc1." * 12
     Path("reactions.txt").write_text(text)
@@ -210,8 +205,6 @@ def test_the_committed_diagnosis_and_certificates_are_found_again(tmp_path, monk
 
 
 def assert_refused(arguments, words, capsys):
-    from sharpmax.cli import main
-
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert words in said

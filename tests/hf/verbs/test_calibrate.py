@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import sharpmax
+from sharpmax import cli
 from sharpmax.core.cards import load_card
 from sharpmax.hf.calibration.choose import Choice
 from sharpmax.hf.models.gemma import gemma
@@ -144,8 +145,6 @@ def test_a_question_to_fit_on_or_a_text_to_match_on_that_does_not_fit_is_refused
 @pytest.mark.parametrize("device", ["cuda", "foo", "meta"])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
 def test_a_device_that_is_not_there_is_refused_in_one_line(device, card, tmp_path, capsys):
-    from sharpmax import cli
-
     for verb in (["evaluate", "smollm2", "--card", str(card)], ["calibrate", "smollm2"]):
         assert cli.main([*verb, "--device", device, "--out", str(tmp_path)]) == 2
         assert capsys.readouterr().err.startswith(f"sharpmax: error: cannot run on the device '{device}': ")

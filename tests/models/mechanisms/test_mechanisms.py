@@ -177,10 +177,15 @@ def test_every_mechanism_of_its_own_is_formulated_above():
     }  # in their own tests
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_gradients_are_finite_differences(name):
-    mechanism = mechanism_of(name)
-    learned = learned_by(mechanism)
+@pytest.fixture(params=TRAINED)
+def trained(request):
+    """Every mechanism that is trained, and numbers that it may have learned."""
+    mechanism = mechanism_of(request.param)
+    return mechanism, learned_by(mechanism)
+
+
+def test_gradients_are_finite_differences(trained):
+    mechanism, learned = trained
     inputs = [t[:, :1].clone().requires_grad_() for t in tensors(keys=5)]
     numbers = [value.clone().requires_grad_() for value in learned.values()]
 
@@ -190,10 +195,8 @@ def test_gradients_are_finite_differences(name):
     assert torch.autograd.gradcheck(attend, (*inputs, *numbers), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_it_is_causal(name):
-    mechanism = mechanism_of(name)
-    learned = learned_by(mechanism)
+def test_it_is_causal(trained):
+    mechanism, learned = trained
     q, k, v = tensors()
     before = mechanism.attend(q, k, v, SLOPES, learned)
     for tensor in (q, k, v):
@@ -203,10 +206,8 @@ def test_it_is_causal(name):
     assert not torch.allclose(before[..., -1, :], after[..., -1, :])
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_streaming_in_blocks_is_the_whole(name, monkeypatch):
-    mechanism = mechanism_of(name)
-    learned = learned_by(mechanism)
+def test_streaming_in_blocks_is_the_whole(trained, monkeypatch):
+    mechanism, learned = trained
     q, k, v = tensors()
     whole = mechanism.attend(q, k, v, SLOPES, learned)
     monkeypatch.setattr(base, "ENTRIES_AT_ONCE", 2 * HEADS * 7 * 3)  # three rows at once
@@ -216,10 +217,9 @@ def test_streaming_in_blocks_is_the_whole(name, monkeypatch):
         torch.testing.assert_close(tail, whole[..., -2:, :])
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_float32_has_finite_gradients_at_far_logits(name):
-    mechanism = mechanism_of(name)
-    learned = {n: value.float() for n, value in learned_by(mechanism).items()}
+def test_float32_has_finite_gradients_at_far_logits(trained):
+    mechanism, numbers = trained
+    learned = {n: value.float() for n, value in numbers.items()}
     inputs = [(20 * t).float().requires_grad_() for t in tensors(keys=12)]
     mechanism.attend(*inputs, SLOPES.float(), learned).square().sum().backward()
     assert all(t.grad.isfinite().all() for t in inputs)

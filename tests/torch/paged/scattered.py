@@ -103,6 +103,12 @@ def attend(case: Case, batch: Scattered, implementation: str):
     )  # fmt: skip
 
 
+def check(case: Case, dtype: torch.dtype, implementation: str) -> None:
+    """Draw the case, attend, and judge the result."""
+    batch = scatter(case, dtype)
+    judge(case, batch, *attend(case, batch, implementation))
+
+
 def judge(case: Case, batch: Scattered, output: torch.Tensor, stats: sharpmax.RowStats) -> None:
     """Compare each sequence with the dense reference on its own keys, within the budget of the dtype."""
     assert output.dtype == batch.query.dtype

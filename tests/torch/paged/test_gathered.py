@@ -10,15 +10,14 @@ from sharpmax.torch.paged.gathered import attend_gathered
 from sharpmax.torch.paged.pages import PagedRequest, Pages
 from tests.torch.kernels import needs_triton
 from tests.torch.paged.cases import CASES, PER_HEAD
-from tests.torch.paged.scattered import Case, attend, judge, scatter
+from tests.torch.paged.scattered import Case, attend, check, judge, scatter
 
 
 @pytest.mark.filterwarnings("ignore::sharpmax.SilentPolicyWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_contract(case, dtype):
-    batch = scatter(case, dtype)
-    judge(case, batch, *attend(case, batch, "gathered"))
+    check(case, dtype, "gathered")
 
 
 def test_nan_of_one_sequence_stays_with_it():

@@ -7,7 +7,7 @@ from sharpmax import Constant
 from sharpmax.torch import attention
 from tests.torch.budgets import assert_within_budget, naive_attention
 from tests.torch.kernels import DEVICE
-from tests.torch.paged.scattered import Case, attend, judge, scatter
+from tests.torch.paged.scattered import Case, check
 
 BETAS = (1e2, 1e6)
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -88,5 +88,4 @@ def test_keys_that_only_beta_tells_apart():
 @pytest.mark.parametrize("queries", [(1, 1), (3, 9)], ids=["one query", "many"])
 def test_the_output_on_pages(queries, beta):
     case = Case("large beta", (50, 20), queries, policy=Constant(beta), window=None)
-    batch = scatter(case, torch.float32)
-    judge(case, batch, *attend(case, batch, "triton"))
+    check(case, torch.float32, "triton")

@@ -15,7 +15,7 @@ from sharpmax.torch.triton import paged
 from tests.marks import slow
 from tests.torch.kernels import DEVICE
 from tests.torch.paged.cases import CASES, PER_HEAD, TABLE
-from tests.torch.paged.scattered import Case, attend, judge, scatter
+from tests.torch.paged.scattered import Case, attend, check, scatter
 from tests.torch.triton import compiled_paged
 from tests.torch.triton.without_interpreter import printed_by
 
@@ -29,21 +29,18 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16] if DEVICE == "cuda" else
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_contract(case, dtype):
-    batch = scatter(case, dtype)
-    judge(case, batch, *attend(case, batch, "triton"))
+    check(case, dtype, "triton")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "one query each" in case.name], ids=lambda case: case.name)
 def test_contract_in_half_precision_where_scores_are_kept(case):
-    batch = scatter(case, torch.float16)
-    judge(case, batch, *attend(case, batch, "triton"))
+    check(case, torch.float16, "triton")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "one query each" in case.name], ids=lambda case: case.name)
 def test_without_room_for_scores_the_keys_are_read_twice(case, monkeypatch):
     monkeypatch.setattr(paged, "MOST_KEPT", 0)
-    batch = scatter(case, torch.float32)
-    judge(case, batch, *attend(case, batch, "triton"))
+    check(case, torch.float32, "triton")
 
 
 @pytest.mark.parametrize("parts", [1, 3, 64])
@@ -51,8 +48,7 @@ def test_without_room_for_scores_the_keys_are_read_twice(case, monkeypatch):
 def test_however_the_keys_are_split(parts, queries, monkeypatch):
     monkeypatch.setattr(paged, "MOST_PARTS", parts)
     case = Case("split", (200, 90, 3), queries, policy=PER_HEAD, window=None)
-    batch = scatter(case, torch.float32)
-    judge(case, batch, *attend(case, batch, "triton"))
+    check(case, torch.float32, "triton")
 
 
 @pytest.fixture
@@ -72,8 +68,7 @@ def wide_tiles(monkeypatch):
 def test_long_caches(length, queries, dtype, size, policy):
     heads = 4 if policy is PER_HEAD else 2
     case = Case(f"{length} keys", (length, 7), (queries, 1), heads=heads, key_heads=1, size=size, policy=policy)
-    batch = scatter(case, dtype)
-    judge(case, batch, *attend(case, batch, "triton"))
+    check(case, dtype, "triton")
 
 
 class WaitsForTheDevice(TorchDispatchMode):
