@@ -1,6 +1,8 @@
 """Committed records as the tests read them, and two trees of figures as they compare them."""
 
 import json
+import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,13 @@ from tests.places import RESULTS
 def committed(*place):
     """Return one committed JSON file, by its place under results/."""
     return json.loads(RESULTS.joinpath(*place).read_text())
+
+
+def steps_of(*place):
+    """Return what every step of a committed archive holds, by the step's name."""
+    with tarfile.open(RESULTS.joinpath(*place)) as archive:
+        steps = [member for member in archive.getmembers() if member.isfile()]
+        return {Path(step.name).stem: json.load(archive.extractfile(step))["value"] for step in steps}
 
 
 def assert_same(found, expected, *, rel=1e-9, absolute=1e-12, place=()):

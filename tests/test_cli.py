@@ -102,28 +102,28 @@ def test_compare_takes_its_own_tasks(monkeypatch):
     assert list(asked["tasks"]) == list(TASKS)
 
 
-def test_a_folder_that_cannot_be_written_is_a_user_error(tmp_path, capsys):
-    (tmp_path / "taken").write_text("a file where the folder should be")
-    assert status_of("reproduce", "bounds", "--quick", "--out", str(tmp_path / "taken")) == 2
-    assert_one_line(capsys.readouterr().err, "taken", "--out")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["reproduce", "bounds", "--quick", "--out", "taken"], ["taken", "--out"]),
+        (["bench", "softmax", "--json", "taken/a.json"], ["expected a folder, got taken"]),
+        (["certify", "smollm2", "--card", "none.json"], ["none.json': expected a file"]),
+    ],
+)
+def test_a_file_that_is_not_there_or_in_the_place_of_a_folder_is_named_without_a_number(
+    arguments, words, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
+    assert status_of(*arguments) == 2
+    assert_one_line(error := capsys.readouterr().err, *words)
+    assert "Errno" not in error
 
 
 def test_a_json_file_that_cannot_be_written_is_found_before_measuring(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sharpmax.bench.softmax.measure", lambda **_: pytest.fail("measured first"))
     assert status_of("bench", "softmax", "--json", str(tmp_path)) == 2
     assert_one_line(capsys.readouterr().err, str(tmp_path))
-
-
-def test_a_file_that_is_not_there_is_named_without_a_number(tmp_path, capsys):
-    assert cli.main(["certify", "smollm2", "--card", str(tmp_path / "none.json")]) == 2
-    assert_one_line(error := capsys.readouterr().err, "none.json': expected a file")
-    assert "Errno" not in error
-
-
-def test_a_file_where_a_folder_should_be_is_named(tmp_path, capsys):
-    (tmp_path / "taken").touch()
-    assert cli.main(["bench", "softmax", "--json", str(tmp_path / "taken" / "a.json")]) == 2
-    assert_one_line(capsys.readouterr().err, f"expected a folder, got {tmp_path / 'taken'}")
 
 
 def test_a_run_with_another_config_is_a_user_error(tmp_path, capsys):

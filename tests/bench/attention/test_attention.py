@@ -27,7 +27,7 @@ from sharpmax.bench.random_policies import log_linear_per_head
 from sharpmax.cli import main
 from sharpmax.torch import attention
 from tests.committed import committed
-from tests.places import ROOT
+from tests.places import RESULTS
 
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU's table")
 SMALL = {"lengths": [64], "widths": [256], "repeats": 1, "threads": 1}  # two heads
@@ -144,11 +144,8 @@ def test_what_models_ask_beyond_a_causal_mask_is_judged_as_asked(learns):
     assert names == ["padding mask", "window mask", "sinks", "softcap", "a stretch of a prompt"]
 
 
-RESULTS = ROOT / "results" / "attention"
-
-
 def test_the_committed_figures_can_be_drawn():
-    files = [file for name in ("metrics", "others") for file in RESULTS.glob(f"*/{name}.json")]
+    files = [file for name in ("metrics", "others") for file in RESULTS.glob(f"attention/*/{name}.json")]
     assert len(files) > 2
     for file in files:
         assert display(json.loads(file.read_text())).panels["forward"]

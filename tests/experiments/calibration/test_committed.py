@@ -1,9 +1,5 @@
 """The committed study of SmolLM2: its figures follow from its records, and what the project claims of it holds."""
 
-import json
-import tarfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,32 +10,23 @@ from sharpmax.experiments.calibration.plan import CHOSEN, FITS, FRESH, LORAS, RU
 from sharpmax.hf.calibration.choose import MARGIN, best_of, kept
 from sharpmax.hf.calibration.judge import Sheet, compare
 from sharpmax.statistics import Paired
-from tests.committed import committed
-from tests.places import ROOT
+from tests.committed import committed, steps_of
+from tests.places import RESULTS
 
-RESULTS = ROOT / "results" / "calibration"
-STUDY = RESULTS / "smollm2"
+PLACE = ("calibration", "smollm2")
+STUDY = RESULTS.joinpath(*PLACE)
 FRESH_KINDS = ("", "source ", "docstrings ")
 """The kinds of text that no fit, choice or earlier report had read, as their windows are named."""
 
 
-def steps_of(archive):
-    with tarfile.open(STUDY / archive) as members:
-        return {
-            Path(member.name).stem: json.load(members.extractfile(member))["value"]
-            for member in members
-            if member.isfile()
-        }
-
-
 @pytest.fixture(scope="module")
 def metrics():
-    return committed("calibration", "smollm2", "metrics.json")
+    return committed(*PLACE, "metrics.json")
 
 
 @pytest.fixture(scope="module")
 def step():
-    return steps_of("steps.tar.gz")
+    return steps_of(*PLACE, "steps.tar.gz")
 
 
 def same(found, told):
@@ -151,7 +138,7 @@ def test_the_lora_is_the_one_that_the_selection_split_likes_best(metrics, step):
 
 
 def test_both_commits_judge_alike(step):
-    again = steps_of("again.tar.gz")
+    again = steps_of(*PLACE, "again.tar.gz")
     assert again.keys() == {"plain-rival-seed60", "judge-penalty5"}
     for before, after in zip(sheets(step["plain-rival-seed60"]), sheets(again["plain-rival-seed60"]), strict=True):
         assert after.answers == before.answers

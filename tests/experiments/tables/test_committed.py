@@ -1,14 +1,13 @@
 """The committed figures follow from the committed answers, and the page's words from the figures."""
 
-import json
 import math
-import tarfile
 
 import pytest
 
 from sharpmax.experiments.tables.plan import FULL
 from sharpmax.experiments.tables.summary import summarise
-from tools.tables.records import RESULTS, read
+from tests.committed import steps_of
+from tools.tables.records import read
 
 PLACE = ("tables", "full-seed0")
 
@@ -19,12 +18,7 @@ def metrics():
 
 
 def test_the_figures_follow_from_the_answers(metrics):
-    with tarfile.open(RESULTS.joinpath(*PLACE, "steps.tar.gz")) as archive:
-        found = {
-            member.name.removeprefix("steps/").removesuffix(".json"): json.load(archive.extractfile(member))["value"]
-            for member in archive
-            if member.isfile() and member.name.startswith("steps/")
-        }
+    found = steps_of(*PLACE, "steps.tar.gz")
     answers = {key: value for key, value in found.items() if key.partition("-")[0].isdecimal()}
     assert not answers.keys() & set(metrics["missing"])
     assert summarise(FULL, answers, metrics["fit"]["temperature"]) == metrics["summary"]

@@ -4,15 +4,12 @@ The noise is that of the committed study: each item's result with and without a 
 both sides have one distribution, and the items keep their spread, their ties and their heavy tails.
 """
 
-import json
-import tarfile
-
 import numpy as np
 import pytest
 
 from sharpmax import defaults
 from sharpmax.hf.calibration.judge import Sheet, Verdict, compare
-from tests.places import ROOT
+from tests.committed import steps_of
 
 NULLS, MOST = 200, 0.05
 
@@ -20,14 +17,8 @@ NULLS, MOST = 200, 0.05
 @pytest.fixture(scope="module")
 def real():
     """Return the sheets of the plain model and of a fitted policy on the study's items."""
-    with tarfile.open(ROOT / "results" / "calibration" / "smollm2" / "steps.tar.gz") as archive:
-        members = {member.name.rsplit("/", 1)[-1]: member for member in archive.getmembers()}
-
-        def step(name):
-            return json.load(archive.extractfile(members[f"{name}.json"]))["value"]
-
-        plain = next(step(name.removesuffix(".json")) for name in members if name.startswith("plain-main-seed60"))
-        policy = step("judge-seed0")["records"]
+    step = steps_of("calibration", "smollm2", "steps.tar.gz")
+    plain, policy = step["plain-main-seed60"], step["judge-seed0"]["records"]
     return Sheet.from_json(plain[0]), Sheet.from_json(policy[0])
 
 

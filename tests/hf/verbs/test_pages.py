@@ -1,6 +1,5 @@
 """The pages of certify, calibrate, evaluate and doctor in a browser, with the committed figures of SmolLM2."""
 
-import json
 import re
 import shlex
 
@@ -14,21 +13,17 @@ from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, verdict
 from sharpmax.hf.verbs.doctor import DoctorResult
 from sharpmax.hf.verbs.evaluate import EvaluationResult
 from sharpmax.report.page import Figure
+from tests.committed import committed
 from tests.hf.tiny import tiny
-from tests.places import ROOT
 from tests.report.browser import assert_legible, needs_browser
 from tools import diagnosis_figure
 
 READING = {"median": 1.23, "low": 1.2, "high": 1.3, "turns": 9}
 
 
-def committed(place):
-    return json.loads((ROOT / "results" / place / "metrics.json").read_text(encoding="utf-8"))
-
-
 def judged(result, folder, **also):
     """Return a judged result with the right answers and text losses of the committed card."""
-    found = committed("calibration/smollm2")["seed2"]
+    found = committed("calibration", "smollm2", "metrics.json")["seed2"]
     judgement = {name: found[name] for name in ("tasks", "text", "answers_overall")}
     metrics = {"judgement": judgement, "reading_time": READING, "most_rise": 0.005, "verdict": "gains"}
     return result({**metrics, "card": "runs/calibrate/smollm2-learn-seed0/card.json", **also}, folder, "smollm2")
@@ -43,11 +38,13 @@ def evaluation(folder):
 
 
 def certification(folder):
-    return CertificationResult({**committed("certify/smollm2"), "length": 512, "card": None}, folder, "smollm2")
+    return CertificationResult(
+        {**committed("certify", "smollm2", "metrics.json"), "length": 512, "card": None}, folder, "smollm2"
+    )
 
 
 def doctor(folder):
-    metrics = committed("diagnose/smollm2-maximum")
+    metrics = committed("diagnose", "smollm2-maximum", "metrics.json")
     found = Dispersion.from_json(metrics["dispersion"])
     right = {str(n): {"share": 1 / n, "questions": 8} for n in found.lengths}
     said = {**metrics, **verdict(found), "right": right, "generates": True}
