@@ -115,4 +115,4 @@ def test_what_is_no_row_is_refused(fit, entropy, beta, kind, said):
 
 
 def test_a_row_without_a_best_temperature_may_have_any_entropy():
-    fit_table([np.nan, 1, 2, 3], [np.nan, 2, 3, 4], knots=2)
+    assert fit_table([np.nan, 1, 2, 3], [np.nan, 2, 3, 4], knots=2) == fit_table([1, 2, 3], [2, 3, 4], knots=2)
