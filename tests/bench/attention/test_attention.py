@@ -114,7 +114,7 @@ def test_a_wrong_result_of_ours_is_not_timed_and_fails_the_command(monkeypatch, 
 
 
 @on_cpu
-def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path, capsys):
+def test_the_figure_is_drawn_beside_the_json_and_again_from_it(tmp_path):
     file = tmp_path / "figures.json"
     figures = bench("attention", json=file, only=["ours", "entmax"], **SMALL)
     svg = file.with_suffix(".svg").read_bytes()

@@ -73,7 +73,7 @@ def test_what_cannot_be_asked_is_one_line_and_leaves_nothing(arguments, word, tm
     assert not list(tmp_path.iterdir())
 
 
-def test_it_is_a_step_of_the_experiment(tmp_path, capsys):
+def test_it_is_a_step_of_the_experiment(tmp_path):
     command = ["reproduce", "clrs-text", "--quick", "--out", str(tmp_path), "--only", "agreement", "--questions", "2"]
     assert cli.main(command) == 0
     folder = tmp_path / "clrs-text" / "gemma-tiny-quick-agreement"

@@ -89,7 +89,7 @@ def test_progress_tells_steps_and_loss(told):
     assert all(0 < loss < 5 for _, loss in told)
 
 
-def test_the_average_is_the_mean_of_the_last_steps(whole):
+def test_the_average_is_the_mean_of_the_last_steps():
     keys, data = seed_keys(0, 2, INITIAL), seed_keys(0, 2, DATA)
     rotation = jax.vmap(random_rotation)(seed_keys(0, 2, ROTATION))
     state = jax.vmap(partial(initial_state, TINY))(keys)

@@ -67,7 +67,7 @@ def test_merged_temperatures_are_a_constant_policy_per_head(ids, family):
             torch.testing.assert_close(model.hidden(ids), sharpened, rtol=1e-5, atol=2e-6)
 
 
-def test_a_low_rank_is_that_of_peft(loaded):
+def test_a_low_rank_is_that_of_peft():
     layer = torch.nn.Linear(12, 8, bias=False)
     holder = torch.nn.Sequential(layer)
     down, up = torch.randn(2, 12), torch.randn(8, 2)

@@ -151,7 +151,7 @@ def test_a_growing_cache_says_what_one_pass_says(extension, layers):
             torch.testing.assert_close(found[-1], whole, rtol=1e-4, atol=1e-4)
 
 
-def test_transformers_own_dynamic_ntk_does_not(monkeypatch):
+def test_transformers_own_dynamic_ntk_does_not():
     """What the late rotation is for: there cached keys stay at the frequencies at which they came."""
     theirs = llama(1, rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
     tokens, cache = ids(), None

@@ -27,7 +27,7 @@ def test_lines_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["nothing", "half a line"])
-def test_a_full_disk_ends_the_record_with_one_warning(tmp_path, monkeypatch, how):
+def test_a_full_disk_ends_the_record_with_one_warning(tmp_path, how):
     record = Record(tmp_path)
     record.append(ABOUT, step(0))
     real = record._open
