@@ -38,11 +38,11 @@ def test_a_model_that_answers_nothing_is_told_so(small, tmp_path):
     assert found.save_page().exists()
 
 
-def test_where_no_candidate_is_better_the_page_has_the_diagnosis_s_figure(small, tmp_path, monkeypatch):
+def test_where_no_candidate_is_better_the_page_has_the_diagnosis_s_figure(small, big, tmp_path, monkeypatch):
     none = {"judgement": None, "verdict": Verdict.NO_GAIN, "card": None, "quick": True}
     fitted = CalibrationResult(none, tmp_path / "calibrate", "tiny-llama")
     monkeypatch.setattr(whole, "calibrate", lambda *_, **__: fitted)
-    found = doctor(tiny("llama", max_position_embeddings=2048), out=tmp_path, quiet=True)
+    found = doctor(big, out=tmp_path, quiet=True)
     assert "The mean entropy of all heads goes from" in found.save_page().read_text()
     assert found.plot().get_ylabel() == "entropy (nats)"
 

@@ -46,8 +46,7 @@ def test_a_quick_gain_is_judged_again_in_the_usual_windows(tmp_path):
     assert (typed.windows, typed.prompts) == (None, 30)
 
 
-def test_more_questions_are_asked_beside_the_diagnosis_that_advises_them(tmp_path):
-    big = tiny("llama", max_position_embeddings=2048)
+def test_more_questions_are_asked_beside_the_diagnosis_that_advises_them(big, tmp_path):
     found = diagnose(big, task="lookup", lengths=[1, 2], out=tmp_path, quiet=True)
     typed = parser().parse_args(shlex.split(found.next_step(), comments=True)[1:])
     assert typed.asked == 32
