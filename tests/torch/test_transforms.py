@@ -8,7 +8,7 @@ from sharpmax import PAPER, Constant, EntropyTarget, LengthScaled, LogLinear, Pe
 from sharpmax.torch import attention, row_stats
 from sharpmax.torch.chunked.operators import chunked_output, chunked_statistics
 from sharpmax.torch.torch_internals import graphs_compiled
-from tests.torch.kernels import KERNELS, device_of
+from tests.torch.kernels import KERNELS, device_of, needs_triton
 
 CPU = ("stock", "chunked", "eager")
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -132,7 +132,7 @@ def test_a_second_derivative_names_the_implementation_that_has_it(implementation
         torch.autograd.grad(first.sum(), q)
 
 
-@pytest.mark.parametrize("implementation", CPU[:2] + tuple(KERNELS[-1:]))
+@pytest.mark.parametrize("implementation", ["stock", "chunked", pytest.param("triton", marks=needs_triton)])
 def test_so_does_that_of_a_policy_s_number(implementation):
     q, k, v = (x.detach() for x in qkv(queries=4, keys=4))
     number = torch.tensor(1.2, requires_grad=True)
