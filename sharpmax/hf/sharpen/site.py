@@ -42,6 +42,7 @@ class Pass(threading.local):
     """What the forward pass of one thread has done so far; another thread's is another."""
 
     def __init__(self) -> None:
+        self.depth = 0  # of passes within one another: a model's, and those of models inside it
         self.in_forward = False
         self.with_graph = False  # whether it is one to differentiate
         self.asked = False  # whether a layer has attended

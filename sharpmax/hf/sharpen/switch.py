@@ -308,11 +308,18 @@ class Sharpened:
                 self._hooks.append(part.register_forward_pre_hook(_refuse_static_cache, with_kwargs=True))
             if shared:  # a part may be called by itself
                 self._hooks.append(part.register_forward_pre_hook(self._begin_part))
-                self._hooks.append(part.register_forward_hook(self._end_part))
+                self._hooks.append(part.register_forward_hook(self._end_part, always_call=True))
         self._watch_places()
-        self._hooks.append(self.model.register_forward_pre_hook(self._begin_forward))
-        self._hooks.append(self.model.register_forward_hook(self._end_forward))
-        self._hooks.append(self.model.register_forward_hook(self._leave_forward, always_call=True))
+        for part in self._callable_parts():
+            self._hooks.append(part.register_forward_pre_hook(self._begin_forward))
+            self._hooks.append(part.register_forward_hook(self._end_forward))
+            self._hooks.append(part.register_forward_hook(self._leave_forward, always_call=True))
+
+    def _callable_parts(self) -> list[nn.Module]:
+        """Return the model, and each model inside it that attends: `model.model(ids)` is a pass too."""
+        parts = (part for part in self.model.modules() if isinstance(part, PreTrainedModel))
+        attending = (part for part in parts if not self._sites.keys().isdisjoint(part.modules()))
+        return list(dict.fromkeys((self.model, *attending)))
 
     def _needs_the_host(self) -> bool:
         """Tell whether attention to a paged cache tells somebody of each call, or is not by our kernels alone."""
@@ -353,24 +360,31 @@ class Sharpened:
     def _end_part(self, *_: Any) -> None:
         self._run.now.in_forward = False
 
-    def _begin_forward(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
-            now = self._run.now
+    def _begin_forward(self, part: nn.Module, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        now = self._run.now
+        now.depth = 1 if part is self.model else now.depth + 1  # Ctrl-C in a pass before left it as it was
+        if now.depth == 1:
             now.with_graph, now.asked = torch.is_grad_enabled(), False
             self._must_be_as_it_was()
             self._run.under_way.begin()
 
     def _leave_forward(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self._run.under_way.end()
-
-    def _end_forward(self, *_: Any) -> None:
         if torch.compiler.is_compiling():
             return
         now = self._run.now
-        now.with_graph = False
-        on = any(_site(module) is site for module, site in self._sites.items())
-        if on and not now.asked and not is_compiled(self.model):  # a policy nested inside this one takes its calls
+        now.depth = max(0, now.depth - 1)
+        if not now.depth:
+            now.with_graph = False
+            self._run.under_way.end()
+
+    def _end_forward(self, part: nn.Module, *_: Any) -> None:
+        now = self._run.now
+        if torch.compiler.is_compiling() or now.depth > 1 or now.asked or is_compiled(self.model):
+            return
+        # A policy nested inside this one takes its calls.
+        if any(_site(module) is self._sites.get(module, _Absent) for module in part.modules()):
             name = type(self.model).__name__
             if any(config._attn_implementation not in (NAME, EAGER_NAME) for config in configs_of(self.model)):
                 raise RuntimeError(

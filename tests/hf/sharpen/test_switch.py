@@ -194,6 +194,24 @@ def test_a_shared_module_is_as_many_layers_as_it_runs_also_through_a_part_of_the
     assert seen == [(0, 1.0), (1, 2.0)] * 2
 
 
+def test_a_pass_that_failed_leaves_nothing_to_the_next_one():
+    model, ids = build("albert"), tokens()
+    block = model.encoder.albert_layer_groups[0].albert_layers[0]
+    with sharpen(model, sharpmax.PerLayer((sharpmax.Constant(1.0), SHARP))):
+        fails = block.full_layer_layer_norm.register_forward_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(ids)
+        fails.remove()
+        with pytest.raises(NotImplementedError, match="call the whole model"):  # of which of the two layers it is
+            model.encoder(torch.zeros(1, 4, 16))
+    model = build("llama")
+    with sharpen(model, SHARP):
+        fails = model.lm_head.register_forward_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(ids)
+        output(model.model, input_ids=ids)  # without a gradient: nothing is owed, and nothing is warned of
+
+
 def test_a_policy_for_another_number_of_layers_is_refused():
     with pytest.raises(ValueError, match="holds 3 layers, and this model has 2"):
         sharpen(build("llama"), sharpmax.PerLayer((SHARP,) * 3))
@@ -434,11 +452,12 @@ def test_a_layer_that_changes_inside_the_block_is_not_silent():
         model.model.layers.append(build("llama").model.layers[0])
 
     for change in (replace, add):
-        model, ids = build("llama"), tokens()
-        with sharpen(model, SHARP):
-            change(model)
-            with pytest.raises(RuntimeError, match=r"of this LlamaForCausalLM was replaced, added or removed"):
-                output(model, input_ids=ids)
+        for whole in (True, False):  # or the model inside it, as whoever needs hidden states calls it
+            model, ids = build("llama"), tokens()
+            with sharpen(model, SHARP):
+                change(model)
+                with pytest.raises(RuntimeError, match=r"of this LlamaForCausalLM was replaced, added or removed"):
+                    output(model if whole else model.model, input_ids=ids)
     model = build("llama")
     with sharpen(model, SHARP):
         expected = output(model, input_ids=ids)
@@ -472,8 +491,9 @@ def test_an_implementation_that_is_set_inside_the_block_is_named(on):
     model = build("llama")
     with on(model):
         model.set_attn_implementation("eager")
-        with pytest.raises(RuntimeError, match="was changed while it is sharpened or watched"):
-            model(input_ids=tokens())
+        for called in (model, model.model):
+            with pytest.raises(RuntimeError, match="was changed while it is sharpened or watched"):
+                called(input_ids=tokens())
 
 
 @pytest.mark.parametrize("of", ["position", "length"])

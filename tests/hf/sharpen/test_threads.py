@@ -89,11 +89,13 @@ def test_one_of_two_threads_wins_and_the_other_is_told():
     assert min(at_once(work, threads=2)) < 50
 
 
-def test_switching_off_waits_for_a_pass_of_another_thread():
+@pytest.mark.parametrize("part", ["", "model"])
+def test_switching_off_waits_for_a_pass_of_another_thread(part):
     model, given = build("llama"), inputs("llama")
-    plain = output(model, **given)
+    called = model.get_submodule(part)
+    plain = output(called, **given)
     on = sharpen(model, SHARP)
-    expected = output(model, **given)
+    expected = output(called, **given)
     inside, switched_off = threading.Event(), threading.Event()
 
     def pause(*_):
@@ -102,13 +104,13 @@ def test_switching_off_waits_for_a_pass_of_another_thread():
 
     hook = model.model.layers[0].register_forward_hook(pause)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(output, model, **given)
+        other = pool.submit(output, called, **given)
         inside.wait()
         hook.remove()
         on.restore()
         switched_off.set()
         assert torch.equal(other.result(), expected)
-    assert torch.equal(output(model, **given), plain)
+    assert torch.equal(output(called, **given), plain)
 
 
 def test_a_pass_that_raises_holds_nobody_up():
