@@ -61,6 +61,8 @@ def attend_grouped(
         position=at_query,
         implementation=run.implementation,
     )
+    if stats.entropy is not None and not torch.compiler.is_compiling() and site.looks_at(layer, policy, key.shape[2]):
+        site.note_silent(layer, policy, key.shape[2], stats.entropy)
     if run.observer is not None and not again:
         run.observer(layer, stats)
     return output

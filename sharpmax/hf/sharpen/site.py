@@ -1,5 +1,6 @@
 """A site: what a sharpened attention module carries, and the one call that all ways of attending end in."""
 
+import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -102,7 +103,8 @@ class Site:
     extension: Extension | None = None
     late: LateRotation | None = None
     """Where queries and keys come as they were projected: what turns them."""
-    watched: bool = False
+    looked_at: dict[int, int] = field(default_factory=dict)
+    """How many keys the rows had whose entropies were noted last, by layer."""
 
     def __post_init__(self) -> None:
         self.policies = tuple(with_tensors(policy, self.place) for policy in self.given)
@@ -129,6 +131,22 @@ class Site:
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the prepared calls: a copy, or a model that is saved, prepares its own."""
         return {**self.__dict__, "prepared": {}}
+
+    def looks_at(self, layer: int, policy: Policy, keys: int) -> bool:
+        """Tell whether to note which rows of so many keys a policy that switches itself off leaves alone.
+
+        Rows of too few keys cannot be among them. Others are looked at once, and again where keys are an eighth more:
+        enough to say so on leaving, too little to cost.
+        """
+        point = policy.silent_above
+        return point is not None and math.log(keys + 1) > point and 8 * keys > 9 * self.looked_at.get(layer, 0)
+
+    def note_silent(self, layer: int, policy: Policy, keys: int, entropy: Tensor) -> None:
+        """Note the highest entropy of rows that the policy leaves alone."""
+        silent = policy.silent_on(RowStats(entropy=entropy.detach()))
+        if silent is not None:
+            self.run.note_entropy(float(entropy.detach().masked_fill(~silent, 0.0).max()))
+        self.looked_at[layer] = keys
 
     def next_layer(self, device: torch.device) -> tuple[int, Policy]:
         """Return the index and policy of the layer that attends now, with arrays on the device."""
@@ -175,9 +193,9 @@ def attend_at(
     kind = (documents, batch, ends)
     if not torch.compiler.is_compiling():
         run.note_call(again=again)
-        # A policy that switches itself off is watched once per site: enough to say so, too little to cost.
-        if policy.silent_above is not None and not site.watched:
-            _watch(site, policy, query, key, kind, options)
+        keys = key.shape[2] if batch is None else batch.pages.longest
+        if site.looks_at(layer, policy, keys) and query.numel() and not _is_captured(query):
+            site.note_silent(layer, policy, keys, _entropy(site, query, key, kind, options))
     if run.gauge is not None and run.gauge.counts and not (again or counted):
         _count_rows(run.gauge, layer, query, key, kind, options)
     if plainly is not None:
@@ -210,7 +228,7 @@ def attend_one(
     policy, run = site.one_policy, site.run
     if policy is None or torch.compiler.is_compiling() or run.gauge is not None:
         return None
-    if policy.silent_above is not None and not site.watched:
+    if site.looks_at(site.first_layer, policy, key.shape[2]):
         return None
     if mask is not None and "position" in policy.needs:
         return None
@@ -311,10 +329,16 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, documents: Documents, opt
     return request
 
 
+def _is_captured(query: Tensor) -> bool:
+    """Tell whether the call goes into a CUDA graph, where no number can be read."""
+    return query.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 @torch.no_grad()
-def _watch(site: Site, policy: Policy, query: Tensor, key: Tensor, kind: Kind, options: dict[str, Any]) -> None:
-    """Note the highest entropy of rows that the policy leaves alone, beside the graph, which is the same without."""
+def _entropy(site: Site, query: Tensor, key: Tensor, kind: Kind, options: dict[str, Any]) -> Tensor:
+    """Return the entropy of each row, beside the graph, which is the same without."""
     documents, batch, ends = kind
+    entropy: Tensor
     if batch is not None or ends is not None:
         asked = {**options, "policy": Constant(1.0), "implementation": site.run.implementation, "dropout": 0.0}
         entropy = _attention(query, key, key, kind, return_stats=True, **asked)[1].entropy
@@ -324,8 +348,4 @@ def _watch(site: Site, policy: Policy, query: Tensor, key: Tensor, kind: Kind, o
     else:
         asked = {**options, "implementation": site.run.implementation}
         entropy = packed_statistics(_packed(query, key, key, documents, asked)).entropy
-    if entropy.numel():
-        silent = policy.silent_on(RowStats(entropy=entropy))
-        if silent is not None:
-            site.run.note_entropy(float(entropy.masked_fill(~silent, 0.0).max()))
-        site.watched = True
+    return entropy

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from transformers import AlbertForMaskedLM
+from transformers import AlbertForMaskedLM, DynamicCache
 
 import sharpmax
 from sharpmax.hf import (
@@ -293,6 +293,26 @@ def test_a_policy_that_switched_itself_off_says_so_on_leaving():
         sharpen(model, sharpmax.PAPER),
     ):
         output(model, input_ids=tokens(length=600))
+
+
+@pytest.mark.parametrize("how", ["read", "decoded", "self-extend"])
+def test_rows_that_a_policy_leaves_alone_may_come_late(how):
+    """After a short call, whose rows are too short to be left alone; and where no mask or cache of ours is read."""
+    model = build("llama", max_position_embeddings=1024)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    extension = sharpmax.SelfExtend(2.0, 1024) if how == "self-extend" else None
+    block = sharpen(model, sharpmax.PAPER, extension=extension)
+    output(model, input_ids=tokens(length=8))
+    if how == "decoded":
+        cache = DynamicCache(config=model.config)
+        for length in (380, *[1] * 60):
+            output(model, input_ids=tokens(length=length), past_key_values=cache)
+    else:
+        output(model, input_ids=tokens(length=600))
+    with pytest.warns(sharpmax.SilentPolicyWarning, match=r"some rows reached 6\.\d\d"):
+        block.restore()
 
 
 def test_rows_of_a_head_that_another_policy_serves_are_not_called_plain():
