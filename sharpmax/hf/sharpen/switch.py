@@ -209,7 +209,7 @@ class Sharpened:
         self._switch_off()
 
     def _switch_off(self) -> None:
-        if not self._undo:
+        if not self.is_on:
             return
         if not self.is_latest:
             raise RuntimeError("this model was sharpened again since; restore the later one first")
@@ -218,7 +218,7 @@ class Sharpened:
         self._say_if_owed()
 
     def __enter__(self) -> Self:
-        if not self._undo:
+        if not self.is_on:
             raise RuntimeError(
                 "this block was left before, and its policy is off; call sharpen(model, policy) for another block"
             )
@@ -232,13 +232,18 @@ class Sharpened:
             self._put_back()
 
     @property
+    def is_on(self) -> bool:
+        """Tell whether it is on still: `unsharpen` may have switched it off."""
+        return bool(self._undo)
+
+    @property
     def is_latest(self) -> bool:
         """Tell whether nothing was switched on since that is on still."""
         return all(_site(module) is site for module, site in self._sites.items())
 
     def _put_back_later_ones(self) -> None:
         """Switch off what was switched on inside this block and outlives it: it would put back this block's policy."""
-        for module, site in self._sites.items() if self._undo else ():
+        for module, site in self._sites.items() if self.is_on else ():
             while (current := _site(module)) is not None and current is not site:
                 later = _switched_on.get(id(current.run))
                 if later is None:

@@ -55,7 +55,7 @@ class Routed:
         Raises:
             RuntimeError: the model was sharpened since it was watched, and still is.
         """
-        if self._own is not None and not self._own.is_latest:
+        if self._own is not None and self._own.is_on and not self._own.is_latest:
             raise RuntimeError(
                 "this model was sharpened since it was watched, and still is; leave that block first, then close the "
                 "watch"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import sharpmax
-from sharpmax.hf import Attention, attention_layers, sharpen
+from sharpmax.hf import Attention, attention_layers, sharpen, unsharpen
 from sharpmax.hf.finetune.packing import lay_out, packing
 from sharpmax.runs.watched import read_record
 from sharpmax.torch import AttentionWarning, Guard, LogitGrowthWarning, QKClip, watch
@@ -242,6 +242,16 @@ def test_a_module_that_serves_many_layers_is_clipped_by_the_highest():
         model(**given)
         clip.step()
     assert (readings(model, given).maximum[:4] <= before[:4].min() / 2 * (1 + 1e-5)).all()
+
+
+def test_a_watch_whose_model_was_unsharpened_can_be_closed():
+    model = build("llama")
+    watched = watch(model)
+    unsharpen(model)
+    watched.close()
+    with watch(model):
+        assert model.config._attn_implementation == "sharpmax"
+    assert model.config._attn_implementation == "eager"
 
 
 def test_an_adapter_is_refused_by_name():
