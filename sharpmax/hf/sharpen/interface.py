@@ -117,7 +117,7 @@ def interface_attention(
             attention_mask = None
             batch = batch_of(cache, module.layer_idx, key, value, where)  # type: ignore[arg-type]
         else:  # of a manager that was at work before the model was sharpened
-            _refuse_positions(site, "beside a mask")
+            refuse_positions(site, "beside a mask")
             key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=where)
     elif cu_seq_lens_q is not None or cu_seq_lens_k is not None:
         first = cu_seq_lens_q if cu_seq_lens_q is not None else cu_seq_lens_k
@@ -125,7 +125,7 @@ def interface_attention(
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     packed = batch is not None or (ends is not None and attention_mask is None)
     if not causal and not packed and attention_mask is None and query.shape[2] != key.shape[2]:
-        _refuse_positions(site, "in cross attention, whose keys are of another sequence")
+        refuse_positions(site, "in cross attention, whose keys are of another sequence")
     causal = causal and attention_mask is None and (query.shape[2] > 1 or packed)
     if causal and not packed and key.shape[2] > query.shape[2]:  # prefill of a static cache, whose rest is empty
         length = query.shape[2]
@@ -141,7 +141,7 @@ def interface_attention(
         chosen = chosen.scatter(-1, indices.long(), True)[:, None]
         mask = chosen if mask is None else mask & chosen
     if batch is not None and sliding_window is not None:
-        _refuse_positions(site, "in the window that a paged cache keeps")
+        refuse_positions(site, "in the window that a paged cache keeps")
     if is_grouped:
         refused = {"a bias": bias, "a softcap": softcap, "sinks": s_aux}
         refused["dropout"] = dropout if module.training and dropout else None
@@ -152,7 +152,7 @@ def interface_attention(
         )  # fmt: skip
         return output.to(value.dtype).transpose(1, 2).contiguous(), None
     if ends is not None and mask is not None:
-        _refuse_positions(site, "beside a mask")
+        refuse_positions(site, "beside a mask")
         mask, ends = mask & same_document(*ends, query.shape[2], key.shape[2]), None
     if causal and sliding_window is not None and key.shape[2] > sliding_window and not packed:
         raise NotImplementedError(
@@ -211,7 +211,8 @@ def split_mask(mask: Tensor | None, hidden_from: float = HIDDEN) -> tuple[Any, A
     return ~hidden, mask.masked_fill(hidden, 0.0)
 
 
-def _refuse_positions(site: Site, where: str) -> None:
+def refuse_positions(site: Site, where: str) -> None:
+    """Raise NotImplementedError for a policy of positions, where nobody can tell them."""
     for policy in site.policies:
         if "position" in policy.needs:
             raise NotImplementedError(

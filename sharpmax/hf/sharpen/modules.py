@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sharpmax.hf.sharpen.interface import split_mask
+from sharpmax.hf.sharpen.interface import refuse_positions, split_mask
 from sharpmax.hf.sharpen.site import Site, attend_at
 
 
@@ -41,7 +41,14 @@ class Attention(nn.Module):
         plainly = partial(_plain_attention, query, key, value, **options)
         if site is None:
             return plainly()
+        if not is_causal:
+            _refuse_positions_across(site, query, key, mask)
         return attend_at(site, query, key, value, plainly=plainly if site.is_plain else None, **options)
+
+
+def _refuse_positions_across(site: Site, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
+    if mask is None and query.shape[2] != key.shape[2]:  # beside a mask `attend_at` refuses them
+        refuse_positions(site, "among keys of another number; where the last query is at the last key, say is_causal")
 
 
 def _plain_attention(
@@ -90,6 +97,8 @@ def multihead_forward(
     dropout = module.dropout if module.training else 0.0
     # With a mask given, is_causal is only a hint that the mask is causal.
     causal = is_causal and attn_mask is None
+    if not causal:
+        _refuse_positions_across(site, q, k, mask)
     width, weights = v.shape[-1], None
     if need_weights:
         units = torch.eye(k.shape[2], dtype=v.dtype, device=v.device)

@@ -142,3 +142,18 @@ def test_a_slot_takes_a_boolean_mask_plain_and_sharpened(mask, is_causal):
         slot(x, x, x, mask=mask, is_causal=is_causal)
     with sharpen(slot, sharpmax.Constant(2.0)), pytest.raises(TypeError, match="mask must be boolean"):
         slot(x, x, x, mask=mask, is_causal=is_causal)
+
+
+def test_positions_are_refused_among_keys_of_another_sequence():
+    """One query after another has other indices among the keys than all at once."""
+    torch.manual_seed(0)
+    policy = sharpmax.LengthScaled.llama4(4.0, 2.0)
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 2, 32, batch_first=True), 1).eval()
+    slot = nn.ModuleList([Attention()])
+    query, key = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
+    with sharpen(decoder, policy), pytest.raises(NotImplementedError, match="among keys of another number"):
+        decoder(torch.randn(1, 3, 16), torch.randn(1, 5, 16))
+    with sharpen(slot, policy):
+        with pytest.raises(NotImplementedError, match="among keys of another number"):
+            slot[0](query, key, key)
+        slot[0](query, key, key, is_causal=True)
