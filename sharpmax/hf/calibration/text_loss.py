@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sharpmax.core.checks import is_count
 from sharpmax.hf.models.head import require_known_head
-from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.models.load import LoadedModel, must_be_in_evaluation
 
 
 def windows(ids: Tensor, length: int) -> Iterator[Tensor]:
@@ -55,11 +56,15 @@ def text_losses(
     window is longer. `read` is told of tokens as they are read.
 
     Raises:
-        ValueError: a model that is no causal one, or a text of not even one window.
+        ValueError: a model that is no causal one or is in training mode, a window below 2 tokens, or a text of not even
+            one window.
         NotImplementedError: a model that does more to its logits than `sharpmax.hf.models.head` knows.
     """
     if not loaded.generates:
         raise ValueError(f"{loaded.name} is not a causal language model: it has no next-token loss")
+    if not is_count(window, least=2):  # a token alone has no next one to predict
+        raise ValueError(f"expected a window of 2 tokens or more, got {window!r}")
+    must_be_in_evaluation(loaded)
     require_known_head(loaded.model)
     ids = loaded.tokens(text) if isinstance(text, str) else text
     together = torch.split(torch.cat(list(windows(ids, window))), max(1, tokens // window))

@@ -9,6 +9,7 @@ from typing import Any
 
 from sharpmax.builtin import BUILTIN, Builtin, refuse_misspelling
 from sharpmax.builtin.fetch import fetch, is_cached
+from sharpmax.core.checks import short
 from sharpmax.extras import extra
 from sharpmax.hf.models.config_file import reason_of, require_bounded_config, require_own_files
 from sharpmax.hf.models.convert import convert
@@ -56,7 +57,7 @@ class LoadedModel:
                 f"the tokenizer of {self.name!r} writes token {max(ids)}, and the model has embeddings of {rows}: they "
                 "are of different models; save the model's own tokenizer beside it"
             )
-        return torch.tensor([ids], device=self.model.device)
+        return torch.tensor([ids], dtype=torch.long, device=self.model.device)  # also of no token
 
     def hidden(self, ids: torch.Tensor) -> torch.Tensor:
         """Return a causal model's last hidden states, (batch, length, width)."""
@@ -86,11 +87,14 @@ def load(name: str, *, accept_license: bool = False, dtype: Any = None, device: 
 
     Raises:
         ValueError: no such model or device, weights that are missing or not finite, or a licence that was not accepted.
+        TypeError: something else for a name.
         OSError: the weights cannot be had.
 
     >>> load("smollm2").tokens("The code of the").shape  # doctest: +SKIP
     torch.Size([1, 4])
     """
+    if not isinstance(name, str):
+        raise TypeError(f"expected the name or the folder of a model as text, got {short(name)}")
     refuse_misspelling(name)
     must_run_on(device or "cpu")
     builtin = BUILTIN.get(name)
@@ -128,6 +132,12 @@ def _folder_of(builtin: Builtin) -> Path:
                 convert(*what)
 
         return fetch(builtin, converted, downloaded)
+
+
+def must_be_in_evaluation(loaded: LoadedModel) -> None:
+    """Raise ValueError for a model in training mode, as a Trainer leaves it: its dropout would be measured."""
+    if getattr(loaded.model, "training", False):
+        raise ValueError(f"{loaded.name} is in training mode, whose dropout would be measured: call model.eval() first")
 
 
 def must_be_finite(name: str, model: Any) -> None:

@@ -229,3 +229,13 @@ def test_positions_behind_that_of_padding_are_no_part_of_the_context():
     model(torch.full((1, 64), 5))
     with pytest.raises((IndexError, RuntimeError)):
         model(torch.full((1, 65), 5))
+
+
+def test_something_else_for_a_name_is_refused(tmp_path):
+    for wrong in (tmp_path, 5, None):
+        with pytest.raises(TypeError, match="expected the name or the folder of a model as text, got"):
+            load(wrong)
+
+
+def test_no_token_is_an_id_too():
+    assert tiny("llama").tokens("").dtype == torch.long
