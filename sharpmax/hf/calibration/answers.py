@@ -101,7 +101,7 @@ def write(tokenizer: Any, name: str, questions: Sequence[Question]) -> list[Writ
 
 def written(loaded: LoadedModel, questions: Sequence[Question]) -> list[Written]:
     """Return the same for a loaded model, remembered: an exam is taken many times, and writing it takes as long."""
-    return _remembered(loaded.tokenizer, loaded.name, tuple(questions))
+    return remembered(loaded.tokenizer, loaded.name, tuple(questions))
 
 
-_remembered = lru_cache(maxsize=64)(write)
+remembered = lru_cache(maxsize=64)(write)

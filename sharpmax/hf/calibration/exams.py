@@ -94,11 +94,12 @@ def _texts(loaded: LoadedModel, split: str, text: str | Path | None, tokens: int
         read = {TEXT: read_for(loaded, split, text)}
     else:
         read = {kind: of(split) for kind, of in KINDS.items()}
-    return {kind: spread(_ids(loaded, content), tokens, piece) for kind, content in read.items()}
+    return {kind: spread(ids_of(loaded, content), tokens, piece) for kind, content in read.items()}
 
 
 @lru_cache(maxsize=12)  # exams of all seeds read the same text, and to write it in tokens takes seconds
-def _ids(loaded: LoadedModel, content: str) -> Tensor:
+def ids_of(loaded: LoadedModel, content: str) -> Tensor:
+    """Return the ids of a text, remembered."""
     return loaded.tokens(content)
 
 

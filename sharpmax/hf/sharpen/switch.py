@@ -125,11 +125,9 @@ def _extended(model: nn.Module, extension: Extension, layers: list[AttentionLaye
     """Return an extension on its way into the model, or raise where it cannot be applied; nothing is changed."""
     if not isinstance(extension, Extension):
         raise TypeError(f"expected a sharpmax extension, got {extension!r}")
-    attending = [layer.module for layer in layers]
-    on = next((site.extension for module in attending if (site := _site(module)) and site.extension), None)
-    if on is not None:
+    if (on := extension_on(model)) is not None:
         raise ValueError(f"this model is extended already ({on}); leave that block before another extension")
-    applied = apply_extension(model, extension, attending)
+    applied = apply_extension(model, extension, [layer.module for layer in layers])
     if applied.late is not None:
 
         def turned_late(late: LateRotation) -> Sharpened:
@@ -168,9 +166,13 @@ def policy_on(model: nn.Module) -> Policy | Extension | None:
         site = _site(module)
         if site is not None and not site.all_one:
             return next(policy for policy in site.policies if constant_beta(policy) != 1)
-        if site is not None and site.extension is not None:
-            return site.extension
-    return None
+    return extension_on(model)
+
+
+def extension_on(model: nn.Module) -> Extension | None:
+    """Return the extension that is on in a model; None where there is none."""
+    sites = (site for module in model.modules() if (site := _site(module)) is not None)
+    return next((site.extension for site in sites if site.extension is not None), None)
 
 
 class Sharpened:

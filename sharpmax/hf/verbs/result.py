@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax.builtin import weights_of
+from sharpmax.core.checks import short
 from sharpmax.extras import MissingExtraError
-from sharpmax.hf.models.load import LoadedModel, load
+from sharpmax.hf.calibration import answers, exams
+from sharpmax.hf.models.load import LoadedModel, load, must_be_in_evaluation
+from sharpmax.hf.sharpen.switch import extension_on
+from sharpmax.hf.verbs import sizes
 from sharpmax.runs.progress import stage
 
 
@@ -84,8 +88,20 @@ class Result:
 
 
 def loaded_model(model: str | LoadedModel, accept_license: bool, device: str | None) -> LoadedModel:
-    """Return the model, loaded if it is a name."""
+    """Return the model, loaded if it is a name.
+
+    Raises:
+        ValueError: its dropout is on, or its context is extended: figures would not be of the model that they name.
+    """
+    for tokens in (answers.remembered, exams.ids_of, sizes.question_tokens):
+        tokens.cache_clear()  # a tokenizer may have got new words since, and a model is not kept for what was asked
     if isinstance(model, LoadedModel):
+        must_be_in_evaluation(model)
+        if (on := extension_on(model.model)) is not None:
+            raise ValueError(
+                f"{model.name} is extended by {short(on)}, and would be taken for the model as it is: leave that block "
+                "first"
+            )
         return model
     with stage(f"loading {model}"):
         return load(model, accept_license=accept_license, device=device)

@@ -134,7 +134,7 @@ def test_sizes_that_are_no_list_of_sizes_are_refused(sizes):
 def test_a_sharpened_model_is_not_taken_for_the_plain_one(on, card, tmp_path, fails_at_work):
     """Its figures stood as those of the plain model, in the folder of the plain model's run."""
     small = tiny("llama", max_position_embeddings=64)
-    said = "is sharpened by .*, and would be taken for the plain model"
+    said = "is (sharpened|extended) by .*, and would be taken for the (plain )?model"
     with sharpen(small.model, **on), pytest.raises(ValueError, match=said):
         evaluate(small, card, out=tmp_path)
     with sharpen(small.model, **on), pytest.raises(ValueError, match=said):

@@ -1,0 +1,30 @@
+"""The model that a verb is given: one whose figures would be of another model is refused."""
+
+import pytest
+
+import sharpmax
+from sharpmax.hf import certify, diagnose, sharpen
+from sharpmax.hf.calibration.answers import written
+from sharpmax.hf.models.gemma import gemma
+from sharpmax.hf.verbs.result import loaded_model
+from tests.hf.tiny import tiny
+
+
+@pytest.mark.parametrize("verb", [diagnose, certify])
+def test_what_is_measured_is_the_model_as_it_is(verb, tmp_path):
+    loaded = tiny("llama")
+    said = "is extended by Yarn.*, and would be taken for the model as it is"
+    with sharpen(loaded.model, extension=sharpmax.Yarn(4.0, 256)), pytest.raises(ValueError, match=said):
+        verb(loaded, out=tmp_path, quiet=True)
+    loaded.model.train()
+    with pytest.raises(ValueError, match="is in training mode, whose dropout would be measured"):
+        verb(loaded, out=tmp_path, quiet=True)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_tokenizer_may_learn_words_between_two_verbs():
+    loaded, question = gemma("gemma-tiny"), ("the code of the lamp is", " 42")
+    before = len(written(loaded_model(loaded, False, None), [question])[0].ids)
+    loaded.tokenizer.add_tokens(["code", "lamp"])
+    after = len(written(loaded_model(loaded, False, None), [question])[0].ids)
+    assert (before, after) == (26, 20)
