@@ -14,6 +14,7 @@ from sharpmax.hf.sharpen.layers import attention_layers
 from sharpmax.hf.sharpen.switch import check_layers, sharpen
 
 PLAIN = Constant(1.0)
+ROUNDING = 0.01  # the share by which a measured spread in low precision may pass the proved one
 SHORTEST = 16  # tokens of the shortest length that an expectation is fitted at
 
 
@@ -23,7 +24,8 @@ def certify(
     """Return a certificate for every head; with a text, also the largest spread of all its rows under the policy.
 
     Raises:
-        NotImplementedError: a family whose norm layers are not known, or a text for a model that reads none.
+        NotImplementedError: a family whose norm layers are not known, a text for a model that reads none, or a model
+            whose logits its weights alone do not explain.
         ValueError: a policy of other layers or heads, or one that may sharpen without bound: nothing can be proved.
     """
     check_layers(policy, attention_layers(loaded.model))
@@ -34,6 +36,11 @@ def certify(
     for layer, (row, beta) in enumerate(zip(proved, betas, strict=True)):
         for head, spread in enumerate(row):
             seen = None if measured is None or np.isnan(measured[layer, head]) else float(measured[layer, head])
+            if seen is not None and seen > spread * (1 + ROUNDING):
+                raise NotImplementedError(
+                    f"no certificate for {loaded.name}: logits of layer {layer}, head {head} spread {seen:.3g}, and "
+                    f"its weights allow {spread:.3g}; something else makes them too, such as a learned prefix or a hook"
+                )
             certificates.append(Certificate(layer, head, float(spread), seen, beta))
     return certificates
 

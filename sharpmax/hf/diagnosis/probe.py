@@ -71,6 +71,10 @@ class RowProbe:
             mask = causal[None, None] if mask is None else mask & causal
         q = query[:, :, index]
         stats = sharpmax.torch.row_stats(q, key, extra=frozenset({"minimum"}), mask=mask, bias=bias, **chosen)
+        if chosen["sinks"] is not None:  # in H and LSE alone: it is no token that a head could look at
+            without: dict[str, Any] = {**chosen, "sinks": None, "extra": frozenset({"minimum"})}
+            tokens = sharpmax.torch.row_stats(q, key, mask=mask, bias=bias, **without)
+            stats = stats.amended(maximum=tokens.maximum, minimum=tokens.minimum)
         alone: dict[str, Any] = {"mask": _first_key(mask), "bias": _first_key(bias), **chosen, "sinks": None}
         first = sharpmax.torch.row_stats(q, key[:, :, :1], **alone).logsumexp
         stats = type(stats)(*(None if field is None else field.cpu() for field in stats))

@@ -293,3 +293,16 @@ def test_projections_of_zero_are_certified_and_called_uniform(tmp_path):
     said = diagnose(silenced(), texts=[tmp_path / "text"], lengths=[16, 32], rows=8, out=tmp_path).summary()
     assert "look first" not in said
     assert "no head is sharp at 16 tokens" in said
+
+
+def test_a_spread_that_its_weights_do_not_allow_is_no_proof():
+    from peft import PrefixTuningConfig, get_peft_model
+
+    prefixed = get_peft_model(
+        build("llama", max_position_embeddings=256), PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    ).eval()
+    with torch.no_grad():
+        for name, parameter in prefixed.named_parameters():
+            parameter.mul_(1000 if "prompt" in name else 1)
+    with pytest.raises(NotImplementedError, match=r"no certificate for prefixed: .* layer 0.*a learned prefix"):
+        certify(LoadedModel("prefixed", prefixed, tiny("llama").tokenizer), TEXT, length=32)

@@ -23,6 +23,18 @@ def test_the_probe_sees_what_the_logits_say():
         np.testing.assert_allclose(getattr(rows, name), values, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+def test_a_sink_is_no_token():
+    """Only tokens have a largest weight and a spread; the sink is in the entropy."""
+    query, key = torch.randn(1, 2, 12, 4), torch.randn(1, 2, 12, 4)
+    probe = RowProbe(lambda queries: torch.tensor([queries - 1]), lambda _: 12, keep=True)
+    probe(0, query, key, {"is_causal": True, "scale": 0.5, "sinks": torch.tensor([9.0, -9.0])})
+    found = probe.dispersion(["only"])
+    e = 0.5 * (query @ key.mT)[0, :, -1].double().numpy()
+    largest = np.exp(e.max(-1)) / (np.exp(e).sum(-1) + np.exp([9.0, -9.0]))
+    np.testing.assert_allclose(found.values["largest_weight"][0, :, 0], largest, rtol=1e-4)
+    np.testing.assert_allclose(found.most_spread[0], np.ptp(e, axis=-1), rtol=1e-4)
+
+
 @pytest.mark.parametrize("behind", [0, 5])
 def test_a_short_row_of_a_long_call_is_what_it_would_be_alone(behind):
     """Rows of one pass over a long text: each counts by its own reach, where its own place is the last key."""
