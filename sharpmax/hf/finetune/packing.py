@@ -12,7 +12,7 @@ padding (`fused_row`).
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,8 @@ SHORT, GROWTH = 256, 3
 
 Batches are as tall and as wide as one of few numbers (`coarse`): cuDNN plans each new shape for some 60 ms a pass.
 """
+
+PROBED = 8  # tokens of each of the two examples that tell whether a model keeps them apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +141,44 @@ def packing(model: nn.Module) -> Iterator[Packing]:
             config.__dict__["_attn_implementation_internal"] = name
         for module in modules:
             module.__dict__.pop("sharpmax_packing", None)
+
+
+def require_apart(model: Any) -> None:
+    """Refuse a model in which packed examples reach one another beside attention: by a convolution, or by a state.
+
+    The gradient of one example by the embeddings of another in its row tells: it is exactly 0 where they are apart.
+
+    Raises:
+        NotImplementedError: it would be trained on other examples than it is judged on.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    read: list[Tensor] = []
+
+    def detached(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        read.append(output.detach().requires_grad_())
+        return read[-1]
+
+    hook = model.get_input_embeddings().register_forward_hook(detached)
+    try:
+        model.eval()
+        with torch.enable_grad(), packing(model) as row:
+            layout, device = lay_out([PROBED, PROBED]), model.device
+            there = {"places": layout.places.to(device), "cells": layout.cells.to(device)}
+            row.layout = replace(layout, documents=layout.documents.on(device), **there)
+            places = torch.arange(PROBED, device=device).repeat(2)[None]
+            told = {"input_ids": places, "position_ids": places, "use_cache": False}
+            second = model.base_model(**told).last_hidden_state[0, PROBED:].float()
+            weights = torch.arange(second.numel(), device=device).view_as(second).sin()
+            (reached,) = torch.autograd.grad((second * weights).sum(), read[:1])
+    finally:
+        hook.remove()
+        for module, mode in modes:
+            module.training = mode
+    if reached[0, :PROBED].any():
+        raise NotImplementedError(
+            f"{type(model).__name__} carries something from token to token beside attention, so examples that share a "
+            "row would reach one another: it cannot be fine-tuned here"
+        )
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator] # its shapes differ from row to row; all around it is of one

@@ -31,7 +31,7 @@ from sharpmax.hf.finetune.alone import alone_in
 from sharpmax.hf.finetune.answer_batches import Batch, Encoded, pack, plan_rows
 from sharpmax.hf.finetune.answer_model import answering, innermost
 from sharpmax.hf.finetune.compiled import compiled
-from sharpmax.hf.finetune.packing import round_up
+from sharpmax.hf.finetune.packing import require_apart, round_up
 from sharpmax.hf.finetune.trained_policy import learned_parameters, remove_policy, restore_policy, save_policy
 from sharpmax.hf.models.head import require_known_head
 from sharpmax.hf.models.quiet import quiet
@@ -126,7 +126,8 @@ def finetune(
     it. `report` gets a line every `log_every` steps: step, loss, speed, time left.
 
     Raises:
-        NotImplementedError: a policy that learns, under FSDP.
+        NotImplementedError: a policy that learns, under FSDP; or a model in which packed examples would reach one
+            another, as through a state-space layer.
         ValueError: an example longer than a row, a folder that another process trains in or that holds checkpoints of
             another run, or a loss that is no longer a number.
     """
@@ -155,6 +156,7 @@ def finetune(
     )  # fmt: skip
     pace = _Pace(recipe, [sum(sizes[i] for row in step for i in row) for step in steps], processes, report)
     require_known_head(innermost(model))
+    require_apart(innermost(model))
     sharpened = sharpen(model, policy) if policy is not None else None
     try:
         blocks = compiled(model) if recipe.compile else nullcontext()

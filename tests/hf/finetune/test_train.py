@@ -77,7 +77,7 @@ def test_half_precision_is_on_every_time_a_model_is_trained(policy, lora, tmp_pa
     recipe = Recipe(steps=1, tokens=1024, bf16=True, save_every=0)
     seen = []
     inner.model.layers[0].mlp.register_forward_hook(
-        lambda *_: seen.append(torch.is_autocast_enabled("cpu")) if torch.is_grad_enabled() else None
+        lambda *_: seen.append(torch.is_autocast_enabled("cpu")) if inner.training and torch.is_grad_enabled() else None
     )
     for turn in ("first", "second"):
         chosen = policy_named(policy, inner)
