@@ -35,6 +35,13 @@ class Encoded:
     start: int
     places: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 < self.start < len(self.ids):  # the first token of an answer is predicted from one before it
+            raise ValueError(
+                f"expected a question and an answer of a token or more each, got {self.start} and "
+                f"{len(self.ids) - self.start} tokens"
+            )
+
 
 def at_random_positions(examples: Iterable[Encoded], below: int, *, seed: int) -> list[Encoded]:
     """Return the examples with different whole positions in order, drawn at random below a bound.

@@ -66,7 +66,7 @@ def test_all_thirty_on_one_kind_of_machine(metrics, records):
 def test_where_generation_parted_the_one_pass_had_found_the_right_answer_likeliest(records):
     """So what decoding was kept from saying, the end of the text, was not the cause: it is no token of an answer."""
     tokens = step("test")["tokens"]
-    asked = short_ones([Encoded(np.zeros(count), 0) for count in tokens], STUDY.generations)
+    asked = short_ones([Encoded(np.zeros(1 + count), 1) for count in tokens], STUDY.generations)
     parted = 0
     for record in records:
         by_one_pass = sum(record["right"]["as trained"][i] == tokens[i] for i in asked)

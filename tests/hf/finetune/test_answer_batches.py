@@ -234,3 +234,10 @@ def test_how_near_a_tie_two_tokens_were():
     assert found.token == int(behind.argmin())
     assert found.lead == pytest.approx(float(behind.min()), abs=1e-5)
     assert found.lead < 0
+
+
+@pytest.mark.parametrize("pair", [("", "an answer"), ("a question", "")])
+def test_an_example_without_a_question_or_an_answer_is_refused(pair):
+    """The first token of the answer would be predicted from the example before it."""
+    with pytest.raises(ValueError, match="expected a question and an answer of a token or more each, got "):
+        encode(character_tokenizer(), [pair])
