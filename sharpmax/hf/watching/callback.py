@@ -63,6 +63,7 @@ class AttentionWatch(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start watching, at the step that the Trainer starts at."""
         self.close()
+        self._loss = None  # of a run before
         options = {"every": self.every, "record": self.record, "step": state.global_step, "guard": self.guard}
         self._watch = watch(kwargs["model"], **options)
         self._watch.listeners.append(self._log)

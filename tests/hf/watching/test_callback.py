@@ -30,6 +30,16 @@ def test_figures_of_every_watched_step_are_logged(tmp_path):
     assert all("sharpmax_site" not in part.__dict__ for part in model.modules())
 
 
+def test_a_second_run_does_not_begin_with_the_loss_of_the_first(tmp_path):
+    trainer, _ = trainer_of(tmp_path, build("llama"), steps=1)
+    callback = AttentionWatch(trainer, every=1)
+    trainer.add_callback(callback)
+    for name in ("first", "second"):
+        callback.record = tmp_path / name
+        trainer.train()
+        assert [line.get("loss") for line in read_record(tmp_path / name).steps] == [None]
+
+
 def test_accumulated_batches_are_one_step(tmp_path):
     trainer, _ = trainer_of(tmp_path, build("llama"), steps=2, gradient_accumulation_steps=2)
     trainer.add_callback(AttentionWatch(trainer, every=1, record=tmp_path / "run"))
