@@ -122,8 +122,10 @@ def finetune(
 ) -> Finetuned:
     """Train the model (bare or under PEFT) in place; continues from the newest whole checkpoint in `folder`.
 
+    It then says so, and the weights are that checkpoint's, whatever those of the model were.
+
     `policy` is on in every attention layer while it trains, and off again afterwards: `sharpen(model, policy)` to use
-    it. `report` gets a line every `log_every` steps: step, loss, speed, time left.
+    it. `report` gets a line every `log_every` steps: step, loss, speed, time left; and one where a run goes on.
 
     Raises:
         NotImplementedError: a policy that learns, under FSDP; or a model in which packed examples would reach one
@@ -164,6 +166,8 @@ def finetune(
         with held, answering(model), blocks, quiet(), warnings.catch_warnings():
             begun = newest_whole(folder)
             _must_be_the_run_of(folder, _identity(recipe, policy, examples), begun is not None)
+            if begun is not None and is_first_process():
+                pace.report(f"going on from {begun}, with its weights")
             warnings.filterwarnings("ignore", module="torch.optim.lr_scheduler")
             trainer = _AnswerTrainer(
                 model,
@@ -190,6 +194,8 @@ def _identity(recipe: Recipe, policy: Policy | None, examples: Sequence[Encoded]
     data = hashlib.sha256()
     for example in examples:
         data.update(np.asarray([example.start, len(example.ids), *example.ids], np.int64).tobytes())
+        if example.places is not None:
+            data.update(np.asarray(example.places, np.int64).tobytes())
     frozen = policy.freeze() if isinstance(policy, Policy) and is_dataclass(policy) else type(policy).__qualname__
     decides = {name: value for name, value in asdict(recipe).items() if name not in INDIFFERENT}
     told = hashlib.sha256(repr(frozen).encode()).hexdigest()

@@ -12,6 +12,7 @@ from sharpmax.core.cards import load_policy
 from sharpmax.core.policies import PerLayer
 from sharpmax.hf import sharpen
 from sharpmax.hf.finetune.alone import alone_in
+from sharpmax.hf.finetune.answer_batches import at_random_positions
 from sharpmax.hf.finetune.lora import with_lora
 from sharpmax.hf.finetune.train import WHOLE, Recipe, finetune, newest_whole
 from sharpmax.hf.finetune.trained_policy import NAMES, learned_parameters, policy_named
@@ -188,7 +189,12 @@ def test_checkpoints_of_another_run_are_not_continued(tmp_path):
     model, recipe = gemma("gemma-tiny").model, replace(RECIPE, steps=2)
     with pytest.raises(ValueError, match="another examples: "):
         finetune(model, learnable(199), recipe, policy=policy_named("paper", model), folder=tmp_path)
-    run(tmp_path, "paper", replace(RECIPE, steps=2, log_every=2))  # which decides no number
+    placed = at_random_positions(learnable(200), 100, seed=0)
+    with pytest.raises(ValueError, match="another examples: "):
+        finetune(model, placed, recipe, policy=policy_named("paper", model), folder=tmp_path)
+    told = []
+    run(tmp_path, "paper", replace(RECIPE, steps=2, log_every=2), report=told.append)  # which decides no number
+    assert told == [f"going on from {tmp_path / 'checkpoint-2'}, with its weights"]
 
 
 @pytest.mark.parametrize(
