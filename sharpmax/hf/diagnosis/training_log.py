@@ -23,9 +23,10 @@ with extra("hf"):
 class AttentionLog(TrainerCallback):
     """Logs `attention/layer{i}/entropy` and `…/largest_weight`, means over heads and queries, every `every` steps.
 
-    It watches the forward pass of those steps only. A model that is sharpened already keeps its policy, and the figures
-    are of its rows before sharpening; an observer of its own is told as before. The Trainer tells no callback of an
-    exception: after one, `close()` (or the next step) gives the model back.
+    An attention sink, as gpt-oss has them, is an item of its row as keys are: its weight may be the largest. It watches
+    the forward pass of those steps only. A model that is sharpened already keeps its policy, and the figures are of its
+    rows before sharpening; an observer of its own is told as before. The Trainer tells no callback of an exception:
+    after one, `close()` (or the next step) gives the model back.
     """
 
     def __init__(self, trainer: Any, *, every: int = 50) -> None:
