@@ -193,9 +193,10 @@ def attend_at(
     kind = (documents, batch, ends)
     if not torch.compiler.is_compiling():
         run.note_call(again=again)
-        keys = key.shape[2] if batch is None else batch.pages.longest
-        if site.looks_at(layer, policy, keys) and query.numel() and not _is_captured(query):
-            site.note_silent(layer, policy, keys, _entropy(site, query, key, kind, options))
+        if policy.silent_above is not None and query.numel() and not _is_captured(query):
+            keys = key.shape[2] if batch is None else batch.pages.longest
+            if site.looks_at(layer, policy, keys):
+                site.note_silent(layer, policy, keys, _entropy(site, query, key, kind, options))
     if run.gauge is not None and run.gauge.counts and not (again or counted):
         _count_rows(run.gauge, layer, query, key, kind, options)
     if plainly is not None:
