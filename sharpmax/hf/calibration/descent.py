@@ -9,6 +9,7 @@ Several descents go side by side, each with its own parameters: a row of a batch
 pass through the model serves all. Nothing passes between them.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,9 @@ def descend(
         texts: ids (1, n), taken in turn.
         keep: a file to continue from if it is there, and to keep the state in, also on Ctrl-C.
         rates: a learning rate for each tensor, where it is not the recipe's.
+
+    Raises:
+        ValueError: runs of other paces, no text, or a file of a fit by other recipes, rates or texts.
     """
     shared = recipes[0]
     if any(_pace(recipe) != _pace(shared) for recipe in recipes) or len(draws) != len(recipes):
@@ -108,9 +112,10 @@ def descend(
     every_price = [price for of_turn in prices.values() for price in of_turn]
     courses = [Course([], [], []) for _ in recipes]
     begin = 0
+    of = repr((list(recipes), full, [hashlib.sha256(np.asarray(text.cpu()).tobytes()).hexdigest() for text in texts]))
     if keep is not None and keep.exists():
-        begin = restore(keep, trained, optimiser, every_price, courses)
-    keeper = Keeper(keep, trained, optimiser, every_price, courses)
+        begin = restore(keep, of, trained, optimiser, every_price, courses)
+    keeper = Keeper(keep, of, trained, optimiser, every_price, courses)
     with stage("fit", shared.steps) as advance, keeper:
         advance(begin)
         for step in range(begin, shared.steps):

@@ -64,22 +64,28 @@ class Price:
 
 
 def store(
-    file: Path, step: int, trained: Sequence[Tensor], adam: torch.optim.Adam, prices: Sequence[Price], courses: Any
-) -> None:
-    """Put the state after `step` steps into one safetensors file, whole or not at all."""
+    file: Path, of: str, step: int, trained: Sequence[Tensor], adam: torch.optim.Adam, prices: Sequence[Price],
+    courses: Any,
+) -> None:  # fmt: skip
+    """Put the state after `step` steps into one safetensors file, whole or not at all; `of` says of which fit."""
     tensors = {}
     for index, tensor in enumerate(trained):
         moments = adam.state[tensor]
         for name, value in (("value", tensor), ("mean", moments["exp_avg"]), ("square", moments["exp_avg_sq"])):
             tensors[f"{name}-{index}"] = value.detach().contiguous()
-    numbers = {"step": step, "prices": [[p.value, p.excess] for p in prices], "courses": [list(c) for c in courses]}
+    numbers = {
+        "of": of,
+        "step": step,
+        "prices": [[p.value, p.excess] for p in prices],
+        "courses": [list(c) for c in courses],
+    }
     atomic.write_bytes(file, save(tensors, {"numbers": json.dumps(numbers)}))
 
 
 class Keeper:
     """Keep the state of a descent in a file: at the end of a step, as often as that is cheap, and on Ctrl-C.
 
-        with Keeper(file, trained, adam, prices, courses) as keeper:
+        with Keeper(file, of, trained, adam, prices, courses) as keeper:
             for step in range(begin, steps):
                 ...                        # asks and reads, and changes nothing that is kept
                 with keeper.changing():    # Adam's step, the prices, the courses
@@ -89,8 +95,8 @@ class Keeper:
     Without a file it keeps nothing. A step that was interrupted is made again, from the same draws.
     """
 
-    def __init__(self, file: Path | None, *state: Any) -> None:
-        self._file, self._state = file, state
+    def __init__(self, file: Path | None, of: str, *state: Any) -> None:
+        self._file, self._of, self._state = file, of, state
         self._steps = self._stored = 0
         self._whole, self._took, self._at = True, 0.0, time.monotonic()
 
@@ -118,22 +124,25 @@ class Keeper:
     def _store(self) -> None:
         if self._file is not None:
             began = time.monotonic()
-            store(self._file, self._steps, *self._state)
+            store(self._file, self._of, self._steps, *self._state)
             self._at = time.monotonic()
             self._took, self._stored = self._at - began, self._steps
 
 
 def restore(
-    file: Path, trained: Sequence[Tensor], adam: torch.optim.Adam, prices: Sequence[Price], courses: Any
+    file: Path, of: str, trained: Sequence[Tensor], adam: torch.optim.Adam, prices: Sequence[Price], courses: Any
 ) -> int:
     """Read it back into all of these; returns the number of steps that were made.
+
+    A file of an earlier version does not say of which fit it is.
 
     Raises:
         ValueError: the file is of another fit.
     """
     with safe_open(file, "pt", device=str(trained[0].device)) as content:
         numbers = json.loads(content.metadata()["numbers"])
-        if len(content.keys()) != 3 * len(trained) or len(numbers["prices"]) != len(prices):
+        same = numbers.get("of", of) == of and len(numbers["prices"]) == len(prices)
+        if not same or len(content.keys()) != 3 * len(trained):
             raise ValueError(f"{file} keeps another fit than this one; remove it or choose another folder")
         step = int(numbers["step"])
         for index, tensor in enumerate(trained):

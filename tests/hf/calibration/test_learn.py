@@ -1,5 +1,7 @@
 """Learning a policy by gradient: it reaches every head, changes nothing else, and continues after a kill."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,20 @@ def test_a_fit_that_ended_early_continues_to_the_same_end(end, keeping_takes, be
     assert again.policy == whole.policy
     with pytest.raises(ValueError, match="another fit"):
         learn(loaded, killed, texts, Recipe(steps=12, windows=(16,)), keep=keep)
+
+
+def test_a_fit_by_another_recipe_or_on_another_text_is_not_continued(loaded, tmp_path):
+    texts, keep = [loaded.tokens(TEXT)], tmp_path / "fit.safetensors"
+    recipe = Recipe(steps=2, windows=(16,), text_tokens=32)
+
+    def fit(texts, recipe):
+        return learn(loaded, lambda step: QUESTIONS, texts, recipe, keep=keep)
+
+    first = fit(texts, recipe)
+    for other in ((texts, replace(recipe, learned="a")), (texts, replace(recipe, steps=1)), ([texts[0] + 1], recipe)):
+        with pytest.raises(ValueError, match=r"fit\.safetensors keeps another fit than this one"):
+            fit(*other)
+    assert fit(texts, recipe).policy == first.policy
 
 
 def test_ctrl_c_amid_the_change_of_a_step_keeps_no_half_of_it(loaded, tmp_path, monkeypatch):
