@@ -36,6 +36,16 @@ def require_known_head(model: Any) -> None:
     Raises:
         NotImplementedError: losses and answers would be another model's.
     """
+    if hasattr(model, "get_base_model"):
+        raise NotImplementedError(
+            f"{type(model).__name__} wraps a model with an adapter, and losses and answers are read off a bare model: "
+            "merge it first, model.merge_and_unload()"
+        )
+    if not isinstance(getattr(model.get_output_embeddings(), "weight", None), Tensor):
+        raise NotImplementedError(
+            f"the head of {type(model).__name__} has no weight that is a tensor, as where it is quantised: quantise "
+            "the rest alone"
+        )
     if model in _known or any(not site.is_alone for site in _sites(model)):  # an observer would be told of it
         return
     was_training = model.training

@@ -5,6 +5,7 @@ of a folder that is not loaded yet, `sharpmax.runs.provenance.weights_of_folder`
 """
 
 import hashlib
+import io
 import json
 from typing import Any
 
@@ -29,6 +30,10 @@ def fingerprint(loaded: LoadedModel) -> str:
     found = hashlib.sha256()
     with stage("reading the weights"):
         for name, tensor in sorted(loaded.model.state_dict().items()):
+            if not isinstance(tensor, torch.Tensor) or tensor.is_quantized:  # of a quantised module
+                torch.save((name, tensor), packed := io.BytesIO())
+                found.update(packed.getvalue())
+                continue
             found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             if not tensor.is_meta:  # offloaded: by its name and shape only
                 found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

@@ -54,6 +54,18 @@ def test_a_model_that_does_more_to_its_logits_is_refused():
         require_known_head(model)
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, that such quantisation will move
+def test_an_adapter_and_a_quantised_head_are_refused_by_name():
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(causal("Llama"), LoraConfig(target_modules=["q_proj"], r=2)).eval()
+    with pytest.raises(NotImplementedError, match=r"PeftModel wraps a model with an adapter.*merge_and_unload"):
+        text_losses(LoadedModel("adapted", adapted, None), IDS, window=24)
+    quantised = torch.ao.quantization.quantize_dynamic(causal("Llama"), {torch.nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(NotImplementedError, match="the head of LlamaForCausalLM has no weight that is a tensor"):
+        text_losses(LoadedModel("quantised", quantised, None), IDS, window=24)
+
+
 def test_an_observer_is_told_of_the_text_alone():
     model, told = causal("Llama"), []
     with sharpen(model, sharpmax.Constant(2.0), observer=lambda layer, stats: told.append(stats.count.shape[-1])):

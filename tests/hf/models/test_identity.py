@@ -17,6 +17,19 @@ def test_the_same_model_twice_and_one_that_was_trained_on():
     assert fingerprint(other) != fingerprint(one)
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, that such quantisation will move
+def test_a_quantised_model_has_one_too():
+    def quantised(scale):
+        loaded = tiny("llama")
+        with torch.no_grad():
+            loaded.model.model.layers[1].mlp.up_proj.weight.mul_(scale)
+        layers = torch.ao.quantization.quantize_dynamic(loaded.model.model, {torch.nn.Linear}, dtype=torch.qint8)
+        loaded.model.model = layers
+        return loaded
+
+    assert fingerprint(quantised(1)) == fingerprint(quantised(1)) != fingerprint(quantised(2))
+
+
 @pytest.mark.parametrize("field", ["rms_norm_eps", "max_position_embeddings"])
 def test_a_config_counts_beside_the_weights(field):
     one, other = tiny("llama"), tiny("llama")
