@@ -61,7 +61,7 @@ def learn_side_by_side(
     device = loaded.model.device
     runs = len(recipes)
     parameters = {
-        name: [torch.zeros(runs, heads, 1, device=device, requires_grad=True) for heads in query_heads(loaded)]
+        name: [torch.zeros(runs, heads, 1, device=device, requires_grad=True) for heads in query_heads(loaded.model)]
         for name in "abc"
     }
     asked_of = {name: torch.tensor([[[float(name in r.learned)]] for r in recipes], device=device) for name in "abc"}
@@ -92,13 +92,22 @@ def learn_side_by_side(
     return found
 
 
-def query_heads(loaded: LoadedModel) -> list[int]:
-    """Return how many query heads each layer has, by watching two tokens pass."""
+def query_heads(model: Any) -> list[int]:
+    """Return how many query heads each layer has, by watching two tokens pass.
+
+    Raises:
+        NotImplementedError: a layer that text passes by, as those of images: nothing could be fitted to it.
+    """
     seen: dict[int, int] = {}
-    watched: dict[str, Any] = {"observer": lambda layer, stats: seen.update({layer: stats.entropy.shape[1]})}
-    with torch.no_grad(), sharpen(loaded.model, **watched):
-        loaded.model.base_model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=loaded.model.device))
-    return [seen[layer] for layer in range(layer_count(attention_layers(loaded.model)))]
+    with torch.no_grad(), sharpen(model, probe=lambda layer, q, k, options: seen.update({layer: q.shape[1]})):
+        model.base_model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device))
+    layers = attention_layers(model)
+    if (passed := next((layer.name for layer in layers if layer.index not in seen), None)) is not None:
+        raise NotImplementedError(
+            f"{type(model).__name__} does not run {passed} on text, so no temperature per head can be fitted to it; "
+            "fit one per layer (method search)"
+        )
+    return [seen[layer] for layer in range(layer_count(layers))]
 
 
 def _per_layer(columns: dict[str, list[Tensor]], recipe: Recipe) -> PerLayer:

@@ -96,7 +96,7 @@ class Rival:
         """
         if arm not in ARMS:
             raise ValueError(f"expected an arm among {', '.join(ARMS)}, got {arm!r}")
-        heads, device, numbers = query_heads(loaded), loaded.model.device, Numbers()
+        heads, device, numbers = query_heads(loaded.model), loaded.model.device, Numbers()
         drawn = torch.Generator().manual_seed(recipe.seed)
         sides = Projections.of_model(loaded.model) if MERGEABLE.intersection(ARMS[arm].parts) else []
         for part in ARMS[arm].parts:

@@ -19,8 +19,8 @@ from sharpmax.cards import SHIPPED, card_file
 from sharpmax.core.cards import CARD_FILE, Card, load_card, load_policy
 from sharpmax.core.policies import PAPER, LengthScaled, LogLinear, PerLayer, Policy
 from sharpmax.extras import extra
-from sharpmax.hf.sharpen.layers import attention_layers, layer_count
-from sharpmax.hf.sharpen.switch import sharpen
+from sharpmax.hf.calibration.learn import query_heads
+from sharpmax.hf.sharpen.layers import attention_layers
 from sharpmax.spelling import did_you_mean
 
 with extra("hf"):
@@ -38,6 +38,7 @@ def policy_named(name: str | PathLike[str], model: Any) -> Policy | None:
 
     Raises:
         ValueError: neither a name nor a card, or a model that runs one attention module as many layers.
+        NotImplementedError: a policy that learns, for a model with layers that text passes by.
     """
     if name == "none":
         return None
@@ -75,14 +76,6 @@ def must_name_a_policy(name: str | PathLike[str]) -> None:
         raise ValueError(
             f"expected a policy among {', '.join(NAMES)} or the path of a card, got {str(name)!r}{meant}"
         ) from None
-
-
-def query_heads(model: Any) -> list[int]:
-    """Return how many query heads each layer has, by watching two tokens pass."""
-    seen: dict[int, int] = {}
-    with torch.no_grad(), sharpen(model, probe=lambda layer, q, k, options: seen.update({layer: q.shape[1]})):
-        model.base_model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device))
-    return [seen[layer] for layer in range(layer_count(attention_layers(model)))]
 
 
 def learned_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -21,7 +21,7 @@ from sharpmax.hf.calibration.descent import Draw, Recipe
 from sharpmax.hf.calibration.exams import MORE_TEXT, at_length, called, held_out_exam, selection_exam, windows_of
 from sharpmax.hf.calibration.fitting_data import fitting_questions, fitting_texts, recipe_for
 from sharpmax.hf.calibration.judge import Verdict, must_fit, must_hold
-from sharpmax.hf.calibration.learn import learn
+from sharpmax.hf.calibration.learn import learn, query_heads
 from sharpmax.hf.calibration.match import match
 from sharpmax.hf.calibration.reading_time import TIMED, TURNS
 from sharpmax.hf.calibration.rivals import Rival, learn_rival, save_merged
@@ -303,6 +303,7 @@ def _matching(loaded: LoadedModel, exam: Mapping[str, Any]) -> tuple[_Fit, float
             f"match needs {MATCHED[2]} tokens or more: {called('fit', exam)} has {tokens}, and {loaded.name} holds "
             f"{loaded.context}"
         )
+    query_heads(loaded.model)  # refuses a model with layers that text passes by
 
     def fit(_: Path) -> tuple[PerLayer, dict[str, list[float]]]:
         with stage("fit"):
@@ -338,6 +339,7 @@ def _learning(
         return result.policy, result.course._asdict()
 
     text = sum(max(window, recipe.text_tokens) for window in recipe.windows) / len(recipe.windows) * recipe.steps
+    query_heads(loaded.model)  # refuses a model with layers that text passes by
     # Text is read once by the plain model, and three times as many logits are made of it as of a question.
     if method in defaults.MERGED:
         Rival.start(loaded, method, recipe)  # what the model cannot have is refused before any work

@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import LlavaConfig, LlavaForConditionalGeneration
 
 from sharpmax.hf.calibration import descent_state
 from sharpmax.hf.calibration.answers import answer_losses
 from sharpmax.hf.calibration.descent import Recipe
-from sharpmax.hf.calibration.learn import learn, learn_side_by_side
+from sharpmax.hf.calibration.learn import learn, learn_side_by_side, query_heads
 from tests.hf.calibration.questions import QUESTIONS, TEXT
+from tests.hf.families import build
 
 
 def test_learning_moves_every_head_and_only_the_policy(loaded):
@@ -173,3 +175,10 @@ def test_each_kind_of_text_has_its_own_price(loaded):
 def test_an_empty_text_holds_a_model_to_nothing(loaded):
     with pytest.raises(ValueError, match="texts of two tokens or more"):
         learn(loaded, lambda step: QUESTIONS, [loaded.tokens("")], Recipe(steps=1, windows=(32,)))
+
+
+def test_layers_that_text_passes_by_cannot_be_fitted():
+    parts = {"vision_config": build("clip").config, "text_config": build("llama").config}
+    model = LlavaForConditionalGeneration(LlavaConfig(**parts, image_token_index=63)).eval()
+    with pytest.raises(NotImplementedError, match=r"does not run .*vision_tower.*self_attn on text.*method search"):
+        query_heads(model)

@@ -11,7 +11,7 @@ from tests.hf.calibration.questions import TEXT
 
 def test_match_leaves_short_rows_alone_and_sharpens_long_ones(loaded):
     policy = match(loaded, TEXT, [16, 32, 64, 128], reference=16, rows=8)
-    assert query_heads(loaded) == [4, 4]
+    assert query_heads(loaded.model) == [4, 4]
     seen = {}
     for name, used in (("plain", sharpmax.Constant(1.0)), ("matched", policy)):
         growth = []
