@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from sharpmax.hf.calibration.weight_change import (
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.switch import sharpen
 
+TRIED_SCALE = 2.0  # of a query projection, to see whether a norm undoes it
 LORA_SCALE = 2.0
 """alpha / rank, as peft scales a LoRA of rank r and alpha 2r."""
 
@@ -100,7 +102,7 @@ class Rival:
         drawn = torch.Generator().manual_seed(recipe.seed)
         sides = Projections.of_model(loaded.model) if MERGEABLE.intersection(ARMS[arm].parts) else []
         for part in ARMS[arm].parts:
-            if part == "headscale" and any(side.normalised for side in sides):
+            if part == "headscale" and not _queries_scale(loaded.model, sides):
                 raise NotImplementedError(
                     f"{loaded.name} normalises its queries, which undoes a scale of their projection: nothing can be "
                     "merged; learn the same as a card: --learned a"
@@ -202,6 +204,27 @@ class Rival:
         least = torch.quantile(torch.cat(distance), 1 - self.share)
         kept = [(layer >= least) * self.strength for layer in distance]
         return [mask.view(-1, *[1] * (t.ndim - 1)) * t for mask, t in zip(kept, self.numbers[name], strict=True)]
+
+
+@torch.no_grad()
+def _queries_scale(model: Any, sides: Sequence[Projections]) -> bool:
+    """Tell whether a scale of each layer's query projection scales its queries: a norm behind it undoes that."""
+
+    def queries() -> list[Tensor]:
+        seen: list[Tensor] = []
+        with sharpen(model, probe=lambda layer, query, key, options: seen.append(query)):
+            model.base_model(input_ids=torch.arange(8, device=model.device)[None])
+        return seen
+
+    before = queries()
+    for layer, side in enumerate(sides):  # one at a time: it changes what later layers read
+        weights: Weights = {}
+        scale_queries(weights, side, torch.full((1,), TRIED_SCALE, device=before[layer].device))
+        with weights_replaced(weights):
+            ratio = queries()[layer].norm() / before[layer].norm()
+        if not abs(float(ratio) - TRIED_SCALE) < 0.1:  # NaN of queries that are 0
+            return False
+    return True
 
 
 def _start(

@@ -23,8 +23,6 @@ Weights = dict[tuple[nn.Module, str], Tensor]
 
 QUERY, KEY, OUTPUT = ("q_proj",), ("k_proj",), ("o_proj", "out_proj")
 """What the projections of an attention module are called."""
-OWN_NORMS = "q_norm", "q_layernorm", "query_layernorm"
-"""Norms of each query: they undo a scale of the projection before them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,6 @@ class Projections:
     query: nn.Linear
     key: nn.Linear
     output: nn.Linear
-    normalised: bool
 
     @classmethod
     def of_model(cls, model: nn.Module) -> "list[Projections]":
@@ -48,8 +45,7 @@ class Projections:
             if layer.runs > 1:
                 raise NotImplementedError(f"{layer.name} serves {layer.runs} layers, which would share their numbers")
             query, key, output = (_linear(layer.name, layer.module, names) for names in (QUERY, KEY, OUTPUT))
-            normalised = any(getattr(layer.module, name, None) is not None for name in OWN_NORMS)
-            found.append(cls(query, key, output, normalised))
+            found.append(cls(query, key, output))
         return found
 
 

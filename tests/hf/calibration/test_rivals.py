@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from transformers import Llama4ForCausalLM, Llama4TextConfig
 
+from sharpmax.hf import LoadedModel
 from sharpmax.hf.calibration.answers import answer_losses
 from sharpmax.hf.calibration.choose import choose
 from sharpmax.hf.calibration.descent import Recipe
@@ -135,5 +137,14 @@ def test_a_strength_is_chosen_by_the_rule_of_cards(loaded):
 def test_what_a_model_cannot_have_is_refused(loaded):
     with pytest.raises(ValueError, match="an arm among learn, headscale"):
         Rival.start(loaded, "seal", RECIPE)
-    with pytest.raises(NotImplementedError, match="normalises its queries"):
-        Rival.start(tiny("qwen3"), "headscale", RECIPE)
+    shape = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
+    config = Llama4TextConfig(**shape, vocab_size=64, intermediate_size=48, intermediate_size_mlp=48, pad_token_id=0)
+    for normed in (tiny("qwen3"), LoadedModel("llama4", Llama4ForCausalLM(config).eval(), None)):
+        with pytest.raises(NotImplementedError, match="normalises its queries"):
+            Rival.start(normed, "headscale", RECIPE)
