@@ -60,6 +60,8 @@ def record(folder: Path) -> None:
 def require_recorded(folder: Path, advice: str) -> None:
     """Read every file that `record` saw, and raise OSError if one is missing or is not as it was."""
     recorded = read_json(folder / RECORD, expected="a list of checksums", advice=advice)
+    if not isinstance(recorded, dict):
+        raise OSError(f"{folder / RECORD} is not a list of checksums by file; {advice}")
     for name, expected in recorded.items():
         if not (folder / name).is_file():
             raise OSError(f"{folder / name} is missing; {advice}")
