@@ -5,6 +5,7 @@ the package on the index names the file, its sha256 must be the one expected, an
 The index is the one that pip is configured for; proxies are those of the environment.
 """
 
+import base64
 import os
 import ssl
 import subprocess
@@ -131,10 +132,16 @@ def _download(address: str, file: Path, downloaded: Downloaded) -> None:
 
 
 def _opened(address: str):  # type: ignore[no-untyped-def]
-    if urlsplit(address).scheme not in ("http", "https"):
-        raise ValueError(f"expected an index at http or https, got {urlsplit(address).scheme!r}")
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(f"expected an index at http or https, got {parts.scheme!r}")
     context = ssl.create_default_context(cafile=_setting("cert"))
-    request = urllib.request.Request(address, headers={"Accept": "text/html, */*;q=0.1"})
+    named, _, host = parts.netloc.rpartition("@")
+    bare = parts._replace(netloc=host).geturl()
+    request = urllib.request.Request(bare, headers={"Accept": "text/html, */*;q=0.1"})
+    if named:  # as pip takes an index with a name and a password; not for whoever it redirects to
+        told = base64.b64encode(":".join(map(unquote, (named if ":" in named else f"{named}:").split(":", 1))).encode())
+        request.add_unredirected_header("Authorization", f"Basic {told.decode()}")
     return urllib.request.urlopen(request, timeout=PATIENCE, context=context)
 
 

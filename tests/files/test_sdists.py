@@ -1,12 +1,15 @@
 """A source package's files: the right ones or none, by an index over HTTP, and none of its code is run."""
 
+import base64
 import dataclasses
 import hashlib
 import io
+import os
 import tarfile
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 
@@ -16,8 +19,15 @@ SETUP = "import pathlib; pathlib.Path(__file__).with_name('ran').touch(); raise 
 
 
 class Quiet(SimpleHTTPRequestHandler):
+    password: ClassVar = None  # what it asks for, as a header has it
+
     def log_message(self, *_):
         pass
+
+    def send_head(self):
+        if self.password is None or self.headers["Authorization"] == self.password:
+            return super().send_head()
+        return self.send_error(401)
 
 
 @pytest.fixture
@@ -66,6 +76,15 @@ def test_members_become_a_folder_once(sdist, folder, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")  # nobody is there
     assert extracted(sdist, folder, copy) == folder
     assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_an_index_may_ask_for_a_name_and_a_password_as_it_may_of_pip(sdist, folder, monkeypatch):
+    monkeypatch.setattr(Quiet, "password", f"Basic {base64.b64encode(b'me:to:ken@').decode()}")
+    address = os.environ["PIP_INDEX_URL"]
+    with pytest.raises(OSError, match="401"):
+        extracted(sdist, folder, copy)
+    monkeypatch.setenv("PIP_INDEX_URL", address.replace("//", "//me:to%3Aken%40@"))
+    assert (extracted(sdist, folder, copy) / "model").read_text() == "numbers"
 
 
 def test_another_file_under_the_same_name_is_refused(sdist, folder):
