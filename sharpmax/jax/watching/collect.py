@@ -14,12 +14,14 @@ and returns what it collected.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from sharpmax.core.stats import RowStats
+from sharpmax.jax.chunked.attention import row_statistics
 from sharpmax.jax.logits import Logits
 from sharpmax.jax.watching.counters import HeadCounters, count_rows
 
@@ -32,8 +34,11 @@ class Collection:
 
     def add(self, logits: Logits, stats: RowStats) -> None:
         """Count the rows of a call; no gradient flows through it."""
-        rows = RowStats(*(None if field is None else lax.stop_gradient(field) for field in stats))
-        self.layers.append(count_rows(rows, lax.stop_gradient(_first_share(logits, rows.logsumexp))))
+        logits, rows = lax.stop_gradient((logits, stats))
+        if logits.sinks is not None:  # no clip of queries and keys reaches a sink: in H and LSE alone
+            keys = row_statistics(replace(logits, sinks=None), row_scale=None, extra=frozenset())
+            rows = rows.amended(maximum=keys.maximum)
+        self.layers.append(count_rows(rows, _first_share(logits, rows.logsumexp)))
 
 
 class _Open(threading.local):

@@ -88,6 +88,9 @@ class Gauge:
         documents = None if documents is None else documents.on(query.device)
         starts = None if documents is None else documents.starts
         stats = self._stats(query, key, documents, options)
+        if options["sinks"] is not None:  # no clip of queries and keys reaches a sink: in H and LSE alone
+            keys = self._stats(query, key, documents, {**options, "sinks": None})
+            stats = stats.amended(maximum=keys.maximum)
         counters = self.layers.get(layer)
         if counters is None:
             counters = self.layers[layer] = Counters.new(query.shape[1], query.device, stats.maximum.dtype)

@@ -254,6 +254,18 @@ def test_a_watch_whose_model_was_unsharpened_can_be_closed():
     assert model.config._attn_implementation == "eager"
 
 
+def test_a_sink_is_not_the_largest_logit():
+    """QK-clip would scale queries and keys for ever, and no logit of theirs would fall."""
+    model, given = build("gpt_oss"), inputs("gpt_oss")
+    before = readings(model, given).maximum
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.fill_(20.0)
+    after = readings(model, given).maximum
+    np.testing.assert_array_equal(after[:4], before[:4])  # of the first layer, whose input no sink changes
+    assert after.max() < 20
+
+
 def test_an_adapter_is_refused_by_name():
     from peft import LoraConfig, get_peft_model
 

@@ -201,6 +201,15 @@ def test_a_reading_of_nothing_says_where_the_block_stands():
         reading_of(seen.layers)
 
 
+def test_a_sink_is_not_the_largest_logit():
+    """QK-clip would scale queries and keys for ever, and no logit of theirs would fall."""
+    query, key = (jax.random.normal(jax.random.key(i), (1, 5, 2, 4)) for i in range(2))
+    with collecting() as seen:
+        attention(query, key, key, sinks=jnp.array([20.0, -20.0]))
+    e = jnp.einsum("btnh,bsnh->nts", query, key) / 2
+    np.testing.assert_allclose(seen.layers[0].maximum, e.max((1, 2)), rtol=1e-5)
+
+
 def test_outside_a_block_nothing_is_collected():
     x = jnp.ones((1, 2, 1, 4))
     with collecting() as outer:
