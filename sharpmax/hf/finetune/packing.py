@@ -12,7 +12,7 @@ padding (`fused_row`).
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,8 +163,8 @@ def require_apart(model: Any) -> None:
         model.eval()
         with torch.enable_grad(), packing(model) as row:
             layout, device = lay_out([PROBED, PROBED]), model.device
-            there = {"places": layout.places.to(device), "cells": layout.cells.to(device)}
-            row.layout = replace(layout, documents=layout.documents.on(device), **there)
+            in_cells, of_tokens = layout.places.to(device), layout.cells.to(device)
+            row.layout = Layout(layout.shapes, in_cells, of_tokens, layout.documents.on(device))
             places = torch.arange(PROBED, device=device).repeat(2)[None]
             told = {"input_ids": places, "position_ids": places, "use_cache": False}
             second = model.base_model(**told).last_hidden_state[0, PROBED:].float()

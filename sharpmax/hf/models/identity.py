@@ -36,7 +36,7 @@ def fingerprint(loaded: LoadedModel) -> str:
                 continue
             found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             if not tensor.is_meta:  # offloaded: by its name and shape only
-                found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+                found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     config = {name: value for name, value in loaded.model.config.to_diff_dict().items() if name not in NOT_OF_IT}
     vocabulary: dict[str, int] = getattr(loaded.tokenizer, "get_vocab", dict)()  # one that a caller wrote may have none
     read = [sorted(vocabulary.items()), loaded.tokenizer(SAMPLE, verbose=False).input_ids]

@@ -194,7 +194,7 @@ def attend_at(
     if not torch.compiler.is_compiling():
         run.note_call(again=again)
         if policy.silent_above is not None and query.numel() and not _is_captured(query):
-            keys = key.shape[2] if batch is None else batch.pages.longest
+            keys = key.shape[2] if batch is None else batch.pages.longest or 0
             if site.looks_at(layer, policy, keys):
                 site.note_silent(layer, policy, keys, _entropy(site, query, key, kind, options))
     if run.gauge is not None and run.gauge.counts and not (again or counted):
