@@ -99,7 +99,7 @@ def query_heads(model: Any) -> list[int]:
         NotImplementedError: a layer that text passes by, as those of images: nothing could be fitted to it.
     """
     seen: dict[int, int] = {}
-    with torch.no_grad(), sharpen(model, probe=lambda layer, q, k, options: seen.update({layer: q.shape[1]})):
+    with torch.no_grad(), sharpen(model, observer=lambda layer, stats: seen.update({layer: stats.entropy.shape[1]})):
         model.base_model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device))
     layers = attention_layers(model)
     if (passed := next((layer.name for layer in layers if layer.index not in seen), None)) is not None:

@@ -36,7 +36,7 @@ from sharpmax.hf.calibration.weight_change import (
     weights_replaced,
 )
 from sharpmax.hf.models.load import LoadedModel
-from sharpmax.hf.sharpen.switch import sharpen
+from sharpmax.hf.sharpen.switch import extension_on, sharpen
 
 TRIED_SCALE = 2.0  # of a query projection, to see whether a norm undoes it
 LORA_SCALE = 2.0
@@ -212,7 +212,10 @@ def _queries_scale(model: Any, sides: Sequence[Projections]) -> bool:
 
     def queries() -> list[Tensor]:
         seen: list[Tensor] = []
-        with sharpen(model, probe=lambda layer, query, key, options: seen.append(query)):
+        watched: dict[str, Any] = {"probe": lambda layer, query, key, options: seen.append(query)}
+        if extension_on(model) is not None:  # which may have two sets of queries; no cap or bias is beside it
+            watched = {"observer": lambda layer, stats: seen.append(stats.maximum)}
+        with sharpen(model, **watched):
             model.base_model(input_ids=torch.arange(8, device=model.device)[None])
         return seen
 

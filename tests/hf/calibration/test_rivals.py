@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import Llama4ForCausalLM, Llama4TextConfig
 
-from sharpmax.hf import LoadedModel
+from sharpmax import SelfExtend, Yarn
+from sharpmax.hf import LoadedModel, sharpen
 from sharpmax.hf.calibration.answers import answer_losses
 from sharpmax.hf.calibration.choose import choose
 from sharpmax.hf.calibration.descent import Recipe
@@ -148,3 +149,7 @@ def test_what_a_model_cannot_have_is_refused(loaded):
     for normed in (tiny("qwen3"), LoadedModel("llama4", Llama4ForCausalLM(config).eval(), None)):
         with pytest.raises(NotImplementedError, match="normalises its queries"):
             Rival.start(normed, "headscale", RECIPE)
+    for extension in (Yarn(2.0, 256), SelfExtend(2.0, 256)):
+        plain = tiny("llama")
+        with sharpen(plain.model, extension=extension):
+            Rival.start(plain, "headscale", RECIPE)
