@@ -139,7 +139,7 @@ def _opened(address: str):  # type: ignore[no-untyped-def]
     named, _, host = parts.netloc.rpartition("@")
     bare = parts._replace(netloc=host).geturl()
     request = urllib.request.Request(bare, headers={"Accept": "text/html, */*;q=0.1"})
-    if named:  # as pip takes an index with a name and a password; not for whoever it redirects to
+    if named:  # as pip takes an index with a name and a password; a redirection does not get them
         told = base64.b64encode(":".join(map(unquote, (named if ":" in named else f"{named}:").split(":", 1))).encode())
         request.add_unredirected_header("Authorization", f"Basic {told.decode()}")
     return urllib.request.urlopen(request, timeout=PATIENCE, context=context)
