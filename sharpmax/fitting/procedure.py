@@ -64,7 +64,8 @@ def calibrate(
     Args:
         rows: pairs of logits (rows, n), -inf where masked, and the index of the correct item (rows,); one pair a size.
         form: "polynomial" (the paper's, of `degree`) or "table" (monotone, of `knots`); the other's number is not read.
-        criterion, bounds: see `best_inverse_temperatures`.
+        criterion, bounds: see `best_inverse_temperatures`. A polynomial's beta is at least 1: bounds that begin below
+            are for a table.
         held_out: the share of rows kept for judging, drawn by `seed`.
 
     Raises:
@@ -83,7 +84,8 @@ def calibrate(
     if not is_count(seed):
         raise ValueError(f"expected a seed, a whole number of 0 or more, got {short(seed)}")
     check_degree(degree) if form == "polynomial" else check_knots(knots)
-    checked_bounds(bounds)
+    if checked_bounds(bounds)[0] < 1 and form == "polynomial":
+        raise ValueError(f"a polynomial's beta is at least 1, got bounds from {bounds[0]:g}; form='table' may soften")
     rows = list(rows)  # read more than once
     if not rows:
         raise ValueError("expected at least one pair (logits, correct), got none")

@@ -31,7 +31,8 @@ def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, t
     Raises:
         TypeError: something else than real numbers.
         ValueError: shapes that differ, an entropy that is not finite or below 0, an infinite beta, or a degree below 1.
-        NothingToFitError: fewer than degree + 1 different entropies, or a range so narrow that float32 loses the fit.
+        NothingToFitError: fewer than degree + 1 different entropies, a fit that the policy's guards make plain softmax
+            everywhere (below 1, or up to the threshold), or a range so narrow that float32 loses it.
 
     >>> H = np.linspace(1, 4, 50)
     >>> fit_polynomial(H, 1 + H, degree=1).domain
@@ -52,6 +53,11 @@ def fit_polynomial(entropy: Any, inverse_temperature: Any, *, degree: int = 4, t
     policy = Polynomial(tuple(float(c) for c in ascending[::-1]), threshold=threshold, domain=domain)
     H = np.linspace(*domain, 1025)
     wide, narrow = (policy(RowStats(entropy=H.astype(kind))) for kind in (np.float64, np.float32))
+    if np.all(wide == 1) and np.any(np.abs(fit(H) - 1) > LOST):
+        raise NothingToFitError(
+            f"expected betas above 1 at entropies above {threshold:g} nats: a polynomial policy is plain softmax "
+            f"elsewhere, and this fit from {domain[0]:.4g} to {domain[1]:.4g} nats would be so everywhere; fit a table"
+        )
     if np.any(np.abs(narrow - wide) > LOST * wide):
         raise NothingToFitError(
             f"expected entropies over a wider range than {domain[0]:.4g} to {domain[1]:.4g} nats to fit degree "

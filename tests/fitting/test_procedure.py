@@ -57,6 +57,7 @@ def test_the_same_seed_gives_the_same_fit_and_another_does_not(rows):
         ({"held_out": "a"}, "between 0 and 1"),
         ({"seed": -1}, "a seed"),
         ({"bounds": 3.0}, "low < high"),
+        ({"bounds": (0.1, 10.0)}, "a polynomial's beta is at least 1, got bounds from 0.1; form='table'"),
         ({"form": "table", "knots": 1}, "at least 2 knots"),
     ],
 )

@@ -116,3 +116,12 @@ def test_what_is_no_row_is_refused(fit, entropy, beta, kind, said):
 
 def test_a_row_without_a_best_temperature_may_have_any_entropy():
     assert fit_table([np.nan, 1, 2, 3], [np.nan, 2, 3, 4], knots=2) == fit_table([1, 2, 3], [2, 3, 4], knots=2)
+
+
+@pytest.mark.parametrize(
+    ("entropy", "beta"), [(H, np.linspace(0.2, 0.9, H.size)), (np.linspace(0.1, 0.4, 50), np.linspace(2, 3, 50))]
+)
+def test_a_polynomial_that_would_be_plain_softmax_everywhere_is_refused(entropy, beta):
+    with pytest.raises(NothingToFitError, match=r"above 1 at entropies above 0\.5 nats.*fit a table"):
+        fit_polynomial(entropy, beta, degree=1)
+    assert fit_polynomial(entropy, np.ones(len(entropy)), degree=1).domain  # rows that ask for nothing else
