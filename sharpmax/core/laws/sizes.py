@@ -1,6 +1,7 @@
 """Find where the largest weight of a row is w: the size n at a given beta, or the beta at a given size."""
 
 import math
+from collections.abc import Callable
 
 from sharpmax.core.checks import check_number
 from sharpmax.core.laws.distributions import Bounded, Gaussian, Law, check_law  # noqa: F401 (the examples use them)
@@ -22,16 +23,43 @@ def size_at(law: Law, weight: float = 0.5, beta: float = 1.0) -> float:
     (9948, 10000)
     """
     check_number("size_at", "weight", weight, above=0, most=1, scalar=True)
-    low, high = math.log(2.0), math.log(2.0)
-    while expect(law, math.exp(high), beta).largest_weight > weight:
-        low, high = high, high + 1.0
+
+    def largest(x: float) -> float:
+        return expect(law, math.exp(x), beta).largest_weight
+
+    start = low = high = math.log(2.0)
+    found, has_turned = largest(high), False
+    while found > weight:
+        low, high, before = high, high + 1.0, found
         if high > math.log(LARGEST):
             return math.inf
+        found = largest(high)
+        if found > max(before, weight) and not has_turned:  # `Stretched` falls, then rises: look between
+            has_turned, least = True, _lowest(largest, max(low - 1.0, start), high)
+            if largest(least) <= weight:
+                low, high = max(low - 1.0, start), least
+                break
     for _ in range(24):
         middle = (low + high) / 2
-        above = expect(law, math.exp(middle), beta).largest_weight > weight
-        low, high = (middle, high) if above else (low, middle)
+        low, high = (middle, high) if largest(middle) > weight else (low, middle)
     return math.exp(high)
+
+
+def _lowest(curve: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a curve that falls and then rises is lowest, by golden sections."""
+    part = (math.sqrt(5.0) - 1.0) / 2
+    left, right = high - part * (high - low), low + part * (high - low)
+    at_left, at_right = curve(left), curve(right)
+    for _ in range(14):
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - part * (high - low)
+            at_left = curve(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + part * (high - low)
+            at_right = curve(right)
+    return left if at_left < at_right else right
 
 
 def beta_at(law: Law, n: float, weight: float = 0.5) -> float:

@@ -129,6 +129,9 @@ def test_the_size_at_which_a_row_has_lost_half():
     assert size_at(Needle(6.0, Bounded(1.0, 1e-9)), 0.5) == pytest.approx(math.exp(6) + 1, rel=1e-5)
     assert size_at(Bounded(2.0, 100.0), 1e-3) == pytest.approx(100.0**2 / (1e-3 * 2), rel=0.05)
     assert math.isinf(size_at(Exponential(), 0.5, beta=3.0))
+    least = size_at(Stretched(0.5), 0.7212)  # its largest weight falls to 0.7187 at 3.5 items, then rises for ever
+    assert 2.5 < least < 3
+    assert expect(Stretched(0.5), least).largest_weight == pytest.approx(0.7212, rel=1e-4)
     assert expect(Gaussian(), size_at(Gaussian(), 0.3, beta=2.0), 2.0).largest_weight == pytest.approx(0.3, rel=1e-4)
 
 
