@@ -90,7 +90,8 @@ class Reading:
             raise ValueError(f"expected a share of the rows from 0 to 1, got {share!r}")
         below = np.cumsum(self.bins, axis=1)
         wanted = share * below[:, -1]
-        at = np.minimum((below < wanted[:, None]).sum(axis=1), BINS - 1)
+        # A share of 0 is where the first row's bin begins, not the first bin of all.
+        at = np.minimum(((below < wanted[:, None]) | (below == 0)).sum(axis=1), BINS - 1)
         each = np.arange(len(at))
         within = self.bins[each, at]
         part = np.divide(wanted - (below[each, at] - within), within, out=np.zeros(len(at)), where=within > 0)

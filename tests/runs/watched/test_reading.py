@@ -15,3 +15,11 @@ def test_a_share_that_no_rows_can_have_is_refused(share):
     assert 1.0 <= reading.quantile(0.5)[0] <= 1.032
     with pytest.raises(ValueError, match="a share of the rows from 0 to 1"):
         reading.quantile(share)
+
+
+def test_the_lowest_entropy_lies_where_the_first_rows_bin_begins():
+    bins = np.zeros((2, BINS))
+    bins[0, 64] = 10
+    found = Reading((2,), np.zeros(2), np.ones((2, 6)), bins).quantile(0.0)
+    assert found[0] == 1.0
+    assert np.isnan(found[1])
