@@ -184,7 +184,8 @@ class Watch:
         self._said = True
         warnings.warn(
             f"no attention was counted in step {self.current_step}: either the model did not run in training mode "
-            "(in_evaluation=True counts the others), or it attends otherwise since it was watched",
+            "(in_evaluation=True counts the others), or it attends otherwise since it was watched, or the step was "
+            "ended twice: with a QKClip call its step alone",
             AttentionWarning,
             stacklevel=4,
         )

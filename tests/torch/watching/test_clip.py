@@ -250,3 +250,13 @@ def test_a_loss_of_several_numbers_is_refused_before_the_step_is_counted():
         with pytest.raises(ValueError, match="expected the loss of a step, one number"):
             clip.step(loss=torch.ones(2))
         assert clip.watch.current_step == 0
+
+
+def test_a_step_that_the_watch_has_ended_before_the_clip_is_named():
+    net = grown()
+    clip = QKClip(watch(net), THRESHOLD)
+    net(batch())
+    clip.watch.step()
+    with pytest.warns(AttentionWarning, match="ended twice: with a QKClip call its step alone"):
+        clip.step()
+    clip.close()
