@@ -145,7 +145,17 @@ def own_name(model: str) -> tuple[str, ...]:
 
 
 def policy_to_json(policy: Policy) -> dict[str, Any]:
-    """Return the policy as JSON values: its class name and its fields."""
+    """Return the policy as JSON values: its class name and its fields.
+
+    Raises:
+        ValueError: another class was defined since by that name, which the card would be read as.
+    """
+    known, kind = Policy.known.get(type(policy).__name__), type(policy)
+    if known is not kind:
+        raise ValueError(
+            f"a card names this policy {kind.__name__}, and would be read as the class of that name that was defined "
+            f"last, in {getattr(known, '__module__', 'no module')}: make the policy anew, or rename one of the classes"
+        )
     frozen = policy.freeze()
     names = (f.name for f in dataclasses.fields(frozen))  # type: ignore[arg-type]
     return {"type": type(policy).__name__} | {name: _value_to_json(getattr(frozen, name)) for name in names}

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sharpmax import (
     LogLinear,
     PerHead,
     PerLayer,
+    Policy,
     Polynomial,
     Table,
     detach,
@@ -223,3 +225,16 @@ def test_a_policy_that_could_not_be_read_is_not_written(tmp_path, policy, said):
     with pytest.raises(ValueError, match=rf"card.json would be a card that nobody can read: LogLinear .*{said}"):
         policy.save(tmp_path / "card.json")
     assert not (tmp_path / "card.json").exists()
+
+
+def test_a_policy_whose_name_means_another_class_by_now_is_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(Policy, "known", dict(Policy.known))
+
+    def define(module):
+        return type("Spread", (Policy,), {"__module__": module, "__call__": lambda self, stats, stats_at=None: 2.0})
+
+    ours, theirs = (dataclass(frozen=True, eq=False)(define(module)) for module in ("ours", "theirs"))
+    with pytest.raises(ValueError, match=r"Spread, and would be read as the class .* defined last, in theirs"):
+        PerHead([ours()]).save(tmp_path / "card.json")
+    theirs().save(tmp_path / "card.json")
+    assert type(load_policy(tmp_path / "card.json")) is theirs
