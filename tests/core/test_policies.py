@@ -395,8 +395,21 @@ def test_a_policy_that_is_no_dataclass_is_not_saved(tmp_path, monkeypatch):
         def __call__(self, stats, stats_at=None):
             return stats.entropy
 
-    with pytest.raises(TypeError, match="Bare is no dataclass"):
-        Bare().save(tmp_path / "card.json")
+    for policy in (Bare(), PerHead([Bare()])):
+        with pytest.raises(TypeError, match="Bare is no dataclass"):
+            policy.save(tmp_path / "card.json")
+
+
+@pytest.mark.parametrize("rows", [np.zeros(3), torch.zeros(3)], ids=["numpy", "torch"])
+def test_a_statistic_that_a_policy_reads_and_does_not_name_is_said(monkeypatch, rows):
+    monkeypatch.setattr(sharpmax.Policy, "known", dict(sharpmax.Policy.known))
+
+    class Forgetful(sharpmax.Policy):
+        def __call__(self, stats, stats_at=None):
+            return stats.count**0.5
+
+    with pytest.raises(ValueError, match=r"Forgetful fails on a None .*`needs` does not name.*it names entropy"):
+        softmax(rows, Forgetful())
 
 
 @pytest.mark.parametrize("made", [np.array, lambda c: tuple(np.float64(x) for x in c), lambda c: list(map(float, c))])

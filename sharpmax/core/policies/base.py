@@ -128,15 +128,15 @@ class Policy(ABC):
 
     def freeze(self) -> Self:
         """Return the same policy with every array turned into Python numbers, ready for JSON."""
+        if not dataclasses.is_dataclass(self):
+            raise TypeError(
+                f"{type(self).__name__} is no dataclass, whose fields a card holds: decorate it, to save or freeze it"
+            )
         frozen = {f.name: _frozen(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
         return type(self)(**frozen)
 
     def save(self, path: str | PathLike[str], **details: Any) -> None:
         """Write a policy card (JSON) that `load_policy` reads back; `details` are the other fields of `Card`."""
-        if not hasattr(self, "__dataclass_fields__"):
-            raise TypeError(
-                f"{type(self).__name__} is no dataclass, whose fields a card holds: decorate it, to save it"
-            )
         from sharpmax.core.cards import Card  # a card holds a policy, so it cannot be imported first
 
         Card(policy=self, **details).save(path)
@@ -174,8 +174,15 @@ def choose(policy: Policy | Callable[[RowStats], Array], stats: RowStats, stats_
                 f"which does not broadcast to the rows' {shape}"
             )
         beta = clamp(xp.zeros_like(stats.maximum) + like(chosen, stats.maximum), high=LARGEST)
-    except (ValueError, RuntimeError, TypeError) as error:  # each library has its own word for shapes that do not fit
+    # Each library has its own word for shapes that do not fit, and for a statistic that is None.
+    except (ValueError, RuntimeError, TypeError, AttributeError) as error:
         misfit = policy.misfit(shape) if isinstance(policy, Policy) else None
+        if misfit is None and isinstance(policy, Policy) and "NoneType" in str(error):
+            named = ", ".join(sorted(policy.needs)) or "nothing"
+            misfit = (
+                f"{type(policy).__name__} fails on a None ({error}): a statistic that its `needs` does not name is "
+                f"None, and it names {named}"
+            )
         if misfit is None:
             raise
         raise ValueError(misfit) from error
