@@ -1,6 +1,7 @@
 """sharpmax in JAX: the call, and its implementations side by side.
 
-Importing this makes every policy a pytree whose learnable fields are its leaves.
+Importing this makes every policy that is defined by then a pytree whose `learnable` fields are its leaves. After
+defining one of your own, call `register_policies()`.
 """
 
 from sharpmax.extras import extra
