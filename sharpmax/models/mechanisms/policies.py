@@ -33,7 +33,9 @@ class Softmax(Mechanism):
     def weigh(self, rows: Tensor, learned: Learned) -> Tensor:
         """Return sharpened weights, by the dense reference's own steps."""
         policy = self.policy_of({name: value[:, None] for name, value in learned.items()})
-        weights: Tensor = sharpened_rows(rows, policy, complete=False)[0]
+        queries, keys = rows.shape[-2:]
+        position = torch.arange(keys - queries, keys, device=rows.device, dtype=rows.dtype).expand(rows.shape[:-1])
+        weights: Tensor = sharpened_rows(rows, policy, complete=False, position=position)[0]
         return weights
 
     def stream(self, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, learned: Learned, dtype: torch.dtype) -> Tensor:

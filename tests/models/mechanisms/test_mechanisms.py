@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from sharpmax.core.policies import LengthScaled
 from sharpmax.experiments.compare.arms import ARMS
-from sharpmax.models.mechanisms import Differential, Entmax, Hierarchical, Selective, TopK, base
+from sharpmax.models.mechanisms import Differential, Entmax, Hierarchical, Selective, Sharpened, TopK, base
 from sharpmax.models.mechanisms.entmax import entmax
 
 HEADS, WIDTH = 2, 4
@@ -245,3 +246,14 @@ def test_entmax_of_many_equal_logits_is_even():
 def test_numbers_that_mean_nothing_are_refused(wrong):
     with pytest.raises(ValueError, match="expected"):
         wrong()
+
+
+def test_a_policy_of_the_position_is_trained_as_it_is_asked():
+    q, k, v = tensors(keys=9)
+    mechanism = Sharpened(LengthScaled.llama4(3))
+    whole = mechanism.attend(q[..., 2:, :], k, v, SLOPES, {})
+    streamed = mechanism.stream(q[..., 2:, :], k, v, SLOPES, {}, torch.float64)
+    torch.testing.assert_close(whole, streamed)
+    rows = mechanism.logits(q, k, SLOPES, {})[0, 1, 0, 8].numpy()  # position 8 is the ninth: floor(9/3) = 3
+    weights = mechanism.weights(q, k, SLOPES, {})[0, 1, 0, 8].numpy()
+    np.testing.assert_allclose(weights, softmax((1 + 0.1 * math.log(4)) * rows), rtol=1e-12)
