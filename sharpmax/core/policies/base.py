@@ -128,7 +128,7 @@ class Policy(ABC):
 
     def freeze(self) -> Self:
         """Return the same policy with every array turned into Python numbers, ready for JSON."""
-        if not dataclasses.is_dataclass(self):
+        if not hasattr(self, "__dataclass_fields__"):
             raise TypeError(
                 f"{type(self).__name__} is no dataclass, whose fields a card holds: decorate it, to save or freeze it"
             )
