@@ -1,6 +1,6 @@
 """Figures, tables and one self-contained HTML page, for anything that has numbers to show."""
 
 from sharpmax.report.html import REPORT_FILE, write_report
-from sharpmax.report.page import Figure, Page, Table, Text, percent
+from sharpmax.report.page import Block, Drawn, Figure, Page, Table, Text, percent
 
-__all__ = ["REPORT_FILE", "Figure", "Page", "Table", "Text", "percent", "write_report"]
+__all__ = ["REPORT_FILE", "Block", "Drawn", "Figure", "Page", "Table", "Text", "percent", "write_report"]

@@ -11,7 +11,7 @@ from typing import Any
 from sharpmax.files import atomic
 from sharpmax.files.inside import inside
 from sharpmax.files.untrusted import read_bytes, read_json
-from sharpmax.report.page import PAGE_FILE, Figure, Page, Table, Text
+from sharpmax.report.page import PAGE_FILE, Block, Figure, Page
 from sharpmax.report.templates import render
 
 REPORT_FILE = "report.html"
@@ -57,7 +57,7 @@ def _section(file: Path, root: Path) -> dict[str, Any]:
     return {"run": run, "title": page.title, "lead": page.lead, "blocks": blocks, "origin": _origin(file.parent)}
 
 
-def _block(block: Text | Table | Figure, folder: Path) -> dict[str, Any]:
+def _block(block: Block, folder: Path) -> dict[str, Any]:
     fields = {"kind": type(block).__name__, **vars(block)}
     if not isinstance(block, Figure):
         return fields

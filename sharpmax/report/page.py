@@ -60,8 +60,23 @@ class Display(Protocol):
         """Write `folder/name.svg` and `.png`."""
 
 
-Block = Text | Table | Figure
-_KINDS: dict[str, type[Block]] = {"text": Text, "table": Table, "figure": Figure}
+@dataclass(frozen=True)
+class Drawn:
+    """A figure that is drawn when its page is saved, into `figures/` beside it, and is a `Figure` from then on."""
+
+    name: str
+    display: Display
+    caption: str = ""
+    alt: str = ""
+
+    def save(self, folder: str | Path) -> Figure:
+        """Draw it, and return what the page holds of it."""
+        self.display.save(Path(folder) / "figures", self.name)
+        return Figure(f"figures/{self.name}.svg", self.caption, self.alt)
+
+
+Block = Text | Table | Figure | Drawn
+_KINDS: dict[str, type[Text | Table | Figure]] = {"text": Text, "table": Table, "figure": Figure}
 
 
 @dataclass(frozen=True)
@@ -76,11 +91,12 @@ class Page:
     blocks: Sequence[Block]
 
     def save(self, folder: str | Path, figures: Mapping[str, Display] | None = None) -> Path:
-        """Write `page.json` into the folder of a run, and draw the figures, by their names, into its `figures/`."""
+        """Write `page.json` into the folder of a run, and draw what is to be drawn into its `figures/`."""
         for name, display in (figures or {}).items():
             display.save(Path(folder) / "figures", name)
         kinds = {block_type: kind for kind, block_type in _KINDS.items()}
-        blocks = [{"kind": kinds[type(block)], **asdict(block)} for block in self.blocks]
+        saved = [block.save(folder) if isinstance(block, Drawn) else block for block in self.blocks]
+        blocks = [{"kind": kinds[type(block)], **asdict(block)} for block in saved]
         file = Path(folder) / PAGE_FILE
         atomic.write_json(file, {"title": self.title, "lead": self.lead, "blocks": blocks})
         return file
@@ -105,7 +121,7 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
 
-def _block(kind: str, **fields: Any) -> Block:
+def _block(kind: str, **fields: Any) -> Text | Table | Figure:
     """Make a block of what a file holds; TypeError for what is neither text, nor a row of cells."""
     for name, value in fields.items():
         if name == "header":

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Block, Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.style import COLOURS, GREY
 from sharpmax.runs.run_folder import RunFolder
@@ -19,31 +19,10 @@ def tell(metrics: Metrics, folder: RunFolder) -> None:
         "network they cannot, more items leave less for the best one: its weight falls as 1/n, at any fixed "
         "temperature.",
         [*_theorem(metrics, folder), *_temperature(metrics), *_policies(metrics)],
-    ).save(folder.path, displays(metrics))
+    ).save(folder.path)
 
 
-def displays(metrics: Metrics) -> dict[str, CurvesDisplay]:
-    """Return every figure of the page by its file name."""
-    off = metrics["paper_off_from"]["crowd"]
-    return {
-        "squeeze": _squeeze(metrics),
-        "temperatures": _temperatures(metrics),
-        "policies-needle": CurvesDisplay(_curves(metrics, "needle", "weight"), ITEMS, LARGEST, "One item stands out"),
-        "policies-crowd": CurvesDisplay(
-            _curves(metrics, "crowd", "weight"), ITEMS, LARGEST, "The leader is one of a crowd", y_scale="log"
-        ),
-        "beta-crowd": CurvesDisplay(
-            _curves(metrics, "crowd", "beta", line="median"),
-            ITEMS,
-            "inverse temperature β",
-            "How sharp each policy makes it",
-            marks=[Mark("from here PAPER is off", x=off)] if off else (),
-            y_scale="log",
-        ),
-    }
-
-
-def _theorem(metrics: Metrics, folder: RunFolder) -> list[Text | Figure]:
+def _theorem(metrics: Metrics, folder: RunFolder) -> list[Block]:
     spread, repeats = folder.config["spread"], folder.config["repeats"]
     return [
         Text(
@@ -54,8 +33,9 @@ def _theorem(metrics: Metrics, folder: RunFolder) -> list[Text | Figure]:
             "ahead. Both stay in the band, and the band falls.",
             "Squeezed between two bounds",
         ),
-        _figure(
+        Drawn(
             "squeeze",
+            _squeeze(metrics),
             f"Largest softmax weight against the number of items. Line: mean of {repeats} draws; shade around it: "
             f"least to most. Sizes at which a draw left the bounds, at any temperature: {metrics['outside_bounds']}.",
             "Two falling lines inside a falling shaded band, both axes logarithmic.",
@@ -63,15 +43,16 @@ def _theorem(metrics: Metrics, folder: RunFolder) -> list[Text | Figure]:
     ]
 
 
-def _temperature(metrics: Metrics) -> list[Text | Figure | Table]:
+def _temperature(metrics: Metrics) -> list[Block]:
     return [
         Text(
             "Dividing the logits by a temperature θ below 1 sharpens them. It moves the curve to the right and does "
             "not change its fate: for each θ there is a size beyond which no item can hold any given weight.",
             "A colder softmax only postpones it",
         ),
-        _figure(
+        Drawn(
             "temperatures",
+            _temperatures(metrics),
             "The needle at four temperatures (lines), each with its upper bound (dots).",
             "Four falling lines, colder ones further to the right, each below its dotted bound.",
         ),
@@ -79,7 +60,7 @@ def _temperature(metrics: Metrics) -> list[Text | Figure | Table]:
     ]
 
 
-def _policies(metrics: Metrics) -> list[Text | Figure | Table]:
+def _policies(metrics: Metrics) -> list[Block]:
     off = metrics["paper_off_from"]["crowd"]
     where = f"Here that is from n = {off:,} on, in every draw." if off else "These sizes do not reach that point."
     return [
@@ -89,8 +70,9 @@ def _policies(metrics: Metrics) -> list[Text | Figure | Table]:
             "grows by counting only.",
             "What the policies do",
         ),
-        _figure(
+        Drawn(
             "policies-needle",
+            CurvesDisplay(_curves(metrics, "needle", "weight"), ITEMS, LARGEST, "One item stands out"),
             "Largest weight under each policy; the needle.",
             "Five lines; the rules that grow with n stay near one, plain softmax falls to zero, PAPER joins it.",
         ),
@@ -99,8 +81,11 @@ def _policies(metrics: Metrics) -> list[Text | Figure | Table]:
             "entropy does that. It is the hardest case, and it shows the limit of any temperature: a β this large "
             "magnifies every error in the order of the logits as well."
         ),
-        _figure(
+        Drawn(
             "policies-crowd",
+            CurvesDisplay(
+                _curves(metrics, "crowd", "weight"), ITEMS, LARGEST, "The leader is one of a crowd", y_scale="log"
+            ),
             "Largest weight under each policy; the crowd.",
             "Five lines on logarithmic axes; only EntropyTarget stays high.",
         ),
@@ -109,18 +94,22 @@ def _policies(metrics: Metrics) -> list[Text | Figure | Table]:
             f"dispersed, it gives β = 1: plain softmax. {where}",
             "PAPER switches itself off",
         ),
-        _figure(
+        Drawn(
             "beta-crowd",
+            CurvesDisplay(
+                _curves(metrics, "crowd", "beta", line="median"),
+                ITEMS,
+                "inverse temperature β",
+                "How sharp each policy makes it",
+                marks=[Mark("from here PAPER is off", x=off)] if off else (),
+                y_scale="log",
+            ),
             "The inverse temperature that each policy chose; the crowd. Line: median of the draws. EntropyTarget "
             "stops at its own maximum, a million.",
             "PAPER is a bump that ends at one; EntropyTarget rises along a straight line.",
         ),
         _weight_table(metrics),
     ]
-
-
-def _figure(name: str, caption: str, alt: str) -> Figure:
-    return Figure(f"figures/{name}.svg", caption, alt)
 
 
 RULES = {
