@@ -9,7 +9,7 @@ from sharpmax.experiments.alternatives.arms import ARMS, FAMILIES, SOFTMAX, Arm
 from sharpmax.experiments.max_retrieval.figures import ACCURACY, ITEMS, mean_curve
 from sharpmax.experiments.max_retrieval.tables import how_much, with_error
 from sharpmax.extras import extra
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Block, Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.style import COLOURS, GREY, PALETTE
 from sharpmax.runs.committed import committed_metrics
@@ -21,6 +21,7 @@ with extra("jax"):
 Metrics = dict[str, Any]
 SHOWN = (16, 64, 256, 1024, 4096)
 MIDDLE = 1024
+TRAINED = [Mark("trained up to 16", x=16)]
 WEIGHED = (SOFTMAX, "entropy-target", "ssmax", "asentmax", "hard", "sigmoid")
 """The arms whose weight on the right item is drawn: more lines cannot be told apart."""
 SPREAD = 5.69  # what the paper measured in Gemma 2B
@@ -38,16 +39,6 @@ UNTRAINED: dict[str, tuple[Normaliser, str]] = {
 
 def tell(metrics: Metrics, folder: RunFolder) -> None:
     """Draw the figures into the run folder and write the page beside them."""
-    drawn = displays(metrics)
-    figures = [
-        Figure(
-            f"figures/accuracy-{family}.svg",
-            f"{title}: share of sets answered rightly; shade: one standard error over seeds.",
-            "Accuracy against the number of items, by arm.",
-        )
-        for family, title in FAMILIES.items()
-        if f"accuracy-{family}" in drawn
-    ]
     Page(
         "Alternatives to softmax",
         "The same head, the same data, the same seeds, with something else than softmax between logits and weights. "
@@ -56,11 +47,12 @@ def tell(metrics: Metrics, folder: RunFolder) -> None:
             _how_it_was_made(metrics, folder),
             accuracies(metrics),
             differences(metrics),
-            *figures,
+            *_by_family(metrics),
             _what_is_lost(metrics),
             rankings(metrics),
-            Figure(
-                "figures/right.svg",
+            Drawn(
+                "right",
+                _right(metrics),
                 "Share of the weight that is on the right item, mean over sets, for six of the arms.",
                 "The share of the right item against the number of items, falling lines.",
             ),
@@ -73,13 +65,15 @@ def tell(metrics: Metrics, folder: RunFolder) -> None:
                 "beta follows the row there is no such limit.",
                 "Without any training",
             ),
-            Figure(
-                "figures/needle.svg",
+            Drawn(
+                "needle",
+                needle(),
                 f"One logit is {SPREAD / 2:.3g} and stands in the middle, all others are 0. Its share of the weight.",
                 "The share of one item against the number of items, a line for each normaliser.",
             ),
-            Figure(
-                "figures/crowd.svg",
+            Drawn(
+                "crowd",
+                crowd(),
                 f"Logits evenly spread from 0 to {SPREAD}. The share of the largest; stick-breaking's hangs on the "
                 "order.",
                 "The share of the largest against the number of items, falling lines.",
@@ -95,25 +89,25 @@ def tell(metrics: Metrics, folder: RunFolder) -> None:
             ),
             *_committed(metrics),
         ],
-    ).save(folder.path, drawn)
+    ).save(folder.path)
 
 
-def displays(metrics: Metrics) -> dict[str, CurvesDisplay]:
-    """Return every figure by its file name: accuracy by family, the right item's share, and the needle."""
-    trained = [Mark("trained up to 16", x=16)]
-    by_family = {}
+def _by_family(metrics: Metrics) -> list[Block]:
+    """Draw the accuracy of each family's arms that are there, beside plain softmax."""
+    found: list[Block] = []
     for family, title in FAMILIES.items():
         arms = [arm for arm in _told(metrics) if arm.family == family or arm.name == SOFTMAX]
         if len(arms) > 1:
             curves = _curves(metrics["accuracy"], arms, 100.0)
-            by_family[f"accuracy-{family}"] = CurvesDisplay(
-                curves, ITEMS, ACCURACY, title, trained, y_limits=(0.0, 104.0)
-            )
-    weighed = [arm for arm in _told(metrics) if arm.name in WEIGHED]
-    right = CurvesDisplay(
-        _curves(metrics["right"], weighed, 1.0), ITEMS, "share of the weight", "On the right item", trained
-    )
-    return {**by_family, "right": right, "needle": needle(), "crowd": crowd()}
+            caption = f"{title}: share of sets answered rightly; shade: one standard error over seeds."
+            display = CurvesDisplay(curves, ITEMS, ACCURACY, title, TRAINED, y_limits=(0.0, 104.0))
+            found.append(Drawn(f"accuracy-{family}", display, caption, "Accuracy against the number of items, by arm."))
+    return found
+
+
+def _right(metrics: Metrics) -> CurvesDisplay:
+    curves = _curves(metrics["right"], [arm for arm in _told(metrics) if arm.name in WEIGHED], 1.0)
+    return CurvesDisplay(curves, ITEMS, "share of the weight", "On the right item", TRAINED)
 
 
 def needle() -> CurvesDisplay:
