@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.statistics import difference
@@ -44,6 +44,11 @@ def _lead(one: Mapping[str, Any]) -> int | None:
 def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Draw the figures into the run folder and write the page beside them."""
     recipe = metrics["recipe"]
+    clip = Mark(f"clip at {recipe['threshold']:g}", y=recipe["threshold"])
+    logits = CurvesDisplay(
+        _curves(metrics, "maximum"), "step", "largest logit", "Logits", [clip], x_scale="linear", y_scale="log"
+    )
+    loss = CurvesDisplay(_curves(metrics, "loss"), "step", "loss (nats)", "Loss", x_scale="linear")
     Page(
         "A run that blows up",
         f"A small Transformer learns to repeat what it read, while its learning rate rises to {recipe['rate']:g}. "
@@ -51,15 +56,15 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
         [
             Text(verdict(metrics["summary"], len(metrics["runs"]["plain"])), "What was found"),
             table(metrics),
-            Figure("figures/logits.svg", "The largest logit of any head; mean and range of the seeds.", "Logits."),
-            Figure("figures/loss.svg", "The loss of the same runs.", "Loss."),
+            Drawn("logits", logits, "The largest logit of any head; mean and range of the seeds.", "Logits."),
+            Drawn("loss", loss, "The loss of the same runs.", "Loss."),
             Text(
                 "Varied: the seed, and the clip. Not varied: the task, the model's size, the optimiser, the rates. "
                 f"A head is named when a logit of it passes {recipe['named_above']:g}; the clip acts above "
                 f"{recipe['threshold']:g}. The loss has risen when it stays above its lowest by a quarter of its fall."
             ),
         ],
-    ).save(folder.path, displays(metrics))
+    ).save(folder.path)
 
 
 def verdict(summary: Mapping[str, Any], seeds: int) -> str:
@@ -105,18 +110,6 @@ def printed(metrics: Mapping[str, Any]) -> str:
     shown = table(metrics)
     said = verdict(metrics["summary"], len(metrics["runs"]["plain"]))
     return "\n".join([*shown.lines, shown.caption, said])
-
-
-def displays(metrics: Mapping[str, Any]) -> dict[str, CurvesDisplay]:
-    """Return the largest logit and the loss against the step, a curve per arm."""
-    recipe = metrics["recipe"]
-    limit = [Mark(f"clip at {recipe['threshold']:g}", y=recipe["threshold"])]
-    return {
-        "logits": CurvesDisplay(
-            _curves(metrics, "maximum"), "step", "largest logit", "Logits", limit, x_scale="linear", y_scale="log"
-        ),
-        "loss": CurvesDisplay(_curves(metrics, "loss"), "step", "loss (nats)", "Loss", x_scale="linear"),
-    }
 
 
 def _curves(metrics: Mapping[str, Any], name: str) -> list[Curve]:
