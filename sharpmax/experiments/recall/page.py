@@ -7,7 +7,7 @@ import numpy as np
 
 from sharpmax.experiments.compare.arms import SOFTMAX
 from sharpmax.experiments.compare.page import accuracy_cell
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.style import COLOURS
 from sharpmax.runs.run_folder import RunFolder
@@ -41,13 +41,18 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
         [
             Text(verdict(metrics), "What was found"),
             table(metrics),
-            Figure("figures/accuracy.svg", "Both tokens of the value right, mean and range of the seeds.", "Accuracy."),
+            Drawn(
+                "accuracy",
+                display(metrics),
+                "Both tokens of the value right, mean and range of the seeds.",
+                "Accuracy.",
+            ),
             Text(
                 "Varied: the rule in every head, the seed, the number of pairs asked. Not varied: the task, the size "
                 "of the model, its positions (half of the heads without, half with ALiBi), the learning rate."
             ),
         ],
-    ).save(folder.path, {"accuracy": display(metrics)})
+    ).save(folder.path)
 
 
 def verdict(metrics: dict[str, Any]) -> str:
