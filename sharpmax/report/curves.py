@@ -160,18 +160,24 @@ class CurvesDisplay:
             ax.text(0.01, mark.y, mark.label, transform=ax.get_yaxis_transform(), va="bottom", fontsize=9)
 
 
-def save_panels(displays: Sequence[CurvesDisplay], folder: str | Path, name: str) -> Path:
-    """Draw displays in rows of three, with the first one's legend for all; writes as `CurvesDisplay.save` does."""
-    with house_style():
-        columns, rows = min(3, len(displays)), -(-len(displays) // 3)
-        figure = Figure(figsize=(3.4 * columns, 2.5 * rows + 0.5))
-        grid = figure.subplots(rows, columns, squeeze=False).flatten()
-        for ax, display in zip(grid, displays, strict=False):
-            display.plot_panel(ax)
-        for ax in grid[len(displays) :]:
-            ax.remove()
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        return save_figure(figure, folder, name)
+@dataclass(frozen=True)
+class PanelsDisplay:
+    """Displays in rows of three, with the first one's legend for all."""
+
+    panels: Sequence[CurvesDisplay]
+
+    def save(self, folder: str | Path, name: str) -> Path:
+        """Draw in the house style and write SVG and PNG; returns the SVG's path."""
+        with house_style():
+            columns, rows = min(3, len(self.panels)), -(-len(self.panels) // 3)
+            figure = Figure(figsize=(3.4 * columns, 2.5 * rows + 0.5))
+            grid = figure.subplots(rows, columns, squeeze=False).flatten()
+            for ax, display in zip(grid, self.panels, strict=False):
+                display.plot_panel(ax)
+            for ax in grid[len(self.panels) :]:
+                ax.remove()
+            figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+            return save_figure(figure, folder, name)
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:

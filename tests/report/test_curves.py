@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from sharpmax.report.curves import LABEL_HEIGHT, Curve, CurvesDisplay, Mark, save_panels
+from sharpmax.report.curves import LABEL_HEIGHT, Curve, CurvesDisplay, Mark, PanelsDisplay
 from sharpmax.report.style import INK, house_style, save_figure
 
 DISPLAY = CurvesDisplay(
@@ -68,7 +68,7 @@ def test_settings_are_as_they_were_afterwards(tmp_path):
 
 
 def test_panels_share_one_legend(tmp_path):
-    svg = save_panels([DISPLAY] * 4, tmp_path, "panels").read_text()
+    svg = PanelsDisplay([DISPLAY] * 4).save(tmp_path, "panels").read_text()
     assert svg.count("<!-- title -->") == 4
     assert svg.count("<!-- band -->") == 1  # the legend's entry, once
     assert (tmp_path / "panels.png").exists()

@@ -9,8 +9,8 @@ from sharpmax.experiments.clrs_protocol.gate import ENOUGH
 from sharpmax.experiments.clrs_protocol.records import MISTAKES
 from sharpmax.experiments.clrs_protocol.study import ARMS, FROM_NOTHING, PLAIN, Study
 from sharpmax.experiments.clrs_text.summary import widest
-from sharpmax.report import Figure, Page, Table, Text, percent
-from sharpmax.report.curves import Curve, CurvesDisplay, Mark, save_panels
+from sharpmax.report import Block, Drawn, Page, Table, Text, percent
+from sharpmax.report.curves import Curve, CurvesDisplay, Mark, PanelsDisplay
 from sharpmax.report.style import COLOURS
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.clrs_text.protocol import EXTRAPOLATION, INTERPOLATION, LONGEST_TRAINED, SPANS
@@ -22,7 +22,7 @@ RULES = {PLAIN: "softmax", "paper-inference": "paper", "beyond": "log_n"}
 
 def tell(metrics: Metrics, study: Study, folder: RunFolder) -> None:
     """Draw the figure and write the page into the run folder."""
-    blocks: list[Text | Table | Figure] = [_what(metrics, study)]
+    blocks: list[Block] = [_what(metrics, study)]
     if metrics["gate"]:
         said = metrics["gate"]["said"]
         blocks += [Text(f"{said[0].upper()}{said[1:]}. {_of_power(metrics)}", "The gate"), gate_table(metrics)]
@@ -31,13 +31,12 @@ def tell(metrics: Metrics, study: Study, folder: RunFolder) -> None:
     if "verdict" in metrics:
         blocks.insert(0, Text(verdict_said(metrics), "The verdict"))
     if metrics["arms"]:
-        draw(metrics, folder)
         caption = (
             "Exact answers by length of the input, mean of the seeds, one panel per algorithm. Shaded: the range of "
             "the seeds of plain softmax and of the paper's rule."
         )
         blocks += [
-            Figure("figures/algorithms.svg", caption, "Lines that fall beyond the longest trained length."),
+            Drawn("algorithms", panels(metrics), caption, "Lines that fall beyond the longest trained length."),
             spans_table(metrics),
             *([differences_table(metrics)] if metrics["differences"] else []),
             mistakes_table(metrics),
@@ -183,10 +182,10 @@ def _how(metrics: Metrics) -> Text:
     )
 
 
-def draw(metrics: Metrics, folder: RunFolder) -> None:
-    """Draw exact answers against length, one panel per algorithm."""
+def panels(metrics: Metrics) -> PanelsDisplay:
+    """Return exact answers against length, one panel per algorithm."""
     algorithms = list(next(iter(metrics["arms"].values()))["by_length"])
-    panels = []
+    displays = []
     for name in algorithms:
         curves = []
         for arm, found in metrics["arms"].items():
@@ -204,12 +203,12 @@ def draw(metrics: Metrics, folder: RunFolder) -> None:
                 )
             )
         longest = LONGEST_TRAINED[name]
-        panels.append(
+        displays.append(
             CurvesDisplay(
                 curves, "items", "exact answers, %", name, [Mark("trained", x=longest)], "linear", y_limits=(0.0, 104.0)
             )
         )
-    save_panels(panels, folder.figures, "algorithms")
+    return PanelsDisplay(displays)
 
 
 def _interval(found: Mapping[str, Any] | None, times: float) -> str:
