@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.tables.plan import ARMS, Plan
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
 
@@ -17,6 +17,9 @@ COLOURS = {"plain": "#444444", "log-n": "#0b5cad", "card": "#d55e00", "subset": 
 
 def tell(metrics: Mapping[str, Any], plan: Plan, folder: RunFolder) -> None:
     """Draw the figures into the run folder and write the page beside them."""
+    mark, known = [Mark(f"trained up to {plan.trained:,}", x=plan.trained)], "known rows n"
+    loss = CurvesDisplay(_losses(metrics), known, "loss less that of a random subset (nats)", "Loss", mark)
+    entropy = CurvesDisplay(_heads(metrics), known, "entropy (nats)", "Entropy of each head", mark)
     Page(
         "Tables longer than the model was trained on",
         f"TabPFN v1 reads a table as a sequence of rows and was trained on at most {plan.trained:,}. Beyond, does a "
@@ -25,19 +28,15 @@ def tell(metrics: Mapping[str, Any], plan: Plan, folder: RunFolder) -> None:
             Text(verdict(metrics, plan), "What was found"),
             against_table(metrics, "plain", "loss"),
             against_table(metrics, "plain", "accuracy"),
-            Figure(
-                "figures/loss.svg",
-                "Loss less that of a random subset of the trained size; mean of the tables.",
-                "Loss.",
-            ),
-            Figure("figures/entropy.svg", "Mean entropy of each head's rows, plain; a line per head.", "Entropy."),
+            Drawn("loss", loss, "Loss less that of a random subset of the trained size; mean of the tables.", "Loss."),
+            Drawn("entropy", entropy, "Mean entropy of each head's rows, plain; a line per head.", "Entropy."),
             *[cell_table(metrics, name) for name, _ in plan.tables],
             Text(
                 "Varied: the rule, the known rows, the table. Not varied: the model and its weights, the asked rows, "
                 "one order of columns and classes, where the authors average several."
             ),
         ],
-    ).save(folder.path, displays(metrics, plan))
+    ).save(folder.path)
 
 
 def verdict(metrics: Mapping[str, Any], plan: Plan) -> str:
@@ -114,8 +113,8 @@ def printed(metrics: Mapping[str, Any], plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def displays(metrics: Mapping[str, Any], plan: Plan) -> dict[str, CurvesDisplay]:
-    """Return the loss less that of random rows by arm, and the entropy of every head, against the number of rows."""
+def _losses(metrics: Mapping[str, Any]) -> list[Curve]:
+    """Return the loss less that of random rows, by arm."""
     over = metrics["summary"]["over_tables"]
     curves = []
     for arm, colour in COLOURS.items():
@@ -124,11 +123,7 @@ def displays(metrics: Mapping[str, Any], plan: Plan) -> dict[str, CurvesDisplay]
             found = dict.fromkeys(map(int, over), 0.0)
         if found:
             curves.append(Curve(ARMS[arm], list(found), list(found.values()), color=colour))
-    mark = [Mark(f"trained up to {plan.trained:,}", x=plan.trained)]
-    return {
-        "loss": CurvesDisplay(curves, "known rows n", "loss less that of a random subset (nats)", "Loss", mark),
-        "entropy": CurvesDisplay(_heads(metrics), "known rows n", "entropy (nats)", "Entropy of each head", mark),
-    }
+    return curves
 
 
 def _heads(metrics: Mapping[str, Any]) -> list[Curve]:
