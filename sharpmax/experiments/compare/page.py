@@ -5,7 +5,7 @@ from typing import Any
 
 from sharpmax.experiments.compare.arms import ARMS, SOFTMAX
 from sharpmax.experiments.compare.plan import ARMS_BY_DEFAULT, MODELS
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Block, Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.leaderboard import Entry, write_leaderboard
 from sharpmax.runs.run_folder import RunFolder
@@ -23,16 +23,14 @@ SURE = 0.05  # corrected p-value below which a difference is said
 
 def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Draw the figures, write the leaderboard and the page beside them."""
-    blocks: list[Text | Table | Figure] = []
-    figures = {}
+    blocks: list[Block] = []
+    shown = "Mean of the seeds, shaded from the lowest to the highest."
     for task, model, by_arm in _groups(metrics):
-        file = f"{task}-{model}"
-        figures[file] = _display(metrics, task, model, by_arm)
         text = f"Sharper attention {TASKS[task].sharpness}. {verdict(metrics, by_arm)}"
         blocks += [
             Text(text, f"{task}, {model} parameters"),
             _table(metrics, task, model, by_arm),
-            Figure(f"figures/{file}.svg", "Mean of the seeds, shaded from the lowest to the highest.", text),
+            Drawn(f"{task}-{model}", _display(metrics, task, model, by_arm), shown, text),
         ]
     blocks += [Text(line, "Model size and input size" if i == 0 else "") for i, line in enumerate(_growth(metrics))]
     Page(
@@ -40,7 +38,7 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
         "Transformers trained on short inputs and asked on longer ones, with other mechanisms in "
         "softmax's place. Learning rates were chosen per mechanism and task, with the same budget, on a spare seed.",
         blocks,
-    ).save(folder.path, figures)
+    ).save(folder.path)
     board = folder.path / "leaderboard.html"
     write_leaderboard(board, list(_entries(metrics)), title="Mechanisms compared", legend=LEGEND)
 
