@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sharpmax.experiments.context.plan import ARMS
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Block, Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
 
@@ -25,21 +25,19 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
         f"{config['model']}, trained on {metrics['trained']:,} tokens, read at more. Everything is judged on documents "
         "and questions that no fit and no choice saw."
     )
-    blocks: list[Text | Table | Figure] = [Text(lead, "What you are looking at")]
-    figures = {}
+    blocks: list[Block] = [Text(lead, "What you are looking at")]
     for factor in sorted({cell["factor"] for cell in cells}):
         shown = [cell for cell in cells if cell["factor"] == factor]
         if any("perplexity_by_block" in cell for cell in shown):
-            name = f"position-{factor:g}x"
-            figures[name] = by_position(shown, metrics)
-            blocks.append(Figure(f"figures/{name}.svg", f"Perplexity by position at {factor:g}x the trained context."))
+            caption = f"Perplexity by position at {factor:g}x the trained context."
+            blocks.append(Drawn(f"position-{factor:g}x", by_position(shown, metrics), caption))
             blocks.append(Table(*text_table(shown), f"Perplexity of long documents at {factor:g}x."))
         if any("short" in cell for cell in shown):
             blocks.append(Table(*short_table(shown), f"Short text, set up for {factor:g}x: perplexity by window."))
         if any(cell["tasks"] for cell in shown):
             blocks.append(Table(*task_table(shown), f"Right answers at {factor:g}x, in percent."))
     lead = "Scalings of positions, with and without a temperature."
-    Page("Longer than it was trained for", lead, blocks).save(folder.path, figures)
+    Page("Longer than it was trained for", lead, blocks).save(folder.path)
 
 
 def label(cell: Mapping[str, Any]) -> str:
