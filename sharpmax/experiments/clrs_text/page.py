@@ -5,7 +5,7 @@ from typing import Any
 from sharpmax.experiments.clrs_text.claims import by_seed, claims, exact_at_trained, has_learned, interval
 from sharpmax.experiments.clrs_text.study import LABELS
 from sharpmax.experiments.clrs_text.summary import verdicts
-from sharpmax.report import Figure, Page, Table, Text, percent
+from sharpmax.report import Drawn, Page, Table, Text, percent
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
 from sharpmax.report.style import COLOURS
@@ -21,7 +21,6 @@ KINDS = {"difference": "exact", "token_difference": "tokens"}
 
 def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
     """Draw the figures and write the page into the run folder."""
-    captions = _captions(metrics)
     Page(
         "CLRS-Text: does sharp attention reason better beyond its training sizes?",
         "A language model learns thirty textbook algorithms on inputs of 4 to 16 items and is asked about longer ones, "
@@ -33,17 +32,29 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
             _claim(metrics),
             _beside_the_paper(metrics),
             _by_length(metrics),
-            Figure("figures/length.svg", *captions["length"]),
-            Figure("figures/tokens.svg", *captions["tokens"]),
+            Drawn(
+                "length",
+                _curves(metrics, "exact", "exact answers, %", (0, 100)),
+                "Exact answers by length of the input, mean over questions and seeds. Where long inputs do not fit, "
+                "the mean is over the algorithms that do.",
+                "Lines that fall beyond the longest trained length.",
+            ),
+            Drawn(
+                "tokens",
+                _curves(metrics, "tokens", "answer tokens right, %"),
+                "The share of an answer's tokens that are right after the right ones before them, mean over questions "
+                "and seeds. Commas and brackets count, so a model that knows the form alone is far above 0.",
+                "Lines apart from plain attention's beyond the longest trained length.",
+            ),
             _by_seed(metrics),
             _differences(metrics, "difference", "exact answers"),
             _differences(metrics, "token_difference", "the share of an answer's tokens that are right"),
-            Figure("figures/algorithms.svg", *captions["algorithms"]),
+            _maps(metrics),
             *[_in_full(metrics, arm) for arm in metrics["accuracy"]],
             _how(metrics),
             *_committed(metrics),
         ],
-    ).save(folder.path, _displays(metrics))
+    ).save(folder.path)
 
 
 def _what(metrics: dict[str, Any], folder: RunFolder) -> Text:
@@ -181,51 +192,36 @@ RULES = {"plain": "softmax", "learn": "fitted"}
 """The rule of an arm, as `COLOURS` has it, where their names differ; `plain+paper` is drawn as paper's, dashed."""
 
 
-def _displays(metrics: dict[str, Any]) -> dict[str, CurvesDisplay | HeatMapsDisplay]:
+def _curves(metrics: dict[str, Any], key: str, label: str, limits: tuple[float, float] | None = None) -> CurvesDisplay:
     lengths = [*metrics["trained"], *metrics["beyond"]]
+    curves = [
+        Curve(
+            LABELS[arm],
+            lengths,
+            [None if of[str(n)][key] is None else 100 * of[str(n)][key] for n in lengths],
+            color=COLOURS[RULES.get(arm.rpartition("+")[2], arm.rpartition("+")[2])],
+            line="--" if "+" in arm else "-",
+            marker="o",
+        )
+        for arm, of in metrics["by_length"].items()
+    ]
     mark = [Mark("longest trained", x=max(metrics["trained"]))]
-    found: dict[str, CurvesDisplay | HeatMapsDisplay] = {}
-    for name, key, label, limits in (
-        ("length", "exact", "exact answers, %", (0, 100)),
-        ("tokens", "tokens", "answer tokens right, %", None),
-    ):
-        curves = [
-            Curve(
-                LABELS[arm],
-                lengths,
-                [None if of[str(n)][key] is None else 100 * of[str(n)][key] for n in lengths],
-                color=COLOURS[RULES.get(arm.rpartition("+")[2], arm.rpartition("+")[2])],
-                line="--" if "+" in arm else "-",
-                marker="o",
-            )
-            for arm, of in metrics["by_length"].items()
-        ]
-        found[name] = CurvesDisplay(curves, "items in the input", label, marks=mark, x_scale="linear", y_limits=limits)
+    return CurvesDisplay(curves, "items in the input", label, marks=mark, x_scale="linear", y_limits=limits)
+
+
+def _maps(metrics: dict[str, Any]) -> Drawn:
+    lengths = [str(n) for n in (*metrics["trained"], *metrics["beyond"])]
     maps = {
-        arm: [[of[str(n)] if of[str(n)] is not None else float("nan") for n in lengths] for of in by.values()]
+        arm: [[of[n] if of[n] is not None else float("nan") for n in lengths] for of in by.values()]
         for arm, by in metrics["accuracy"].items()
     }
-    ticks = {"x_ticks": [str(n) for n in lengths], "y_ticks": metrics["algorithms"]}
-    found["algorithms"] = HeatMapsDisplay({"": maps}, "length of the input", "", "exact answers", **ticks)
-    return found
-
-
-def _captions(metrics: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    lengths = ", ".join(str(n) for n in (*metrics["trained"], *metrics["beyond"]))
-    return {
-        "length": (
-            "Exact answers by length of the input, mean over questions and seeds. Where long inputs do not fit, the "
-            "mean is over the algorithms that do.",
-            "Lines that fall beyond the longest trained length.",
-        ),
-        "tokens": (
-            "The share of an answer's tokens that are right after the right ones before them, mean over questions and "
-            "seeds. Commas and brackets count, so a model that knows the form alone is far above 0.",
-            "Lines apart from plain attention's beyond the longest trained length.",
-        ),
-        "algorithms": (
-            f"Each map an arm, each row an algorithm, each column a length: {lengths}. White does not fit. "
-            f"{'; '.join(f'{arm}: {LABELS[arm]}' for arm in metrics['accuracy'])}.",
-            "Maps that are bright on the left, at trained lengths, and dark on the right.",
-        ),
-    }
+    display = HeatMapsDisplay(
+        {"": maps}, "length of the input", "", "exact answers", x_ticks=lengths, y_ticks=metrics["algorithms"]
+    )
+    return Drawn(
+        "algorithms",
+        display,
+        f"Each map an arm, each row an algorithm, each column a length: {', '.join(lengths)}. White does not fit. "
+        f"{'; '.join(f'{arm}: {LABELS[arm]}' for arm in metrics['accuracy'])}.",
+        "Maps that are bright on the left, at trained lengths, and dark on the right.",
+    )
