@@ -7,8 +7,7 @@ import numpy as np
 
 from sharpmax.experiments.max_retrieval import tables
 from sharpmax.experiments.max_retrieval.figures import RULES, accuracy_by_size
-from sharpmax.report import Figure, Page, Text
-from sharpmax.report import Table as PageTable
+from sharpmax.report import Block, Drawn, Page, Text
 from sharpmax.report.page import Display
 from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.run_folder import RunFolder
@@ -66,31 +65,22 @@ CRITERIA = {
 def tell(metrics: dict[str, Any], figures: Mapping[str, Display], folder: RunFolder) -> None:
     """Draw the figures into the run folder and write the page beside them."""
     kind = _kind(folder)
-    blocks: list[Text | PageTable | Figure] = [*_committed(metrics, folder), _how_it_was_made(metrics, folder)]
+    drawn = {name: Drawn(name, display, *CAPTIONS[name]) for name, display in figures.items()}
+    blocks: list[Block] = [*_committed(metrics), _how_it_was_made(metrics, folder)]
     if kind == "paper":
         blocks += [tables.beside_the_paper(metrics), *_discrepancy(metrics)]
     blocks += _the_claim(folder)
-    blocks += [_figure("accuracy"), tables.all_rules(metrics), tables.recovered(metrics), _what_rules_do(metrics)]
-    blocks += [_figure(name) for name in ("maps-softmax", "maps-rules", "fit") if name in figures]
-    blocks += [_fits(metrics), _figure("largest-weight"), _figure("entropy"), _why(metrics)]
-    blocks += [
-        _figure("losses"),
-        _precision(metrics),
-        _figure("precision"),
-        _differences(kind),
-        tables.redraws(metrics),
-    ]
+    blocks += [drawn["accuracy"], tables.all_rules(metrics), tables.recovered(metrics), _what_rules_do(metrics)]
+    blocks += [drawn[name] for name in ("maps-softmax", "maps-rules", "fit") if name in drawn]
+    blocks += [_fits(metrics), drawn["largest-weight"], drawn["entropy"], _why(metrics)]
+    blocks += [drawn["losses"], _precision(metrics), drawn["precision"], _differences(kind), tables.redraws(metrics)]
     blocks += _rotation() if kind == "sharp" else _beyond()
-    Page(TITLES[kind], LEADS[kind], blocks).save(folder.path, figures)
+    Page(TITLES[kind], LEADS[kind], blocks).save(folder.path)
 
 
 def _kind(folder: RunFolder) -> str:
     """Return which of the two stories a run tells: a recipe of one's own is like one or the other."""
     return "sharp" if folder.config["recipe"]["sharpening"] else "paper"
-
-
-def _figure(name: str) -> Figure:
-    return Figure(f"figures/{name}.svg", *CAPTIONS[name])
 
 
 def _how_it_was_made(metrics: dict[str, Any], folder: RunFolder) -> Text:
@@ -224,7 +214,7 @@ def _differences(kind: str) -> Text:
     )
 
 
-def _beyond() -> list[Text | PageTable]:
+def _beyond() -> list[Block]:
     """Return what the sharp recipe makes of the same task, by its committed run, where the checkout is at hand."""
     sharp = committed_metrics(EXPERIMENT, "sharp")
     if sharp is None:
@@ -243,7 +233,7 @@ def _beyond() -> list[Text | PageTable]:
     return [Text(text, "And beyond the paper"), tables.all_rules(sharp)]
 
 
-def _rotation() -> list[Text | PageTable]:
+def _rotation() -> list[Block]:
     """Return what a rotation of the inputs changes, by the committed full runs, where the checkout is at hand."""
     rotated, straight = (committed_metrics(EXPERIMENT, name) for name in ("sharp", "sharp-unrotated"))
     if rotated is None or straight is None:
@@ -260,15 +250,14 @@ def _rotation() -> list[Text | PageTable]:
     ]
 
 
-def _committed(metrics: dict[str, Any], folder: RunFolder) -> list[Text | PageTable | Figure]:
+def _committed(metrics: dict[str, Any]) -> list[Block]:
     """Return the committed full result with its plot, where this run is smaller and the checkout is at hand."""
     full = committed_metrics(EXPERIMENT, metrics["recipe"])
     if metrics["scale"] == "full" or full is None:
         return []
-    accuracy_by_size(full).save(folder.figures, "accuracy-full")
     told = f"{full['seeds']} seeds, every step of the recipe. Made by: {full['command']} on {full['device']}."
-    blocks: list[Text | PageTable | Figure] = [Text(told, "The full result, as committed")]
-    blocks.append(Figure("figures/accuracy-full.svg", *CAPTIONS["accuracy"]))
+    blocks: list[Block] = [Text(told, "The full result, as committed")]
+    blocks.append(Drawn("accuracy-full", accuracy_by_size(full), *CAPTIONS["accuracy"]))
     if full["recipe"] == "paper":
         blocks += [tables.beside_the_paper(full), *_discrepancy(full)]
     return [*blocks, tables.all_rules(full)]
