@@ -4,7 +4,7 @@ from typing import Any
 
 from sharpmax.experiments.calibration.figures import displays
 from sharpmax.experiments.calibration.table import Cells, beside, by_kind, comparison, transfer
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Block, Drawn, Page, Table, Text
 from sharpmax.runs.run_folder import RunFolder
 
 CAPTIONS = {
@@ -25,18 +25,17 @@ def tell(metrics: dict[str, Any], folder: RunFolder, *, whole: bool) -> None:
         f"{config['model']}, {config['prompts']} questions per task and size, {config['steps']} steps of fitting. "
         "Everything is judged on text and questions that no fit and no choice saw."
     )
-    blocks: list[Text | Table | Figure] = [Text(text, "What you are looking at")]
-    figures = displays(metrics) if whole else {}
+    blocks: list[Block] = [Text(text, "What you are looking at")]
     if whole:
         blocks += [_table(made, caption) for make, caption in TABLES.items() if (made := make(metrics))]
-        blocks += [Figure(f"figures/{name}.svg", CAPTIONS[name]) for name in figures]
+        blocks += [Drawn(name, display, CAPTIONS[name]) for name, display in displays(metrics).items()]
         absent = metrics.get("absent", [])
     else:
         absent = ["all but " + ", ".join(metrics)]
     if absent:
         blocks.append(Text(", ".join(absent), "Not computed yet"))
     lead = "A policy per head, fitted and judged."
-    Page("Calibration: is a fitted card worth its place?", lead, blocks).save(folder.path, figures)
+    Page("Calibration: is a fitted card worth its place?", lead, blocks).save(folder.path)
 
 
 def tell_rivals(metrics: dict[str, Any], folder: RunFolder) -> None:
