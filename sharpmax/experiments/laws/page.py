@@ -1,14 +1,12 @@
 """The page of the laws: what each part found, in figures and tables."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from sharpmax.experiments.laws.policies import POLICIES
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Block, Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
-from sharpmax.report.page import Block
 from sharpmax.report.style import COLOURS, GREY
 from sharpmax.runs.run_folder import RunFolder
 
@@ -32,10 +30,10 @@ DRAWN_LAWS = (
 )
 
 
-def tell(metrics: Metrics, folder: RunFolder) -> Page:
+def tell(metrics: Metrics, folder: RunFolder) -> None:
     """Draw the figures into the run folder and save the page beside them."""
     blocks: list[Block] = []
-    parts: dict[str, Callable[[Any, RunFolder], list[Block]]] = {
+    parts = {
         "checks": _checks,
         "policies": _policies,
         "trained": _trained,
@@ -45,18 +43,16 @@ def tell(metrics: Metrics, folder: RunFolder) -> Page:
     }
     for name, part in parts.items():
         if metrics.get(name):
-            blocks += part(metrics[name], folder)
-    page = Page(
+            blocks += part(metrics[name])
+    Page(
         "The laws of dispersion",
         "How fast attention disperses follows from the distribution of its logits. Here are the laws, what each "
         "temperature rule does under them, and a forecast of real heads at eight times the length that was read.",
         blocks,
-    )
-    page.save(folder.path)
-    return page
+    ).save(folder.path)
 
 
-def _checks(found: Metrics, folder: RunFolder) -> list[Block]:
+def _checks(found: Metrics) -> list[Block]:
     cases = found["cases"]
     critical, transition = [], []
     largest = max(case["n"] for case in cases if case["n"] <= 10**4)
@@ -72,12 +68,6 @@ def _checks(found: Metrics, folder: RunFolder) -> list[Block]:
             Curve(law, x, said, color=f"C{index}"),
             Curve("", x, drawn, color=f"C{index}", line="", marker="o"),
         ]
-    CurvesDisplay(
-        critical, ITEMS, "critical β, relative to n = 100", "How fast β must grow", x_scale="log", y_scale="log"
-    ).save(folder.figures, "critical")
-    CurvesDisplay(
-        transition, "β / critical β", "participation Σw²", f"From dispersed to sharp, {largest:,} items", x_scale="log"
-    ).save(folder.figures, "transition")
     rows = []
     for law, ways in found["worst"].items():
         for way, entry in ways.items():
@@ -88,9 +78,23 @@ def _checks(found: Metrics, folder: RunFolder) -> list[Block]:
             "power of n, for a Gaussian as the root of log n, for an exponential tail not at all.",
             "Four classes, one number",
         ),
-        _figure("critical", "Critical β by the number of items.", "Lines from steep to falling."),
-        _figure(
+        Drawn(
+            "critical",
+            CurvesDisplay(
+                critical, ITEMS, "critical β, relative to n = 100", "How fast β must grow", x_scale="log", y_scale="log"
+            ),
+            "Critical β by the number of items.",
+            "Lines from steep to falling.",
+        ),
+        Drawn(
             "transition",
+            CurvesDisplay(
+                transition,
+                "β / critical β",
+                "participation Σw²",
+                f"From dispersed to sharp, {largest:,} items",
+                x_scale="log",
+            ),
             "Participation around the critical β. Line: quadrature. Dots: drawn rows.",
             "Rising lines that meet their dots.",
         ),
@@ -102,13 +106,10 @@ def _checks(found: Metrics, folder: RunFolder) -> list[Block]:
     ]
 
 
-def _policies(found: Metrics, folder: RunFolder) -> list[Block]:
+def _policies(found: Metrics) -> list[Block]:
     table = found["table"]
-    for law, name in (
-        ("needle", "policies-needle"),
-        ("bounded, a = 1", "policies-crowd"),
-        ("Gaussian", "policies-gauss"),
-    ):
+
+    def drawn(law: str) -> CurvesDisplay:
         sizes = [int(n) for n in table[law]]
         curves = [
             Curve(
@@ -116,7 +117,8 @@ def _policies(found: Metrics, folder: RunFolder) -> list[Block]:
             )
             for rule in POLICIES
         ]
-        CurvesDisplay(curves, ITEMS, "largest weight", law, y_limits=(0, 1.03)).save(folder.figures, name)
+        return CurvesDisplay(curves, ITEMS, "largest weight", law, y_limits=(0, 1.03))
+
     last = list(next(iter(table.values())))[-1]
     rows = [[law, *(f"{by[last][rule]['largest_weight']:.2f}" for rule in POLICIES)] for law, by in table.items()]
     return [
@@ -125,17 +127,20 @@ def _policies(found: Metrics, folder: RunFolder) -> list[Block]:
             "second best shrinks, and β must grow as n^(1/a). EntropyTarget reads the row, so it need not know which.",
             "Which policy is right for which law",
         ),
-        _figure("policies-needle", "One item stands out.", "Lines by policy, most of them high."),
-        _figure("policies-crowd", "The best item is one of a crowd.", "Lines by policy; most fall."),
+        Drawn("policies-needle", drawn("needle"), "One item stands out.", "Lines by policy, most of them high."),
+        Drawn(
+            "policies-crowd", drawn("bounded, a = 1"), "The best item is one of a crowd.", "Lines by policy; most fall."
+        ),
+        Drawn("policies-gauss", drawn("Gaussian"), "The tail is Gaussian.", "Lines by policy, all of them high."),
         Table(["law", *POLICIES], rows, f"Largest weight at {int(last):,} items."),
     ]
 
 
-def _trained(found: Metrics, folder: RunFolder) -> list[Block]:
+def _trained(found: Metrics) -> list[Block]:
     heads = found["heads"]
     sizes = heads[0]["sizes"]
     said, seen = (np.mean([h["entropy"][way] for h in heads], axis=0).tolist() for way in ("forecast", "measured"))
-    CurvesDisplay(
+    display = CurvesDisplay(
         [
             Curve("law, fitted at 16 to 256", sizes, said, color="C0"),
             Curve("measured", sizes, seen, color="C1", line="", marker="o"),
@@ -144,7 +149,7 @@ def _trained(found: Metrics, folder: RunFolder) -> list[Block]:
         "entropy (nats)",
         "Max retrieval: one bounded law per head",
         marks=[Mark("fitted up to here", x=256)],
-    ).save(folder.figures, "trained")
+    )
     return [
         Text(
             f"Two numbers per head, a shape and a spread, fitted at 16 to 256 items. The entropy of every head at "
@@ -152,11 +157,11 @@ def _trained(found: Metrics, folder: RunFolder) -> list[Block]:
             f"{found['weight_ratio_by_size'][-1]:.2f} of the measured one at the largest size.",
             "Heads trained on max retrieval",
         ),
-        _figure("trained", "Mean over the heads.", "A rising line through its dots."),
+        Drawn("trained", display, "Mean over the heads.", "A rising line through its dots."),
     ]
 
 
-def _heads(found: Metrics, folder: RunFolder) -> list[Block]:
+def _heads(found: Metrics) -> list[Block]:
     rows, curves = [], []
     for index, (name, record) in enumerate(found["settings"].items()):
         error, rate = record["mean_absolute_error"], record["rate_agreement"]
@@ -177,10 +182,7 @@ def _heads(found: Metrics, folder: RunFolder) -> list[Block]:
             curves.append(Curve(name, record["lengths"], record["mean_entropy"], color=colour, line=style, marker="."))
             law = np.nanmean(np.asarray(record["forecast"]["law"], dtype=np.float64))
             curves.append(Curve("", [record["target"]], [float(law)], color=colour, line="", marker="D"))
-    CurvesDisplay(curves, "tokens (or items)", "mean entropy (nats)", "Found (line) and forecast (diamond)").save(
-        folder.figures, "heads"
-    )
-    _errors(found["settings"], folder)
+    display = CurvesDisplay(curves, "tokens (or items)", "mean entropy (nats)", "Found (line) and forecast (diamond)")
     header = ["setting", "heads", "lengths", "law", "line", "persistence", "p, line", "rates", "holds"]
     return [
         Text(
@@ -188,10 +190,13 @@ def _heads(found: Metrics, folder: RunFolder) -> list[Block]:
             "mean absolute error of a head's entropy in nats, on long windows at other places.",
             "Heads of real models",
         ),
-        _figure(
-            "heads-error", "Mean absolute error of each forecast.", "Three marks per setting; the law's are lowest."
+        Drawn(
+            "heads-error",
+            _errors(found["settings"]),
+            "Mean absolute error of each forecast.",
+            "Three marks per setting; the law's are lowest.",
         ),
-        _figure("heads", "Mean entropy of all heads.", "Rising lines with diamonds at their ends."),
+        Drawn("heads", display, "Mean entropy of all heads.", "Rising lines with diamonds at their ends."),
         Table(
             header,
             rows,
@@ -200,7 +205,7 @@ def _heads(found: Metrics, folder: RunFolder) -> list[Block]:
     ]
 
 
-def _errors(settings: Metrics, folder: RunFolder) -> None:
+def _errors(settings: Metrics) -> CurvesDisplay:
     places = list(range(1, len(settings) + 1))
     marks = {"law": ("C0", "D"), "line": ("C1", "o"), "persistence": (GREY, "s")}
     curves = [
@@ -208,12 +213,12 @@ def _errors(settings: Metrics, folder: RunFolder) -> None:
         for method, (c, m) in marks.items()
     ]
     names = "  ".join(f"{place} {name}" for place, name in zip(places, settings, strict=True))
-    CurvesDisplay(
+    return CurvesDisplay(
         curves, _folded(names), "error at 8 times the length (nats)", "Forecasts of heads", x_scale="linear"
-    ).save(folder.figures, "heads-error")
+    )
 
 
-def _depth(found: Metrics, folder: RunFolder) -> list[Block]:
+def _depth(found: Metrics) -> list[Block]:
     blocks: list[Block] = [
         Text(
             "One token in the first half of a window is replaced. How far do the features of the last row move? The "
@@ -229,21 +234,20 @@ def _depth(found: Metrics, folder: RunFolder) -> list[Block]:
         curves = [Curve(f"after layer {i}", lengths, moved[i].tolist(), marker=".") for i in shown]
         start = float(moved[shown[0]][0])
         curves.append(Curve("1/n", lengths, [start * lengths[0] / n for n in lengths], color=GREY, line=":"))
-        CurvesDisplay(curves, "tokens", "relative change", name, y_scale="log").save(folder.figures, f"depth-{name}")
+        display = CurvesDisplay(curves, "tokens", "relative change", name, y_scale="log")
         slopes = [s for s in record["slopes"] if s is not None]
         rows.append([name, f"{min(slopes):.2f}", f"{float(np.median(slopes)):.2f}", f"{max(slopes):.2f}"])
-        blocks.append(_figure(f"depth-{name}", f"{name}: the influence of one token.", "Falling lines beside 1/n."))
+        caption = f"{name}: the influence of one token."
+        blocks.append(Drawn(f"depth-{name}", display, caption, "Falling lines beside 1/n."))
     return [*blocks, Table(["setting", "steepest", "median", "flattest"], rows, "Slope of log influence in log n.")]
 
 
-def _small(found: Metrics, folder: RunFolder) -> list[Block]:
+def _small(found: Metrics) -> list[Block]:
     lengths, moved, spread = (np.asarray(found[key]) for key in ("lengths", "influence", "spread"))
     mean = moved.mean(0)
     curves = [Curve(f"after layer {i + 1}", lengths.tolist(), row.tolist(), marker=".") for i, row in enumerate(mean)]
     curves.append(Curve("1/n", lengths.tolist(), (mean[0, 0] * lengths[0] / lengths).tolist(), color=GREY, line=":"))
-    CurvesDisplay(curves, "tokens", "relative change", "Small Transformers", y_scale="log").save(
-        folder.figures, "depth-small"
-    )
+    display = CurvesDisplay(curves, "tokens", "relative change", "Small Transformers", y_scale="log")
     rows: list[list[str | int | float]] = [
         [i + 1, f"{np.mean([seed[i] for seed in found['slopes']]):.2f}", *(f"{x:.1f}" for x in spread.mean(0)[i])]
         for i in range(len(mean))
@@ -254,15 +258,11 @@ def _small(found: Metrics, folder: RunFolder) -> list[Block]:
             "is finite, so every logit is bounded: the theorem's own setting.",
             "Depth in trained small Transformers",
         ),
-        _figure("depth-small", "The influence of one token, mean of the seeds.", "Falling lines beside 1/n."),
+        Drawn("depth-small", display, "The influence of one token, mean of the seeds.", "Falling lines beside 1/n."),
         Table(
             ["layer", "slope of log influence", *(f"spread at {n:,}" for n in lengths)], rows, "Means over the seeds."
         ),
     ]
-
-
-def _figure(name: str, caption: str, alt: str) -> Figure:
-    return Figure(f"figures/{name}.svg", caption, alt)
 
 
 def _folded(text: str, width: int = 64) -> str:
