@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sharpmax.report.curves import Curve, CurvesDisplay
-from sharpmax.report.page import Figure, Page, Table, Text
+from sharpmax.report.page import Block, Display, Drawn, Page, Table, Text
 from sharpmax.report.style import COLOURS
 from sharpmax.statistics import Paired
 
@@ -24,13 +24,20 @@ def answers_display(judgement: Mapping[str, Any], model: str) -> CurvesDisplay:
 
 
 def judgement_page(
-    judgement: Mapping[str, Any] | None, *, title: str, verdict: str, cost: str | None, next_step: str, weights: str
+    judgement: Mapping[str, Any] | None,
+    figure: Display | None,
+    *,
+    title: str,
+    verdict: str,
+    cost: str | None,
+    next_step: str,
+    weights: str,
 ) -> Page:
     """Return the page of a judgement; without one, the sentence that says why there is none."""
-    blocks: list[Text | Table | Figure] = []
+    blocks: list[Block] = []
     if judgement is not None:
-        if judgement["tasks"]:
-            blocks.append(Figure("figures/figure.svg", _takeaway(judgement), _spoken(judgement)))
+        if figure is not None:
+            blocks.append(Drawn("figure", figure, _takeaway(judgement), _spoken(judgement)))
         blocks += [_answers(judgement), _text(judgement)]
     blocks += [Text(cost, "What it costs to run")] if cost else []
     blocks.append(Text(next_step, "What to do next"))

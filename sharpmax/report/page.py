@@ -3,7 +3,7 @@
 Pages are data, so that a report can be gathered from runs made at different times and on different machines.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,10 +90,8 @@ class Page:
     lead: str
     blocks: Sequence[Block]
 
-    def save(self, folder: str | Path, figures: Mapping[str, Display] | None = None) -> Path:
+    def save(self, folder: str | Path) -> Path:
         """Write `page.json` into the folder of a run, and draw what is to be drawn into its `figures/`."""
-        for name, display in (figures or {}).items():
-            display.save(Path(folder) / "figures", name)
         kinds = {block_type: kind for kind, block_type in _KINDS.items()}
         saved = [block.save(folder) if isinstance(block, Drawn) else block for block in self.blocks]
         blocks = [{"kind": kinds[type(block)], **asdict(block)} for block in saved]

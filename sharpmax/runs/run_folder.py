@@ -77,11 +77,6 @@ class RunFolder:
             )
         return cls(path, wanted)
 
-    @property
-    def figures(self) -> Path:
-        """Where the figures of the run belong."""
-        return self.path / "figures"
-
     def once(self, key: str, compute: Callable[[], Any]) -> Any:
         """Return `compute()`, which must be JSON, from disk if an earlier call of this run already has it.
 

@@ -2,12 +2,20 @@
 
 import pytest
 
-from sharpmax.report import Figure, Page, Table, Text
+from sharpmax.report import Drawn, Figure, Page, Table, Text
+from sharpmax.report.curves import Curve, CurvesDisplay
 
 
 def test_a_page_reads_back_as_it_was_saved(tmp_path):
     page = Page("Title", "Lead.", [Text("a", "b"), Table(["x", "y"], [["1", 2]], "c"), Figure("f.svg", "d", "e")])
     assert Page.load(page.save(tmp_path)) == page
+
+
+def test_what_is_drawn_with_the_page_reads_back_as_its_file(tmp_path):
+    display = CurvesDisplay([Curve("a", [1, 2], [1.0, 0.5])], "n", "weight")
+    page = Page.load(Page("Title", "Lead.", [Drawn("decay", display, "d", "e")]).save(tmp_path))
+    assert page.blocks == [Figure("figures/decay.svg", "d", "e")]
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"decay.svg", "decay.png"}
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class CertificationResult(Result):
 
     def page(self) -> Any:
         """Return the two sentences, the figure, and the sizes by weight."""
-        from sharpmax.report.page import Figure, Page, Table, Text
+        from sharpmax.report.page import Drawn, Page, Table, Text
 
         said = self.summary().splitlines()
         rows = []
@@ -132,7 +132,7 @@ class CertificationResult(Result):
                 rows.append(["expected", f"{weight:.0%}", *map(_size, ends)])
         header = ["how it is known", "weight of one token", "first head", "half of the heads", "all heads"]
         blocks: list[Any] = [
-            Figure("figures/figure.svg", self._takeaway(), said[0]),
+            Drawn("figure", self.display(), self._takeaway(), said[0]),
             Table(header, rows, CAPTION),
             Text(" ".join(f"{line[:1].upper()}{line[1:]}." for line in said[1:]), "What is proved"),
             Text(self.next_step(), "What to do next"),

@@ -73,7 +73,7 @@ class DoctorResult(Result):
 
     def page(self) -> Any:
         """Return the steps in their order, each with its table, and the card's figure."""
-        from sharpmax.report.page import Figure, Page, Text
+        from sharpmax.report.page import Drawn, Page, Text
 
         (_, seen), (_, heads), (_, proved), *rest = self._steps()
         blocks: list[Any] = [Text(seen, "1. The symptom")]
@@ -87,7 +87,7 @@ class DoctorResult(Result):
                 entropy = self.diagnosis.dispersion.entropy
                 first, last = (float(np.nanmean(entropy[..., at])) for at in (0, -1))
                 takeaway = f"The mean entropy of all heads goes from {first:.2f} to {last:.2f} nats."
-                blocks.append(Figure("figures/figure.svg", takeaway, "Entropy of each layer by length."))
+                blocks.append(Drawn("figure", self.display(), takeaway, "Entropy of each layer by length."))
         blocks += [Text(self.next_step(), "What to do next"), *([Text(self._weights())] if self._weights() else [])]
         return Page(f"sharpmax doctor {self.model}", f"{self.metrics['advice'].capitalize()}.", blocks)
 

@@ -301,6 +301,7 @@ class JudgedResult(Result):
         verdict = summary_of(self.metrics) if self.metrics["judgement"] is None else verdict_lines(self.metrics)[0]
         return judgement_page(
             self.metrics["judgement"],
+            self.display(),
             title=f"{self._title()} {self.model}",
             verdict=verdict,
             cost=None if self.metrics["judgement"] is None else reading_of(self.metrics),

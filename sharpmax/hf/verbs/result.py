@@ -66,8 +66,6 @@ class Result:
         """Write the page as one HTML file that works offline; into the run folder unless a file is given."""
         from sharpmax.report.html import write_page
 
-        if (display := self.display()) is not None:
-            display.save(self.folder / "figures", "figure")
         self.page().save(self.folder)
         return write_page(self.folder, Path(file or self.folder / "page.html"))
 

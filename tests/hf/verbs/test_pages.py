@@ -12,7 +12,7 @@ from sharpmax.hf.verbs.certify import CertificationResult
 from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, verdict
 from sharpmax.hf.verbs.doctor import DoctorResult
 from sharpmax.hf.verbs.evaluate import EvaluationResult
-from sharpmax.report.page import Figure
+from sharpmax.report.page import Drawn
 from tests.committed import committed
 from tests.hf.tiny import tiny
 from tests.report.browser import assert_legible, needs_browser
@@ -66,7 +66,7 @@ def test_the_page_of_a_verb_is_legible_and_whole_on_a_phone_and_a_screen(of, dar
 def test_a_figure_says_what_it_shows_and_what_to_do_next_can_be_pasted(of, tmp_path):
     """A takeaway is a sentence with a figure in it."""
     found = of(tmp_path)
-    captions = [block.caption for block in found.page().blocks if isinstance(block, Figure)]
+    captions = [block.caption for block in found.page().blocks if isinstance(block, Drawn)]
     assert captions
     assert all(re.search(r"\d.*\.$", caption) for caption in captions)
     said = found.next_step().partition("  # ")[0]
