@@ -10,7 +10,6 @@ from typing import Any
 
 from sharpmax import defaults
 from sharpmax.core.cards import policy_to_json
-from sharpmax.extras import extra
 from sharpmax.hf.calibration.judge import must_take
 from sharpmax.hf.finetune.answer_batches import Encoded, encode, require_room
 from sharpmax.hf.finetune.answer_model import right_tokens
@@ -29,9 +28,7 @@ from sharpmax.runs.progress import report_as, say_estimate, stage
 from sharpmax.runs.run_folder import RunFolder, read_metrics, run_name
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
 from sharpmax.tasks.clrs_text.examples import ALGORITHMS, Example
-
-with extra("hf"):
-    import torch
+from sharpmax.torch.device import device_or_best
 
 TASKS = (defaults.TASK,)
 
@@ -78,7 +75,7 @@ def finetune_model(
     """
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}; there are: {', '.join(TASKS)}")
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     plan = Plan(
         tuple(algorithms), tuple(train_lengths), tuple(test_lengths), examples, test_samples=test_samples, hints=hints
     )
@@ -106,7 +103,7 @@ def finetune_model(
         texts = corpus(plan)
         train = _encoded(loaded, texts.train)
     require_room([len(example.ids) for example in train], recipe.width)
-    folder = RunFolder.open(out, "finetune", name, config)  # now that nothing speaks against it
+    folder.begin()  # now that nothing speaks against it
     say_estimate(LEARNED * seconds_per_token(loaded) * tokens * steps, device, "--steps and --tokens set it")
     trained = with_lora(loaded.model, lora, seed=seed) if lora else loaded.model
     with stage("training"):

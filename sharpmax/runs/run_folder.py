@@ -33,6 +33,7 @@ class RunFolder:
 
     path: Path
     config: Mapping[str, Any]
+    grows: str | None = None
 
     @classmethod
     def open(
@@ -47,40 +48,47 @@ class RunFolder:
             ValueError: if the folder holds a run with another config, or a config that cannot be read.
             OSError: if the folder cannot be written.
         """
-        run = cls.planned(root, experiment, name, config, grows=grows)
-        config_file = run.path / "config.json"
-        if not config_file.exists() or _read(config_file) != run.config:
-            with _writing(run.path):
-                atomic.write_json(config_file, run.config)
-        return run
+        return cls.planned(root, experiment, name, config, grows=grows).begin()
 
     @classmethod
     def planned(
         cls, root: str | Path, experiment: str, name: str, config: Mapping[str, Any], *, grows: str | None = None
     ) -> "RunFolder":
-        """Return the run that `open` would start, or raise what it would, before there is anything to put into it.
+        """Return the run that `open` would start, or raise what it would; `begin` starts it.
 
-        For work that may still turn out impossible: it leaves nothing behind, neither an empty folder nor one with
-        nothing but a config, which would bar another one.
+        For work that may still turn out impossible: until then nothing is left behind, neither an empty folder nor one
+        with nothing but a config, which would bar another one.
         """
         path = Path(root) / _plain(experiment) / _plain(name)
         # Through JSON and back, so that a tuple equals the list it is stored as.
         wanted = json.loads(json.dumps({"sharpmax": sharpmax.__version__, **config}))
         with _writing(path):
             atomic.require_folder(path)
-        if (stored := stored_config(path)) is not None:
-            _must_match(path, stored, wanted, grows)
-        elif any((path / "steps").glob("*.json")):
+        run = cls(path, wanted, grows)
+        if run._stored() is None and run.steps:
             raise ValueError(
                 f"{path} holds steps of a run and no config.json, so nobody knows of which; delete that folder, or "
                 "choose another --out"
             )
-        return cls(path, wanted)
+        return run
+
+    def begin(self) -> "RunFolder":
+        """Write the config, unless it is there, and return the run; as `open` where another one came in between."""
+        if self._stored() != self.config:
+            with _writing(self.path):
+                atomic.write_json(self.path / "config.json", self.config)
+        return self
+
+    @property
+    def steps(self) -> list[str]:
+        """The keys of what earlier calls of this run already have, in the order of their names."""
+        return sorted(file.stem for file in (self.path / "steps").glob("*.json"))
 
     def once(self, key: str, compute: Callable[[], Any]) -> Any:
         """Return `compute()`, which must be JSON, from disk if an earlier call of this run already has it.
 
-        The value always passes through JSON, so a fresh run and a continued one see the same thing.
+        The value always passes through JSON, so a fresh run and a continued one see the same thing. The colon of a
+        task's name is a dash on disk.
         """
         if not self.has(key):
             checksums.write_sealed(self._step(key), {"commit": commit(), "value": compute()})
@@ -94,8 +102,25 @@ class RunFolder:
         """Return what `once` kept."""
         return _read_step(self._step(key))["value"]
 
+    def _stored(self) -> Mapping[str, Any] | None:
+        """Return the config on disk, or raise ValueError with every setting in which it differs, but for what grows."""
+        if (stored := stored_config(self.path)) is None:
+            return None
+        differing = [
+            f"{key}: {there!r} there, {here!r} here"
+            for key in sorted(stored.keys() | self.config.keys())
+            if (there := stored.get(key, "nothing")) != (here := self.config.get(key, "nothing"))
+            and not (key == self.grows and _holds_all(here, there))
+        ]
+        if differing:
+            raise ValueError(
+                f"{self.path} holds a run with another config ({'; '.join(differing)}); choose another --out, or "
+                "delete that folder"
+            )
+        return stored
+
     def _step(self, key: str) -> Path:
-        return self.path / "steps" / f"{_plain(key)}.json"
+        return self.path / "steps" / f"{_plain(key.replace(':', '-'))}.json"
 
     def finish(self, metrics: Mapping[str, Any], *, commits: Collection[str] = ()) -> Path:
         """Write `metrics.json`: the metrics with the config, seed, versions, device, commit and command.
@@ -104,7 +129,7 @@ class RunFolder:
         """
         file = self.path / "metrics.json"
         origin = provenance()
-        stepped = {_read_step(step)["commit"] for step in (self.path / "steps").glob("*.json")} | {origin["commit"]}
+        stepped = {_read_step(self._step(key))["commit"] for key in self.steps} | {origin["commit"]}
         known = {each or "unknown" for each in stepped} | set(commits)
         if len(known) > 1:
             origin["commit"] = sorted(known)
@@ -145,6 +170,17 @@ def run_name(model: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=+-]+", "-", name).lstrip("._=+-") or "model"
 
 
+def scale_name(quick: bool, seed: int, **changed: Any) -> str:
+    """Return a name for a run at a scale, with the options that were given; None was not.
+
+    >>> scale_name(True, 0), scale_name(False, 3, seeds=2, rate=0.15, steps=None)
+    ('quick-seed0', 'full-seed3-seeds2-rate0.15')
+    """
+    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in changed.items()}
+    said = [f"{name}{value}" for name, value in shown.items() if value is not None]
+    return "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *said])
+
+
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
     try:
@@ -174,21 +210,6 @@ def _read_sealed(file: Path, what: str, fields: Set[str]) -> dict[str, Any]:
     if not isinstance(content, dict) or not content.keys() >= fields:
         raise ValueError(f"{file} is not {what}; {AGAIN}")
     return checksums.require_sealed(file, content, AGAIN)
-
-
-def _must_match(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any], grows: str | None) -> None:
-    """Raise ValueError with every setting in which they differ, but for a list that has grown."""
-    differing = [
-        f"{key}: {there!r} there, {here!r} here"
-        for key in sorted(stored.keys() | wanted.keys())
-        if (there := stored.get(key, "nothing")) != (here := wanted.get(key, "nothing"))
-        and not (key == grows and _holds_all(here, there))
-    ]
-    if differing:
-        settings = "; ".join(differing)
-        raise ValueError(
-            f"{path} holds a run with another config ({settings}); choose another --out, or delete that folder"
-        )
 
 
 def _holds_all(longer: Any, shorter: Any) -> bool:

@@ -5,6 +5,11 @@ from functools import cache
 import torch
 
 
+def device_or_best(device: str | None) -> str:
+    """Return the device that was asked for; where none was, a GPU if there is one."""
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def must_run_on(device: str) -> None:
     """Raise ValueError if nothing can be computed on the device."""
     try:

@@ -183,6 +183,20 @@ def test_a_planned_run_is_refused_as_an_opened_one_and_leaves_nothing(tmp_path):
             RunFolder.planned(root, "demo", name, {})
 
 
+def test_a_run_that_came_in_between_is_not_overwritten(tmp_path):
+    planned = RunFolder.planned(tmp_path, "demo", "a", {"seed": 0})
+    RunFolder.open(tmp_path, "demo", "a", {"seed": 1})
+    with pytest.raises(ValueError, match="seed: 1 there, 0 here"):
+        planned.begin()
+
+
+def test_a_key_may_hold_the_colon_of_a_task(tmp_path):
+    run = RunFolder.open(tmp_path, "demo", "a", {})
+    assert run.once("lookup:price-8", lambda: 1) == 1
+    assert run.has("lookup:price-8")
+    assert run.steps == ["lookup-price-8"]
+
+
 def test_a_run_is_named_after_its_model(tmp_path, monkeypatch):
     (tmp_path / "my model").mkdir()
     monkeypatch.chdir(tmp_path / "my model")

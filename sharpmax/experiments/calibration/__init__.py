@@ -37,6 +37,7 @@ from sharpmax.hf.finetune.judging import autocast
 from sharpmax.hf.models.load_to_train import load_by_name
 from sharpmax.runs.provenance import weights_of_folder
 from sharpmax.runs.run_folder import RunFolder, run_name
+from sharpmax.torch.device import device_or_best
 
 with extra("hf"):
     import torch
@@ -74,7 +75,7 @@ def run(
     counts = {"prompts": prompts, "steps": steps, "questions": questions, "text_tokens": text_tokens}
     require_at_least(1, **counts, together=together)
     changes: dict[str, Any] = {"model": model, **counts}
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     if arms:
         if only or gather:
             raise ValueError("expected arms alone, got only or gather beside them: an arm is judged where it is absent")
@@ -91,12 +92,11 @@ def run(
     config |= {"steps": plan.steps, "questions": plan.questions, "text_tokens": plan.text_tokens}
     config |= {"proposals": proposals is not None}
     name = run_name(plan.model) + ("-quick" if quick else "-pilot" if pilot else "")
-    place = (out, "calibration-rivals" if arms else "calibration-study", name, config)
-    RunFolder.planned(*place)
+    folder = RunFolder.planned(out, "calibration-rivals" if arms else "calibration-study", name, config)
     loaded = load_by_name(plan.model, seed=0, device=device)
     for arm in arms:
         Rival.start(loaded, arm, Recipe())  # what the model cannot have is refused before hours of fitting
-    folder = RunFolder.open(*place)
+    folder.begin()
     torch.backends.cuda.matmul.allow_tf32 = True  # of the logits over the vocabulary, which stay float32
     if arms:
         rivals = Rivals(plan, loaded, folder, together=together, proposals=proposals)

@@ -91,7 +91,7 @@ class Rivals(Study):
     def _tried(self, arm: str, seed: str, key: str, compute: Callable[[], Any]) -> Any:
         """Keep what a candidate scored; the plain model is the same for every arm."""
         whose = seed if key.startswith("plain-") else f"{_plain(arm)}-{seed}"
-        return self.folder.once(f"try-{whose}-{key}".replace(":", "-"), compute)
+        return self.folder.once(f"try-{whose}-{key}", compute)
 
     def _faster(self, arm: str) -> float:
         """Return what the selection split makes of the learning rates of an arm, by the fits of the first seed."""

@@ -108,8 +108,8 @@ def answers_in(folder: RunFolder, study: Study, asked: Asked) -> dict[str, Answe
 
 def gate_answers(folder: RunFolder, asked: Asked) -> Answers | None:
     """Return what plain attention answered on the spare seeds; None before the gate has run."""
-    files = sorted((folder.path / "steps").glob("gate-seed*.json"))
-    return Answers(asked, [folder.read(file.stem) for file in files]) if files else None
+    keys = [key for key in folder.steps if key.startswith("gate-seed")]
+    return Answers(asked, [folder.read(key) for key in keys]) if keys else None
 
 
 def _measured(asked: Asked, answers: Mapping[str, Any], measure: str) -> list[float]:

@@ -38,10 +38,10 @@ def opened(
     out: str | Path, name: str, config: Mapping[str, Any], model: str, device: str, *, grows: str | None = None
 ) -> RunFolder:
     """Return the folder of a run; one that is not there yet is begun only if its model can be had on the device."""
-    planned = RunFolder.planned(out, "clrs-text", name, config, grows=grows)
-    if not (planned.path / "config.json").exists():
+    folder = RunFolder.planned(out, "clrs-text", name, config, grows=grows)
+    if not (folder.path / "config.json").exists():
         load_by_name(model, seed=0, device=device)
-    return RunFolder.open(out, "clrs-text", name, config, grows=grows)
+    return folder.begin()
 
 
 def run_arm(study: Study, arm: str, seed: int, out: Path, device: str, save_every: int) -> None:

@@ -42,7 +42,7 @@ class Cells:
 
     def records(self) -> list[dict[str, Any]]:
         """Return all records."""
-        return [self.folder.read(file.stem) for file in self._steps()]
+        return [self.folder.read(key) for key in self.folder.steps]
 
     def failed(self) -> list[dict[str, Any]]:
         """Return the fields, the label and the error of each cell that failed and has no record since."""
@@ -52,13 +52,13 @@ class Cells:
         """Move what other code of a mechanism computed to `other-code/`, so that none of its numbers is shown."""
         sources = {cell.arm: cell.source for cell in wanted if cell.source is not None}
         said = set()
-        for file in self._steps():
-            record = self.folder.read(file.stem)
+        for key in self.folder.steps:
+            record = self.folder.read(key)
             arm = record["arm"]
             if arm not in sources or record.get("source") == sources[arm]:
                 continue
             (aside := self.folder.path / "other-code").mkdir(exist_ok=True)
-            file.replace(aside / file.name)
+            (self.folder.path / "steps" / f"{key}.json").replace(aside / f"{key}.json")
             if arm not in said:
                 report_as("compare")(f"{file_of(arm)} changed since: training {arm} again")
             said.add(arm)
@@ -66,9 +66,6 @@ class Cells:
             failure = read_json(file)
             if failure["arm"] in sources and failure["source"] != sources[failure["arm"]]:
                 file.unlink()
-
-    def _steps(self) -> list[Path]:
-        return sorted((self.folder.path / "steps").glob("*.json"))
 
     @property
     def _failures(self) -> Path:

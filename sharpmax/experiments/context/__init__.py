@@ -20,7 +20,6 @@ from typing import Any
 from sharpmax.experiments.context.plan import plan_for
 from sharpmax.experiments.context.study import EXACT, Study
 from sharpmax.experiments.context.summary import summarise
-from sharpmax.extras import extra
 from sharpmax.flags import given, require_among
 from sharpmax.hf.calibration.splits import text_of
 from sharpmax.hf.finetune.judging import autocast
@@ -29,9 +28,7 @@ from sharpmax.hf.models.tiny_llama import TINY, train_tiny_llama
 from sharpmax.runs.progress import stage
 from sharpmax.runs.provenance import weights_of_folder
 from sharpmax.runs.run_folder import RunFolder, run_name
-
-with extra("hf"):
-    import torch
+from sharpmax.torch.device import device_or_best
 
 PARTS = ("text", "short", "ask")
 READ = 100_000  # characters that the tiny model is trained on
@@ -62,7 +59,7 @@ def run(
     several = {name: tuple(of) for name, of in lists.items()}
     plan = plan_for(quick=quick, model=model, **several, documents=documents, prompts=prompts, steps=steps)
     require_among("parts", parts, PARTS)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     # Which cells there are is not in the config: more may follow in the same folder.
     config = {
         "seed": seed,
@@ -72,13 +69,12 @@ def run(
         "windows": list(plan.windows),
     }
     config |= {"short_tokens": plan.short_tokens, "prompts": plan.prompts, "steps": plan.steps}
-    place = (out, "context", f"{run_name(plan.model)}{'-quick' if quick else ''}-seed{seed}", config)
-    RunFolder.planned(*place)
+    folder = RunFolder.planned(out, "context", f"{run_name(plan.model)}{'-quick' if quick else ''}-seed{seed}", config)
     if plan.model == TINY:  # trained in seconds, on characters of Python's reference: nothing is fetched
         loaded = train_tiny_llama(text_of("fit")[:READ], seed=seed)
     else:
         loaded = load_by_name(plan.model, seed=seed, device=device)
-    folder = RunFolder.open(*place)
+    folder.begin()
     study = Study(plan, loaded, folder, seed=seed, products="bfloat16" if device.startswith("cuda") else EXACT)
     if not gather:
         study.must_be_alike()

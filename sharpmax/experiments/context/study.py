@@ -85,11 +85,12 @@ class Study:
 
     def kept(self) -> dict[tuple[str, str, float, str], Any]:
         """Return every part that is on disk: the plan's, and those of other cells that an earlier call computed."""
+        there = self.folder.steps
         known = {named(*key): key for key in self.parts()}
-        for file in sorted((self.folder.path / "steps").glob("*.json")):
-            if file.stem not in known and (found := NAMED.fullmatch(file.stem)):
-                known[file.stem] = (found["scaling"], found["arm"], float(found["factor"]), found["part"])
-        return {key: self.folder.read(name) for name, key in known.items() if self.folder.has(name)}
+        for name in there:
+            if name not in known and (found := NAMED.fullmatch(name)):
+                known[name] = (found["scaling"], found["arm"], float(found["factor"]), found["part"])
+        return {key: self.folder.read(name) for name, key in known.items() if name in there}
 
     def must_be_alike(self) -> None:
         """Raise ValueError where cells on disk have products of another dtype: they would be compared with these."""

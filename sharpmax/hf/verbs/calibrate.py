@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sharpmax import defaults
 from sharpmax.core.cards import CARD_FILE, Card
 from sharpmax.core.extension import Extension, extension_called
 from sharpmax.core.policies import Constant, PerLayer, Policy
+from sharpmax.flags import given as not_none
 from sharpmax.hf.calibration.answers import write
 from sharpmax.hf.calibration.choose import EXPECTED, FINE, choose, search
 from sharpmax.hf.calibration.descent import Draw, Recipe
@@ -159,12 +160,11 @@ def calibrate(
     if quick:
         exam |= quick_exam(exam)
     usual = USUAL_FIT | ({name: defaults.QUICK[name] for name in USUAL_FIT if name in defaults.QUICK} if quick else {})
-    fit_sizes, text_before = _or(fit_sizes, usual["fit_sizes"]), _or(text_before, usual["text_before"])
-    steps, questions_a_step = _or(steps, usual["steps"]), _or(questions_a_step, usual["questions_a_step"])
-    learning_rate, learned = _or(learning_rate, usual["learning_rate"]), _or(learned, usual["learned"])
-    truth = _or(truth, usual["truth"])
-    counts = {"steps": [steps], "questions_a_step": [questions_a_step], "fit_sizes": fit_sizes}
-    check_exam(counts, seed, exam)
+    how = {"steps": steps, "questions_a_step": questions_a_step, "learning_rate": learning_rate, "learned": learned}
+    fitting = usual | not_none(fit_sizes=fit_sizes, text_before=text_before, truth=truth, **how)
+    counts = {name: [fitting[name]] for name in ("steps", "questions_a_step")}
+    check_exam({**counts, "fit_sizes": fitting["fit_sizes"]}, seed, exam)
+    fit_sizes, text_before = fitting["fit_sizes"], fitting["text_before"]
     if text_before < 0:
         raise ValueError(f"expected text_before of at least 0 characters, got {text_before}")
     if fit_sizes[0] > fit_sizes[-1]:
@@ -172,8 +172,8 @@ def calibrate(
     most_rise = exam.get("most_rise", defaults.MOST_RISE)
     if method in ("learn", *defaults.MERGED) and penalty is None and most_rise == 0:
         raise ValueError("expected most_rise above 0 for prices to follow, or a fixed penalty; got 0")
-    recipe = recipe_for(most_rise, steps=steps, penalty=penalty, learned=learned, truth=truth, seed=seed)
-    recipe = replace(recipe, learning_rate=learning_rate)
+    of_recipe = {name: fitting[name] for name in ("steps", "learning_rate", "learned", "truth")}
+    recipe = recipe_for(most_rise, penalty=penalty, seed=seed, **of_recipe)
     with shown(quiet=quiet), ExitStack() as on:
         as_it_is = loaded = loaded_generator(model, accept_license, device)
         weights = fingerprint(as_it_is)
@@ -192,17 +192,13 @@ def calibrate(
             text_before = _room_before(loaded, fit_tasks, fit_sizes[-1], text_before)
         # Held to itself at every length it is judged at: nothing is known beyond them.
         recipe = replace(recipe, windows=tuple(exam["windows"]))
-        config = {"seed": seed, "model": loaded.name, "weights": weights}
-        config |= {"method": method, "fit_tasks": list(fit_tasks)}
-        config |= {"fit_sizes": list(fit_sizes), "steps": steps, "questions_a_step": questions_a_step}
-        config |= {"penalty": penalty, "learning_rate": learning_rate, "learned": learned, "truth": truth}
-        config["text_before"] = text_before
+        config = {"seed": seed, "model": loaded.name, "weights": weights, "method": method, "penalty": penalty}
+        config |= {**fitting, "fit_tasks": list(fit_tasks), "fit_sizes": list(fit_sizes), "text_before": text_before}
         config |= exam_config(exam) | ({"quick": True} if quick else {})
         config |= {} if extension is None else {"extension": extension.to_json()}
         longer = "" if extend is None else f"-{scaling}-{extend:g}x"
         name = f"{run_name(loaded.name)}-{method}{longer}{'-quick' if quick else ''}-seed{seed}"
-        place = (out, "calibrate", name, config)
-        RunFolder.planned(*place)
+        folder = RunFolder.planned(out, "calibrate", name, config)
         with stage("drawing questions and text"):
             # Whatever may be refused is, before hours of fitting.
             selection = selection_exam(
@@ -216,7 +212,9 @@ def calibrate(
                 fit, fit_tokens = _matching(loaded, exam)
             elif method != "search":
                 before = text_of("fit", exam.get("text"))
-                draw = fitting_questions(fit_tasks, fit_sizes, seed, questions_a_step, before=before, most=text_before)
+                draw = fitting_questions(
+                    fit_tasks, fit_sizes, seed, fitting["questions_a_step"], before=before, most=text_before
+                )
                 fit, fit_tokens = _learning(loaded, draw, recipe, exam, method)
             candidates = EXPECTED if fit else 1 + len(BETAS) * layer_count(attention_layers(loaded.model))
             candidates = min(candidates, QUICK_CANDIDATES) if quick and fit else candidates
@@ -224,31 +222,28 @@ def calibrate(
             seconds = pace * _work(fit_tokens, selection.tokens(loaded), held_out.tokens(loaded), candidates)
         if told := text_found(loaded, exam, held_out):
             say(told["said"])
-        folder = RunFolder.open(*place)
+        folder.begin()
         advice = "" if quick else "--quick gives a first verdict on two cores in about ten minutes"
         say_estimate(seconds, str(loaded.model.device), advice)
-        if any((folder.path / "steps").glob("*.json")) or (folder.path / "fit.safetensors").exists():
+        if folder.steps or (folder.path / "fit.safetensors").exists():
             say(f"going on with the run in {folder.path}")
         began = time.perf_counter()
         curves: dict[str, list[float]] = {}
-
-        def keep(key: str, compute: Callable[[], Any]) -> Any:
-            return folder.once(key.replace(":", "-"), compute)
-
-        chosen_by: dict[str, Any] = {"most_rise": most_rise, "once": lambda key, of: keep(f"choose-{key}", of)}
+        chosen_by: dict[str, Any] = {"most_rise": most_rise, "once": lambda key, of: folder.once(f"choose-{key}", of)}
         if fit is None:
             layers = layer_count(attention_layers(loaded.model))
             choice = search(loaded, layers, BETAS, selection, **chosen_by)
         else:
             fitted, curves = fit(folder.path / "fit.safetensors")
             choice = choose(loaded, fitted, selection, fine=defaults.QUICK_FINE if quick else FINE, **chosen_by)
-        fitting = time.perf_counter() - began
+        seconds = time.perf_counter() - began
         on.close()  # what is judged is beside the model as it is, too
-        metrics: dict[str, Any] = {"fitting_seconds": round(fitting, 1), "chosen": choice.name, "scores": choice.scores}
+        metrics: dict[str, Any] = {"fitting_seconds": round(seconds, 1), "chosen": choice.name, "scores": choice.scores}
         metrics |= {"curves": curves, "quick": quick, "own_text": told, "options": options}
         metrics["seconds"] = round(pace * held_out.tokens(loaded) * (1 + SHARPENED))
-        judging: dict[str, Any] = {"once": lambda key, of: keep(f"judge-{key}", of), "extension": extension}
-        metrics |= judge(as_it_is, choice.policy, held_out, most_rise, **judging)
+        metrics |= judge(
+            as_it_is, choice.policy, held_out, most_rise, lambda key, of: folder.once(f"judge-{key}", of), extension
+        )
         metrics["card"] = None
         # What is undecided may be kept if the mean is as allowed: to judge it on more text, there must be a card.
         if choice.policy is not None and metrics["verdict"] != Verdict.NO_GAIN and metrics["worst_rise"] <= most_rise:
@@ -263,13 +258,6 @@ def calibrate(
                 metrics["card"] = str(card)
         folder.finish(metrics)
     return CalibrationResult(metrics, folder.path, loaded.name)
-
-
-T = TypeVar("T")
-
-
-def _or(given: T | None, usual: Any) -> T:
-    return usual if given is None else given
 
 
 def _room_before(loaded: LoadedModel, tasks: Sequence[str], size: int, most: int) -> int:

@@ -222,13 +222,12 @@ def certify(
         name = run_name(called)
         if card is not None:  # by what it says: an edited card gets another folder
             name = f"{name}-{run_name(Path(card).stem)}-{digest(policy_to_json(policy))[:8]}"
-        place = (out, "certify", name, config)
-        RunFolder.planned(*place)
+        folder = RunFolder.planned(out, "certify", name, config)
         attention_layers(loaded.model)  # refuses a family that cannot be reached, before a word is said
         say_estimate(seconds_per_token(loaded) * length * (1 + SPREADS), str(loaded.model.device))
         with stage("certifying heads"):
             certificates = certify_heads(loaded, content, length=length, policy=policy)
-        folder = RunFolder.open(*place)
+        folder.begin()
         # Where projections are zero, so is the bound, and every row is as wide as that.
         ratios = [
             c.measured_spread / c.proved_spread if c.proved_spread else float(c.measured_spread > 0)

@@ -234,8 +234,7 @@ def diagnose(
         } | ({} if device is None else {"device": device})
         if task is not None and asked != defaults.ASKED:
             config["asked"] = asked
-        place = (out, "diagnose", name, config)
-        RunFolder.planned(*place, grows="lengths")
+        folder = RunFolder.planned(out, "diagnose", name, config, grows="lengths")
         attention_layers(loaded.model)  # refuses a family that cannot be reached, before a word is said
         answered: dict[int, list[Answered]] = {}
         began = time.perf_counter()
@@ -259,7 +258,7 @@ def diagnose(
             "seconds": round(time.perf_counter() - began, 2),
             "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3),
         }
-        folder = RunFolder.open(*place, grows="lengths")
+        folder.begin()
         metrics = {
             **verdict(found),
             "unit": unit,

@@ -163,7 +163,7 @@ def doctor(
             name = f"{name}-{run_name(Path(card).stem)}-{digest(policy_to_json(given.policy))[:8]}"
         config = {"seed": seed, "model": loaded.name, "weights": fingerprint(loaded)}
         config |= {"task": task, "card": None if card is None else str(card)}
-        RunFolder.planned(out, "doctor", name, config)
+        folder = RunFolder.planned(out, "doctor", name, config)
         sizes = usual_sizes(loaded, [task], SIZES, "questions of sizes")
         say("step 1 and 2 of 4: the symptom and the heads")
         diagnosis = diagnose(loaded, task=task, lengths=sizes, seed=seed, **common)
@@ -180,7 +180,7 @@ def doctor(
                 say(f"step 4 of 4: judging the card {chosen}")
                 exam = EXAM | {"sizes": usual_sizes(loaded, defaults.EXAM_TASKS, EXAM["sizes"], "judged on sizes")}
                 judged = evaluate(loaded, chosen, seed=seed, **common, **exam)
-        folder = RunFolder.open(out, "doctor", name, config)
+        folder.begin()
         metrics: dict[str, Any] = {"advice": _advice(diagnosis, judged), "right": diagnosis["right"]}
         metrics |= {"matters": diagnosis.metrics.get("matters"), "diagnosis": str(diagnosis.folder)}
         metrics |= {"certification": str(certification.folder), "judged": judged and str(judged.folder)}

@@ -93,8 +93,8 @@ def evaluate(
         config |= {} if found.extension is None else {"extension": found.extension.to_json()}
         # Another exam of the same card goes into a folder of its own.
         asked = digest(config)[:8]
-        place = (out, "evaluate", f"{run_name(loaded.name)}-{run_name(Path(card).stem)}-seed{seed}-{asked}", config)
-        RunFolder.planned(*place)
+        name = f"{run_name(loaded.name)}-{run_name(Path(card).stem)}-seed{seed}-{asked}"
+        folder = RunFolder.planned(out, "evaluate", name, config)
         with stage("drawing questions and text"):
             held_out = held_out_exam(loaded, seed=seed, **exam)
             must_fit(loaded, held_out, called("report", exam))
@@ -105,13 +105,12 @@ def evaluate(
         if told:
             say(told["said"])
         say_estimate(seconds, str(loaded.model.device), "" if quick else "--quick takes less")
-        folder = RunFolder.open(*place)
+        folder.begin()
         on.close()  # what is judged is beside the model as it is, too
         metrics = {"chosen": "card", "card": str(card), "seconds": round(seconds), "own_text": told}
         metrics |= {"options": options}
         most_rise = exam.get("most_rise", defaults.MOST_RISE)
-        judging: dict[str, Any] = {"once": lambda key, of: folder.once(key.replace(":", "-"), of)}
-        metrics |= judge(as_it_is, found.policy, held_out, most_rise, **judging, extension=found.extension)
+        metrics |= judge(as_it_is, found.policy, held_out, most_rise, folder.once, found.extension)
         folder.finish(metrics)
     return EvaluationResult(metrics, folder.path, loaded.name)
 
