@@ -17,6 +17,7 @@ with extra("jax"):
     from scipy.optimize import brentq
 
 LEVEL = 0.95  # of every interval
+ENOUGH = 3  # seeds, or tables, from which on an interval over them is shown: that of two is wider than the scale
 REPLICATES = 4000  # draws of the bootstrap
 
 
@@ -25,10 +26,10 @@ def standard_error(values: Sequence[float]) -> float | None:
     return float(stats.sem(values)) if len(values) > 1 else None
 
 
-def student_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return Student's interval of the true mean of such values; None for a single value."""
+def student_interval(values: Sequence[float], *, fewest: int = 2) -> tuple[float, float] | None:
+    """Return Student's interval of the true mean of such values; None of fewer than 2, or than `fewest`."""
     error = standard_error(values)
-    return None if error is None else _around(float(np.mean(values)), error, len(values))
+    return None if error is None or len(values) < fewest else _around(float(np.mean(values)), error, len(values))
 
 
 def paired_p_value(values: Sequence[float], baseline: Sequence[float]) -> float | None:
@@ -192,7 +193,7 @@ def difference(plain: Sequence[float], values: Sequence[float]) -> dict[str, Any
     """Return the mean `difference` of paired seeds, its `interval` and `p_value`: None of two seeds, or of no width."""
     found: dict[str, Any] = {"difference": float(np.subtract(values, plain).mean()), "interval": None, "p_value": None}
     test = paired(plain, values)
-    if test.items > 2 and test.standard_error > 0:  # of two seeds nothing can be said
+    if test.items >= ENOUGH and test.standard_error > 0:
         found |= {"interval": list(test.interval), "p_value": test.p_value}
     return found
 

@@ -19,6 +19,7 @@ from sharpmax.hf.finetune.trained_policy import NAMES, must_name_a_policy, polic
 from sharpmax.hf.models.gemma import SIZES, gemma
 from sharpmax.hf.models.load import load
 from sharpmax.tasks.clrs_text.corpus import Plan, corpus
+from sharpmax.torch.device import device_or_best
 
 WANTED = 0.75
 """What the paper's rule in every head must keep of plain attention's speed."""
@@ -45,7 +46,7 @@ def measure(
         raise ValueError(f"expected at least 2 steps and 1 repeat, got {steps} and {repeats}")
     for name in policies:
         must_name_a_policy(name)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     loaded = gemma(model, device=device) if model in SIZES else load(model, device=device)
     texts = corpus(plan or Plan()).train[: steps * max(50, tokens // 64)]
     examples = encode(loaded.tokenizer, [(example.question, example.answer) for example in texts])

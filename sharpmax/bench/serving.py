@@ -29,7 +29,7 @@ from sharpmax.hf.models.shapes import random_model
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import say
 from sharpmax.torch.api import attention
-from sharpmax.torch.device import must_run_on
+from sharpmax.torch.device import device_or_best, must_run_on
 from sharpmax.torch.paged import Pages, paged_attention
 
 with extra("hf"):
@@ -53,7 +53,7 @@ def measure(
     """
     require_among("parts", only, PARTS)
     require_at_least(1, requests=requests, new_tokens=new_tokens, repeats=repeats)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     must_run_on(device)
     results = []
     if "decode" in (only or PARTS):

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from sharpmax.extras import extra
 from sharpmax.runs.progress import say
+from sharpmax.torch.device import device_or_best
 
 with extra("hf"):
     import torch
@@ -46,7 +47,7 @@ def measure(
         ValueError: an option out of range.
         ArithmeticError: a watched model that computes another loss than the plain one.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     on_gpu = device.startswith("cuda")
     name, usual = model or ("smollm2" if on_gpu else "tiny"), sum(PARTS) if on_gpu else 512
     length = usual if tokens is None else tokens

@@ -33,7 +33,7 @@ from sharpmax.hf.sharpen.layers import attention_layers, layer_count
 from sharpmax.hf.sharpen.switch import sharpen
 from sharpmax.runs.progress import say
 from sharpmax.spelling import did_you_mean
-from sharpmax.torch.device import must_run_on
+from sharpmax.torch.device import device_or_best, must_run_on
 from sharpmax.torch.torch_internals import graphs_compiled
 
 with extra("hf"):
@@ -76,7 +76,7 @@ def measure(
     Raises:
         ValueError: a name or number that is not among those there are.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     must_run_on(device)
     kind = device.partition(":")[0]
     models = models or (tuple(name for name in SHAPES if name != "tiny") if kind == "cuda" else ("tiny",))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.alternatives.arms import SOFTMAX
-from sharpmax.statistics import holm, paired_p_value, standard_error, student_interval
+from sharpmax.statistics import ENOUGH, holm, paired_p_value, standard_error, student_interval
 
 Accuracy = Mapping[str, Mapping[str, Sequence[float]]]
 """accuracy[arm][size] = one number per seed."""
@@ -28,8 +28,7 @@ def summarise(accuracy: Accuracy) -> dict[str, dict[str, Any]]:
                 "mean": float(np.mean(values)),
                 "standard_error": standard_error(values),
                 "difference": float(np.mean(np.subtract(values, baseline[size]))),
-                # That of two seeds is wider than the scale.
-                "interval": student_interval(np.subtract(values, baseline[size]).tolist()) if len(values) > 2 else None,
+                "interval": student_interval(np.subtract(values, baseline[size]).tolist(), fewest=ENOUGH),
                 "p_value": adjusted[size].get(arm),
             }
             for size, values in by_size.items()

@@ -19,7 +19,7 @@ from sharpmax.experiments.blow_up.page import printed, shown_loss, summarise, te
 from sharpmax.experiments.blow_up.train import Recipe, train
 from sharpmax.flags import given, require_at_least
 from sharpmax.runs.progress import report_as
-from sharpmax.runs.run_folder import RunFolder
+from sharpmax.runs.run_folder import RunFolder, scale_name
 
 ARMS = {"plain": False, "clipped": True}
 FULL, QUICK = Recipe(), Recipe(steps=30, rising=15, width=16)
@@ -40,9 +40,8 @@ def run(
 
     Every model's record stays in `records/`, for `sharpmax monitor`.
     """
-    recipe = QUICK if quick else FULL
     changes = given(steps=steps, rate=rate, threshold=threshold)
-    recipe = replace(recipe, **changes)
+    recipe = replace(QUICK if quick else FULL, **changes)
     count = (QUICK_SEEDS if quick else SEEDS) if seeds is None else seeds
     require_at_least(1, seeds=count)
     require_at_least(10, steps=recipe.steps)
@@ -50,8 +49,7 @@ def run(
         if not 0 < number < math.inf:
             raise ValueError(f"expected {name} above 0, got {number}")
     config = {"seed": seed, "seeds": count, "recipe": asdict(recipe)}
-    changed = [f"{name}{value:g}" for name, value in (given(seeds=seeds) | changes).items()]
-    folder = RunFolder.open(out, "blow-up", "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *changed]), config)
+    folder = RunFolder.open(out, "blow-up", scale_name(quick, seed, seeds=seeds, **changes), config)
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
     for each in range(seed, seed + count):
         for arm, clipped in ARMS.items():

@@ -27,7 +27,7 @@ import sharpmax
 from sharpmax.core.bounds import dispersion_size, lemma_bounds
 from sharpmax.experiments.bounds.page import tell
 from sharpmax.runs.progress import stage
-from sharpmax.runs.run_folder import RunFolder
+from sharpmax.runs.run_folder import RunFolder, scale_name
 
 SPREAD = 5.69
 ARRANGEMENTS = ("needle", "crowd")
@@ -50,7 +50,7 @@ def run(out: str | Path = "runs", *, seed: int = 0, quick: bool = False) -> dict
     sizes = [2**k for k in range(1, 14 if quick else 21)]
     repeats = 4 if quick else 16
     config = {"seed": seed, "spread": SPREAD, "sizes": sizes, "repeats": repeats}
-    folder = RunFolder.open(out, "bounds", f"{'quick' if quick else 'full'}-seed{seed}", config)
+    folder = RunFolder.open(out, "bounds", scale_name(quick, seed), config)
     measured: dict[tuple[str, int], Measured] = {}
     steps = list(product(ARRANGEMENTS, sizes))
     with stage("bounds", len(steps)) as advance:

@@ -67,11 +67,10 @@ def run(
         raise ValueError(f"expected gather or only, got both: gather computes nothing, not {', '.join(only)} either")
     if device is not None and not gather:
         must_run_on(device)
-    place = (out, "clrs-protocol", name, study.config)
-    planned = RunFolder.planned(*place).path
-    if gather and not any((planned / "steps").glob("*.json")):
-        raise ValueError(f"{planned} holds nothing to gather yet; run it without --gather")
-    folder = RunFolder.open(*place)
+    folder = RunFolder.planned(out, "clrs-protocol", name, study.config)
+    if gather and not folder.steps:
+        raise ValueError(f"{folder.path} holds nothing to gather yet; run it without --gather")
+    folder.begin()
     if not gather:
         work = _work(study, folder, Hardware.of(device, study.precision, compiled), together or 4)
         told, began = report_as("clrs-protocol"), perf_counter()

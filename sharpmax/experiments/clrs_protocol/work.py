@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from sharpmax.experiments.clrs_protocol.data import Questions, questions
 from sharpmax.experiments.clrs_protocol.records import compact
 from sharpmax.experiments.clrs_protocol.study import INFERENCE_ARMS, PLAIN, Study
-from sharpmax.experiments.compare.train import Hardware
+from sharpmax.experiments.compare.train import Hardware, best_rate
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.provenance import provenance
 from sharpmax.runs.run_folder import RunFolder
@@ -60,14 +59,12 @@ class Work(ABC):
 
     def _try_rates(self, arm: str) -> dict[str, Any]:
         study, scratch = self.study, self._scratch(f"rates-{arm}")
-        losses = self.losses(arm, study.seed + SPARE, scratch)
+        best, tried = best_rate(study.rates, self.losses(arm, study.seed + SPARE, scratch))
         shutil.rmtree(scratch, ignore_errors=True)
-        tried = {f"{rate:g}": loss if isfinite(loss) else None for rate, loss in zip(study.rates, losses, strict=True)}
-        finite = [(loss, rate) for rate, loss in zip(study.rates, losses, strict=True) if isfinite(loss)]
-        if not finite:
+        if best is None:
             raise ValueError(f"no learning rate of {arm} gave a finite loss; try lower ones with --rates")
         report_as(f"rates, {arm}")(", ".join(f"{rate}: {loss}" for rate, loss in tried.items()))
-        return {"arm": arm, "tried": tried, "chosen": min(finite)[1], "steps": study.tuning_steps}
+        return {"arm": arm, "tried": tried, "chosen": best, "steps": study.tuning_steps}
 
     def train_spare(self) -> None:
         """Make the records of plain attention on the spare seeds."""

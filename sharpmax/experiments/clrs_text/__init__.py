@@ -23,6 +23,7 @@ from sharpmax.flags import require_among, require_at_least
 from sharpmax.runs.progress import report_as
 from sharpmax.runs.run_folder import RunFolder
 from sharpmax.tasks.clrs_text.corpus import corpus
+from sharpmax.torch.device import device_or_best
 
 with extra("hf"):
     import torch
@@ -60,7 +61,7 @@ def run(
         raise ValueError("expected rates or only, got both: rates are tried alone")
     if only:
         return {step: _step(step, study, out, questions) for step in only}
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     if rates:
         return try_rates(study, rates, out, device=device)
     folder = train(study, out, parallel=parallel, save_every=save_every, device=device)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sharpmax.experiments.clrs_text.summary import verdicts, widest
+from sharpmax.statistics import ENOUGH
 
 EXCEPTIONS = ("heapsort", "mst_kruskal", "bubble_sort")
 """The algorithms on which the paper's adaptive temperature was not ahead (one good source)."""
@@ -59,8 +60,9 @@ def by_seed(apart: Mapping[str, Any] | None) -> str:
     if apart is None:
         return "-"
     seeds = ", ".join(f"{100 * value:+.1f}" for value in apart["seeds"])
-    # The interval of two seeds is wider than the scale.
-    return seeds if apart["student"] is None or len(apart["seeds"]) < 3 else f"{seeds} {_points(*apart['student'])}"
+    return (
+        seeds if apart["student"] is None or len(apart["seeds"]) < ENOUGH else f"{seeds} {_points(*apart['student'])}"
+    )
 
 
 def _points(low: float, high: float) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from sharpmax.experiments.compare.arms import arm_named, source_of_arm
 from sharpmax.experiments.compare.exam import examine, held_out_loss, work
 from sharpmax.experiments.compare.outside import file_of
 from sharpmax.experiments.compare.plan import Cell, Study
-from sharpmax.experiments.compare.train import train_seeds
+from sharpmax.experiments.compare.train import best_rate, train_seeds
 from sharpmax.models.transformer import Transformer
 from sharpmax.runs.progress import stage
 from sharpmax.tasks.catalogue import TASKS
@@ -93,9 +92,7 @@ def _tuned(model: Transformer, task: Task, study: Study, scratch: Path) -> tuple
     folder = scratch / "rates"
     rates, name = list(study.rates), f"{scratch.name}: learning rates"
     params = train_seeds(model, task, recipe, spare, folder, hardware=study.hardware, rates=rates, name=name)
-    found = held_out_loss(model, task, params, hardware=study.hardware)
-    losses = {f"{rate:g}": loss if isfinite(loss) else None for rate, loss in zip(study.rates, found, strict=True)}
-    finite = [(loss, rate) for rate, loss in zip(study.rates, found, strict=True) if isfinite(loss)]
-    if not finite:
+    best, losses = best_rate(study.rates, held_out_loss(model, task, params, hardware=study.hardware))
+    if best is None:
         raise FloatingPointError(f"the held-out loss is not finite at any learning rate of {list(study.rates)}")
-    return min(finite)[1], losses
+    return best, losses

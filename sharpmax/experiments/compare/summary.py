@@ -12,9 +12,8 @@ import numpy as np
 from scipy.stats import linregress, t
 
 from sharpmax.experiments.compare.arms import SOFTMAX
-from sharpmax.statistics import LEVEL, holm, paired, student_interval
+from sharpmax.statistics import ENOUGH, LEVEL, holm, paired, student_interval
 
-ENOUGH = 3  # seeds; of two nothing can be said
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -56,7 +55,7 @@ def _alone(record: Mapping[str, Any]) -> dict[str, Any]:
     by_size = accuracies(record)
     sizes = [int(size) for size in by_size]
     halves = [half_size(sizes, of_seed) for of_seed in zip(*by_size.values(), strict=True)]
-    student = {size: student_interval(values) if len(values) >= ENOUGH else None for size, values in by_size.items()}
+    student = {size: student_interval(values, fewest=ENOUGH) for size, values in by_size.items()}
     return {
         **{name: record[name] for name in ("mechanism", "command", "parameters", "milliseconds", "learning_rate")},
         "mean_over_sizes": float(np.mean(list(by_size.values()))),

@@ -4,11 +4,11 @@ Every step has the same shapes: sizes are mixed within a batch and padded at the
 layers and steps. Data, schedule and optimiser live on the device, and nothing waits for it between two reports.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import cos, inf, pi
+from math import cos, inf, isfinite, pi
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple, Protocol
@@ -18,6 +18,7 @@ from sharpmax.files import atomic
 from sharpmax.models.transformer import PRECISIONS, Precision, Transformer, float32_products, loss_of
 from sharpmax.runs.progress import stage
 from sharpmax.tasks.sized import Batch, Task
+from sharpmax.torch.device import device_or_best
 
 with extra("torch"):
     import torch
@@ -52,6 +53,16 @@ def must_be_rates(rates: Iterable[float]) -> None:
         raise ValueError(f"expected learning rates above 0, got {wrong[0]}")
 
 
+def best_rate(rates: Sequence[float], losses: Sequence[float]) -> tuple[float | None, dict[str, float | None]]:
+    """Return the rate with the lowest held-out loss, and the loss of each; None is not finite, or that of every rate.
+
+    >>> best_rate([0.001, 0.01, 0.1], [0.5, 0.25, float("nan")])
+    (0.01, {'0.001': 0.5, '0.01': 0.25, '0.1': None})
+    """
+    finite = {rate: loss for rate, loss in zip(rates, losses, strict=True) if isfinite(loss)}
+    return min(finite, key=finite.__getitem__, default=None), {f"{rate:g}": finite.get(rate) for rate in rates}
+
+
 @dataclass(frozen=True)
 class Hardware:
     """Where and how it is computed: nothing here changes what is computed but by rounding."""
@@ -79,7 +90,7 @@ class Hardware:
         threads: int | None = None,
     ) -> "Hardware":
         """Return the choice for a device, a GPU if there is one: there bfloat16, asked in TF32, and compiled."""
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = device_or_best(device)
         on_gpu = device.startswith("cuda")
         training = precision or ("bf16" if on_gpu else "float32")
         asking = "tf32" if training == "bf16" else training

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.laws import monte_carlo, policies, trained_heads
+from sharpmax.flags import require_among
 from sharpmax.runs.committed import committed_metrics
 from sharpmax.runs.progress import stage
-from sharpmax.runs.run_folder import RunFolder, read_metrics
+from sharpmax.runs.run_folder import RunFolder, read_metrics, scale_name
 
 PARTS = ("checks", "policies", "trained", "heads", "depth", "small")
 DEPTH = {
@@ -51,12 +52,10 @@ def run(
         ValueError: a setting or a part that there is not.
     """
     chosen = tuple(only) or PARTS
-    if unknown := set(chosen) - set(PARTS):
-        raise ValueError(f"expected parts among {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
+    require_among("parts", chosen, PARTS)
     names = _settings(settings, quick=quick)
-    folder = RunFolder.open(
-        out, "laws", f"{'quick' if quick else 'full'}-seed{seed}", {"seed": seed, "settings": names}, grows="settings"
-    )
+    config = {"seed": seed, "settings": names}
+    folder = RunFolder.open(out, "laws", scale_name(quick, seed), config, grows="settings")
     kept = read_metrics(folder.path) or {}  # of parts that an earlier call computed
     metrics: dict[str, Any] = {part: kept[part] for part in PARTS if part in kept}
     if "checks" in chosen:
@@ -176,8 +175,7 @@ def _settings(settings: Sequence[str], *, quick: bool) -> list[str]:
     from sharpmax.experiments.laws.heads import SETTINGS
 
     names = [setting.name for setting in SETTINGS]
-    if unknown := set(settings) - set(names):
-        raise ValueError(f"expected settings among {', '.join(names)}, got {', '.join(sorted(unknown))}")
+    require_among("settings", settings, names)
     free = [s.name for s in SETTINGS if s.model not in BUILTIN or not BUILTIN[s.model].restricted]
     return list(settings) or (["minilm-source"] if quick else free)
 

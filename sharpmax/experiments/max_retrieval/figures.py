@@ -12,12 +12,11 @@ from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.heat_maps import HeatMapsDisplay
 from sharpmax.report.page import Display
 from sharpmax.report.style import COLOURS, GREY
-from sharpmax.statistics import standard_error
+from sharpmax.statistics import ENOUGH, standard_error
 
 with extra("jax"):
     import numpy as np
 
-LEAST_SEEDS = 3  # below them no interval is shown: that of two seeds is wider than the scale
 ITEMS, ACCURACY = "items n", "accuracy (%)"
 
 
@@ -175,7 +174,7 @@ def mean_curve(
 ) -> Curve:
     """Return the mean over seeds by size, with one standard error shaded; two seeds have none worth showing."""
     mean = [scale * float(np.mean(v)) for v in by_size.values()]
-    if min(map(len, by_size.values())) < LEAST_SEEDS:
+    if min(map(len, by_size.values())) < ENOUGH:
         return Curve(label, [int(n) for n in by_size], mean, color=color, line=line)
     error = [scale * (standard_error(v) or 0.0) for v in by_size.values()]
     low, high = np.subtract(mean, error).tolist(), np.add(mean, error).tolist()

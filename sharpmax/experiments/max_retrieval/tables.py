@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sharpmax.experiments.max_retrieval import paper_table
-from sharpmax.experiments.max_retrieval.figures import LEAST_SEEDS, RULES
+from sharpmax.experiments.max_retrieval.figures import RULES
 from sharpmax.report import Table
-from sharpmax.statistics import paired_p_value, standard_error
+from sharpmax.statistics import ENOUGH, paired_p_value, standard_error
 
 UNKNOWN = "?"
 
@@ -29,7 +29,7 @@ def beside_the_paper(metrics: dict[str, Any]) -> Table:
                 _known(gains[n].paper, "+.1f"),
                 gains[n].told + (" *" if gains[n].differs else ""),
                 _known(paper_table.P_VALUE[i], ".1g"),
-                "-" if ours["p_value"] is None or metrics["seeds"] < LEAST_SEEDS else f"{ours['p_value']:.1g}",
+                "-" if ours["p_value"] is None or metrics["seeds"] < ENOUGH else f"{ours['p_value']:.1g}",
             ]
         )
     pairs = ("softmax", "adaptive", "gain", "p")
@@ -70,7 +70,7 @@ def gains_of_the_polynomial(metrics: dict[str, Any]) -> list[Gain]:
     for n, soft, adaptive in zip(paper_table.SIZES, paper_table.SOFTMAX, paper_table.ADAPTIVE, strict=True):
         if n in metrics["sizes"]:
             apart = 100 * np.subtract(*(metrics["accuracy"][rule][str(n)] for rule in ("paper", "softmax")))
-            error = standard_error(apart.tolist()) if len(apart) >= LEAST_SEEDS else None
+            error = standard_error(apart.tolist()) if len(apart) >= ENOUGH else None
             theirs = None if soft is None or adaptive is None else adaptive - soft
             found.append(Gain(n, theirs, float(apart.mean()), error))
     return found
@@ -137,9 +137,9 @@ def how_much(scale: str, made: str, smaller: str) -> str:
     return told.get(scale, smaller)
 
 
-def with_error(entry: dict[str, Any], form: str = ".1f", *, seeds: int = LEAST_SEEDS) -> str:
+def with_error(entry: dict[str, Any], form: str = ".1f", *, seeds: int = ENOUGH) -> str:
     """Return a mean accuracy in %, with its standard error where there are three seeds or more."""
-    error = entry["standard_error"] if seeds >= LEAST_SEEDS else None
+    error = entry["standard_error"] if seeds >= ENOUGH else None
     return f"{100 * entry['mean']:{form}}" + (f" ± {100 * error:{form}}" if error is not None else "")
 
 

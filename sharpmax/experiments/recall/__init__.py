@@ -23,7 +23,7 @@ from sharpmax.extras import extra
 from sharpmax.flags import given, require_at_least
 from sharpmax.models.transformer import Transformer
 from sharpmax.runs.progress import report_as
-from sharpmax.runs.run_folder import RunFolder
+from sharpmax.runs.run_folder import RunFolder, scale_name
 from sharpmax.tasks.recall import Recall
 from sharpmax.torch.device import must_run_on
 
@@ -95,8 +95,7 @@ def run(
         "sequences": scale.sequences,
         "precision": [hardware.training, hardware.asking],
     }
-    changed = [f"{name}{value}" for name, value in given(seeds=seeds, steps=steps).items()]
-    folder = RunFolder.open(out, "recall", "-".join([f"{'quick' if quick else 'full'}-seed{seed}", *changed]), config)
+    folder = RunFolder.open(out, "recall", scale_name(quick, seed, seeds=seeds, steps=steps), config)
     there = {name for name in ARMS if all(folder.has(_step(name, size)) for size in scale.sizes)}
     chosen = {name: arm for name, arm in ARMS.items() if name in chosen or name in there}
     found = {name: _answers(name, scale, seed, folder, hardware) for name in chosen}

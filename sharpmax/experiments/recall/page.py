@@ -7,6 +7,7 @@ import numpy as np
 
 from sharpmax.experiments.compare.arms import SOFTMAX
 from sharpmax.experiments.compare.page import accuracy_cell
+from sharpmax.experiments.compare.summary import accuracies
 from sharpmax.report import Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.style import COLOURS
@@ -18,10 +19,7 @@ Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 def summarise(answers: Answers) -> dict[str, Any]:
     """Return accuracy per seed of every arm and size, its mean, and the paired difference to softmax."""
-    accuracy = {
-        arm: {size: [float(np.mean(s) / one["questions"]) for s in one["right"]] for size, one in by_size.items()}
-        for arm, by_size in answers.items()
-    }
+    accuracy = {arm: accuracies({"asked": by_size}) for arm, by_size in answers.items()}
     return {
         arm: {
             size: {"accuracy": values, "mean": float(np.mean(values)), **difference(accuracy[SOFTMAX][size], values)}

@@ -26,7 +26,7 @@ from sharpmax.flags import require_among
 from sharpmax.models.tables import tabpfn
 from sharpmax.models.tables.row_transformer import RowTransformer
 from sharpmax.runs.progress import say_estimate, shown, stage
-from sharpmax.runs.run_folder import RunFolder
+from sharpmax.runs.run_folder import RunFolder, scale_name
 
 
 def run(
@@ -57,7 +57,7 @@ def run(
         raise ValueError(f"{', '.join(chosen_arms)} of {', '.join(chosen_tables)} are {least}")
     # Through lists, so that every part of it is JSON.
     config = {"seed": seed, "plan": asdict(plan)}
-    folder = RunFolder.open(out, "tables", f"{'quick' if quick else 'full'}-seed{seed}", config)
+    folder = RunFolder.open(out, "tables", scale_name(quick, seed), config)
     with shown():
         model = tabpfn.load()
         fit = None

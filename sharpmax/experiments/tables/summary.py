@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.tables.plan import ARMS, Plan
-from sharpmax.statistics import paired, paired_accuracy, student_interval
+from sharpmax.statistics import ENOUGH, paired, paired_accuracy, student_interval
 
 Answers = Mapping[str, Mapping[str, Any]]
 RIVALS = ("plain", "subset")
-FEWEST = 3  # tables from which on an interval over tables is said
 
 
 def summarise(plan: Plan, answers: Answers, temperature: float | None) -> dict[str, Any]:
@@ -84,6 +83,6 @@ def _over_tables(arm: str, by_table: Mapping[str, Mapping[str, Any]]) -> dict[st
         found[rival] = {"tables": len(pairs)}
         for what in ("loss", "accuracy"):
             apart = [pair[what]["difference"] for pair in pairs]
-            interval = student_interval(apart) if len(apart) >= FEWEST else None
+            interval = student_interval(apart, fewest=ENOUGH)
             found[rival][what] = {"mean": float(np.mean(apart)), "interval": interval and list(interval)}
     return found
