@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array
 
 from sharpmax.core.policies import PAPER
-from sharpmax.core.stats import RowStats
 from sharpmax.jax.dispatch import attend
 from sharpmax.jax.request import check_options, validated
 from sharpmax.jax.shapes import Ends, PackedAttended, PackedKey, PackedQuery, PackedValue
@@ -86,7 +85,7 @@ def attention_varlen(
     collect(request.logits, stats)
     if not return_stats:
         return output[0]
-    return output[0], RowStats(*(None if field is None else field[0] for field in stats))
+    return output[0], stats.mapped(lambda field: field[0])
 
 
 def _ends(name: str, cumulative: Array, total: int) -> Array:

@@ -28,12 +28,11 @@ from sharpmax.torch.policy_kinds import (
     LOG_LINEAR,
     SOLVED,
     KernelPolicy,
+    beta_range,
     constant_beta,
     is_rowwise,
     kernel_kind,
     kernel_policy,
-    least_beta,
-    most_beta,
     numbers_of_now,
 )
 from sharpmax.torch.request import Request
@@ -280,9 +279,10 @@ def _kernels_refusal(request: Request) -> str | None:
         return f"heads wider than {WIDEST} do not fit the tiles"
     if request.scale <= 0:
         return "a scale that is not positive turns the running maximum round"
-    if request.scale * least_beta(request.policy) < LEAST_SCALE:
+    least, most = beta_range(request.policy)
+    if request.scale * least < LEAST_SCALE:
         return f"a scale below {LEAST_SCALE:.1e}, or one that beta takes there, would bring masked keys back"
-    if most_beta(request.policy) > MOST_BETA:
+    if most > MOST_BETA:
         return f"a beta above {MOST_BETA:.0e} may overflow: the kernels scale the logits before they shift them"
     if "minimum" in request.extra:
         return "minimum is not computed by the kernels"
@@ -399,7 +399,7 @@ def _chunked_refusal(request: Request) -> str | None:
 def _hybrid_path(request: Request) -> tuple[str, KernelPolicy | None]:
     if _is_constant(request):
         return paths.STOCK, None
-    if request.query.dtype == torch.float16 and most_beta(request.policy) > LARGE_BETA:
+    if request.query.dtype == torch.float16 and beta_range(request.policy)[1] > LARGE_BETA:
         return paths.THREE_STEPS, None  # which keeps beta·q in range
     policy = kernel_policy(request.policy, request.query.device, request.rows[1])
     if policy is None or (policy.kind == LENGTH and (request.needs_gradient or request.documents is not None)):

@@ -200,40 +200,31 @@ def _as_column(value: Any, device: torch.device) -> Tensor:
     return filled[0] if len(filled) == 1 else torch.cat(filled)
 
 
-def least_beta(policy: Any) -> float:
-    """Return the least beta, 1 at most, that the policy's numbers let it choose; arrays are not read."""
-    if isinstance(policy, PerHead):
-        return min(map(least_beta, policy.policies))
-    if isinstance(policy, Detached):
-        return least_beta(policy.policy)
-    named: Any = 1.0
-    if isinstance(policy, Constant):
-        named = policy.inverse_temperature
-    elif isinstance(policy, Table) and _are_numbers(policy.inverse_temperatures):
-        named = policy.inverse_temperatures[0]
-    elif isinstance(policy, LogLinear):
-        named = math.exp(-min(policy.limit, 100.0))
-    elif isinstance(policy, LengthScaled):
-        named = policy.minimum
-    return min(1.0, max(named, SMALLEST)) if isinstance(named, int | float) else SMALLEST
+def beta_range(policy: Any) -> tuple[float, float]:
+    """Return the least beta, 1 at most, and the largest, 1 at least, that the policy's numbers let it choose.
 
-
-def most_beta(policy: Any) -> float:
-    """Return the largest beta that the policy's numbers let it choose, 1 at least; arrays that learn are not read."""
-    if isinstance(policy, PerHead):
-        return max(map(most_beta, policy.policies))
+    Arrays are not read: where there is one, the least is as small as any, and the largest is 1.
+    """
     if isinstance(policy, Detached):
-        return most_beta(policy.policy)
-    named: Any = 1.0
+        return beta_range(policy.policy)
+    if isinstance(policy, PerHead):
+        lows, highs = zip(*map(beta_range, policy.policies), strict=True)
+        return min(lows), max(highs)
+    low: Any = 1.0
+    high: Any = 1.0
     if isinstance(policy, Constant):
-        named = policy.inverse_temperature
+        low = high = policy.inverse_temperature
     elif isinstance(policy, EntropyTarget):
-        named = policy.maximum
+        high = policy.maximum
     elif isinstance(policy, Table) and _are_numbers(policy.inverse_temperatures):
-        named = policy.inverse_temperatures[-1]
+        low, high = policy.inverse_temperatures[0], policy.inverse_temperatures[-1]
     elif isinstance(policy, LogLinear):
-        named = math.exp(min(policy.limit, 100.0))
-    return max(1.0, named) if isinstance(named, int | float) else 1.0
+        limit = min(policy.limit, 100.0)
+        low, high = math.exp(-limit), math.exp(limit)
+    elif isinstance(policy, LengthScaled):
+        low = policy.minimum
+    least = min(1.0, max(low, SMALLEST)) if isinstance(low, int | float) else SMALLEST
+    return least, max(1.0, high) if isinstance(high, int | float) else 1.0
 
 
 def constant_beta(policy: Any) -> float | None:

@@ -159,7 +159,7 @@ def validated(
             raise TypeError(f"{name} must be True or False, got {_shown(flag)}")
     check_policy(policy)
     check_devices(query, key=key, value=value, mask=mask, bias=bias, sinks=sinks)
-    query, key, value = _under_autocast(query, key, value)
+    query, key, value = under_autocast(query, key, value)
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype}, {value.dtype}")
     check_shapes(tuple(query.shape), tuple(key.shape), tuple(value.shape))
@@ -291,7 +291,7 @@ def _four_axes(name: str, tensor: Tensor, logits: tuple[int, ...]) -> Tensor:
     return tensor.reshape(shape)
 
 
-def _under_autocast(*tensors: Tensor) -> list[Tensor]:
+def under_autocast(*tensors: Tensor) -> list[Tensor]:
     """Cast as autocast casts the arguments of scaled_dot_product_attention: float64 stays."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):

@@ -11,6 +11,7 @@ no padding, no copies (`attend_packed`).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -92,7 +93,7 @@ def attention_varlen(
         if request is not None:
             output, stats = attend_packed(request)
             output = output.squeeze(0)
-            return (output, RowStats(*(None if f is None else f[0] for f in stats))) if return_stats else output
+            return (output, stats.mapped(lambda field: field[0])) if return_stats else output
 
     outputs: list[Tensor] = []
     fields: list[RowStats] = []
@@ -108,7 +109,7 @@ def attention_varlen(
         )
         output, stats = result if return_stats else (result, RowStats())
         outputs.append(_unfilled(output, batch))
-        fields.append(RowStats(*(None if f is None else _unfilled(f, batch) for f in stats)))
+        fields.append(stats.mapped(partial(_unfilled, batch=batch)))
     order = torch.cat([torch.arange(d.q0, d.q1) for batch in batches for d in batch])
     output = _in_order(outputs, order)
     if not return_stats:

@@ -14,12 +14,11 @@ from sharpmax.torch.policy_kinds import (
     POLYNOMIAL,
     SOLVED,
     TABLE,
+    beta_range,
     constant_beta,
     keep_numbers,
     kernel_kind,
     kernel_policy,
-    least_beta,
-    most_beta,
     numbers_of_now,
 )
 
@@ -118,10 +117,9 @@ def test_numbers_of_tensors_that_do_not_tell_of_writes_are_made_each_time():
 
 
 def test_what_beta_may_be():
-    assert (least_beta(LogLinear(limit=1.0)), most_beta(LogLinear(limit=1.0))) == pytest.approx(
-        (0.36788, 2.71828), 1e-4
-    )
-    assert least_beta(PerHead([PAPER, Constant(0.25)])) == 0.25
-    assert least_beta(LengthScaled(1.0)) == 1e-12
+    assert beta_range(LogLinear(limit=1.0)) == pytest.approx((0.36788, 2.71828), 1e-4)
+    assert beta_range(PerHead([PAPER, Constant(0.25), Constant(3.0)])) == (0.25, 3.0)
+    assert beta_range(LengthScaled(1.0)) == (1e-12, 1.0)
+    assert beta_range(Constant(torch.tensor(2.0))) == (1e-12, 1.0)
     assert constant_beta(Constant(2)) == 2.0
     assert constant_beta(Constant(torch.tensor(2.0))) is None

@@ -107,7 +107,7 @@ class _AtHead:
 
 
 def _of_head(stats: RowStats, head: int) -> RowStats:
-    return RowStats(*(None if field is None else field[..., head, :] for field in stats))
+    return stats.mapped(lambda field: field[..., head, :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +179,7 @@ class Detached(Policy):
 
     def __call__(self, stats: RowStats, stats_at: StatsAt | None = None) -> Array:
         """Return the wrapped policy's beta, without its gradient."""
-        frozen = RowStats(*(None if field is None else stop_gradient(field) for field in stats))
-        return stop_gradient(self.policy(frozen, stats_at))
+        return stop_gradient(self.policy(stats.mapped(stop_gradient), stats_at))
 
 
 def detach(policy: Policy) -> Detached:

@@ -77,7 +77,7 @@ class RowProbe:
             stats = stats.amended(maximum=tokens.maximum, minimum=tokens.minimum)
         alone: dict[str, Any] = {"mask": _first_key(mask), "bias": _first_key(bias), **chosen, "sinks": None}
         first = sharpmax.torch.row_stats(q, key[:, :, :1], **alone).logsumexp
-        stats = type(stats)(*(None if field is None else field.cpu() for field in stats))
+        stats = stats.mapped(Tensor.cpu)
         # (batch, head, row): heads share their masks, so what the first head sees is what every head sees.
         count = np.asarray(stats.count)[:, 0]
         lengths = np.where(count > 0, self._length_of(index.cpu().numpy()), 0)

@@ -18,7 +18,7 @@ from sharpmax.core.policies.base import LARGEST, SMALLEST, choose
 from sharpmax.core.stats import RowStats
 from sharpmax.torch.lengths import counted_by_position
 from sharpmax.torch.plan import SHARPENED_QUERY, STOCK, Plan
-from sharpmax.torch.policy_kinds import LARGE_BETA, constant_beta, most_beta
+from sharpmax.torch.policy_kinds import LARGE_BETA, beta_range, constant_beta
 from sharpmax.torch.request import Request
 from sharpmax.torch.sdpa import masked_attention, plain_attention, plain_attention_within
 from sharpmax.torch.three_steps import attend_in_three_steps
@@ -74,7 +74,7 @@ def statistics(request: Request) -> RowStats:
 def _weighted(request: Request, beta: Tensor, stats: RowStats) -> Tensor:
     del stats
     query = request.packed()[0]
-    factor = LOWERED if query.dtype == torch.float16 and most_beta(request.policy) > LARGE_BETA else 1.0
+    factor = LOWERED if query.dtype == torch.float16 and beta_range(request.policy)[1] > LARGE_BETA else 1.0
     return _attended(request, (query.float() * (beta * factor).unsqueeze(-1)).to(query.dtype), request.scale / factor)
 
 

@@ -324,7 +324,7 @@ def attend_paged(request: Any) -> tuple[Tensor, RowStats]:
         stats = RowStats(entropy.T, logsumexp.T, (row_m * LOG2).T, count.T)
     if rule is None:
         stats = stats.amended(position=_positions(request) if "position" in request.policy.needs else None)
-        beta = choose(request.policy, RowStats(*(None if x is None else x[None] for x in stats)))[0].T.contiguous()
+        beta = choose(request.policy, stats.mapped(lambda field: field[None]))[0].T.contiguous()
     part_o, part_w = (new(tokens, heads, parts, value_width), new(tokens, heads, parts)) if parts > 1 else (out, out)
     BDV = max(16, triton.next_power_of_2(value_width))
     weigh_kernel[grid](

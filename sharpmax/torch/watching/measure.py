@@ -16,6 +16,7 @@ from sharpmax.core.stats import RowStats
 from sharpmax.torch.api import row_stats, which_implementation
 from sharpmax.torch.dispatch import ABSENT
 from sharpmax.torch.documents import Documents
+from sharpmax.torch.request import under_autocast
 from sharpmax.torch.torch_internals import recomputing
 from sharpmax.torch.tracing import device_of
 from sharpmax.torch.triton.availability import interpreted
@@ -82,7 +83,7 @@ class Gauge:
         """Count the rows of a call now, unless it is one of gradient checkpointing's own."""
         if recomputing():
             return
-        query, key = (_as_attended(x.detach()) for x in (query, key))
+        query, key = under_autocast(query.detach(), key.detach())
         if documents is None and cumulative is not None:
             documents = _documents_within(cumulative.to(query.device), query.shape[2])
         documents = None if documents is None else documents.on(query.device)
@@ -172,13 +173,6 @@ def _named(query: Tensor, key: Tensor) -> str | None:
     return "eager" if query.device.type == "cpu" and query[..., 0].numel() * key.shape[2] <= DENSE else None
 
 
-def _as_attended(tensor: Tensor) -> Tensor:
-    """Cast as autocast casts the arguments of attention."""
-    kind = tensor.device.type
-    is_cast = torch.is_autocast_enabled(kind) and tensor.dtype != torch.float64
-    return tensor.to(torch.get_autocast_dtype(kind)) if is_cast else tensor
-
-
 def _documents_within(cumulative: Tensor, items: int) -> Documents:
     item = torch.arange(items, device=cumulative.device, dtype=cumulative.dtype)
     which = torch.searchsorted(cumulative, item, right=True)
@@ -196,7 +190,7 @@ def _packed_stats(
         return packed_statistics(request), True
     each = {name: option for name, option in plain.items() if name not in ("mask", "bias")}
     _, rows = attention_varlen(query[0], key[0], key[0], documents.cumulative, return_stats=True, **each)
-    return RowStats(*(None if field is None else field[None] for field in rows)), False
+    return rows.mapped(lambda field: field[None]), False
 
 
 def _first_share(query: Tensor, key: Tensor, logsumexp: Tensor, options: dict[str, Any]) -> Tensor:
