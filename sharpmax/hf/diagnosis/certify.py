@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sharpmax.core.policies import Constant, Detached, PerHead, Policy
+from sharpmax.core.policies import Constant, Policy
 from sharpmax.dispersion.certificates import WEIGHTS, Certificate, largest_inverse_temperature
 from sharpmax.dispersion.forecast import Rehearsal, exponents, rehearse
 from sharpmax.hf.diagnosis.heads import checked_lengths, diagnose_text, layer_names, must_read_text
@@ -12,6 +12,7 @@ from sharpmax.hf.diagnosis.projections import proved_spreads
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.layers import attention_layers
 from sharpmax.hf.sharpen.switch import check_layers, sharpen
+from sharpmax.torch.per_head import heads_of
 
 PLAIN = Constant(1.0)
 ROUNDING = 0.01  # the share by which a measured spread in low precision may pass the proved one
@@ -46,24 +47,13 @@ def certify(
 
 
 def _largest_beta(policy: Policy, layer: int, heads: int) -> float:
-    held = _heads_of(policy)
+    held = heads_of(policy) or 1
     if held not in (1, heads):
         raise ValueError(f"the policy of layer {layer} holds {held} heads, and this layer has {heads}")
     beta = largest_inverse_temperature(policy)
     if beta is None:
         raise ValueError(f"{type(policy).__name__} may sharpen without bound as n grows: it gets no certificate")
     return beta
-
-
-def _heads_of(policy: Policy) -> int:
-    """Return how many heads a policy tells apart; 1 for one that serves any number."""
-    match policy:
-        case PerHead():
-            return len(policy.policies)
-        case Detached():
-            return _heads_of(policy.policy)
-        case _:
-            return max((shape[-2] for shape in policy.field_shapes if len(shape) > 1), default=1)
 
 
 @torch.no_grad()

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from sharpmax.core.checks import is_count
 from sharpmax.core.policies import Constant
 from sharpmax.core.stats import RowStats
 from sharpmax.extras import extra
-from sharpmax.hf.sharpen.site import Observer, Run
+from sharpmax.hf.sharpen.site import Observer, Run, runs_of
 from sharpmax.hf.sharpen.switch import Sharpened, sharpen
-from sharpmax.hf.trainer_log import log_beside
+from sharpmax.hf.trainer_log import check_log, log_beside
 
 with extra("hf"):
     from transformers import TrainerCallback
@@ -30,10 +29,7 @@ class AttentionLog(TrainerCallback):
     """
 
     def __init__(self, trainer: Any, *, every: int = 50) -> None:
-        if not is_count(every, least=1):
-            raise ValueError(f"expected to log every 1 step or more, got {every!r}")
-        if not callable(getattr(trainer, "log", None)):
-            raise TypeError(f"expected the Trainer whose log gets the figures, got {type(trainer).__name__}")
+        check_log(trainer, every, "log")
         self.trainer, self.every = trainer, every
         self._seen: dict[int, list[tuple[float, float]]] = {}
         self._own: Sharpened | None = None
@@ -46,10 +42,10 @@ class AttentionLog(TrainerCallback):
         if state.global_step % self.every:
             return
         model = kwargs["model"]
-        sites = [s for m in model.modules() if (s := m.__dict__.get("sharpmax_site")) is not None]
-        if not sites:
+        runs = runs_of(model)
+        if not runs:
             self._own = sharpen(model, Constant(1.0), observer=self._observe)
-        for run in {id(site.run): site.run for site in sites}.values():
+        for run in runs:
             self._borrowed.append((run, run.observer))
             run.observer = self._observe if run.observer is None else _both(self._observe, run.observer)
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sharpmax.core.policies import Constant
 from sharpmax.hf.sharpen.interface import NAME as SHARPENED
+from sharpmax.hf.sharpen.site import site_of
 from sharpmax.torch.documents import Documents
 from sharpmax.torch.torch_internals import recomputing
 from sharpmax.torch.varlen import attend_packed, packed_request
@@ -31,7 +32,7 @@ def attend_fused(
     """
     if query.shape[2] < 2 or not _is_bare(module, documents, options):
         return None
-    site = module.__dict__.get("sharpmax_site")
+    site: Any = site_of(module)
     is_watched = name == SHARPENED and site.is_plain and len(site.policies) == 1  # and nothing else is done to it
     if name == "sdpa" or is_watched:
         request = packed_request(query, key, value, documents, policy=Constant(1.0), scale=options.get("scaling"))
@@ -50,7 +51,7 @@ def attend_fused(
 
 def count_packed_rows(module: Any, query: Tensor, key: Tensor, documents: Documents, options: dict[str, Any]) -> bool:
     """Tell a watch of the row's own rows, before padding joins them; return whether there is one that counts now."""
-    site = module.__dict__.get("sharpmax_site")
+    site: Any = site_of(module)
     gauge = None if site is None else site.run.gauge
     if gauge is None or not gauge.counts:
         return False

@@ -7,11 +7,11 @@ make the logits of every token, which is gigabytes where few are asked for. So t
 that does something else to its logits is refused.
 """
 
-from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
 
 from sharpmax.extras import extra
+from sharpmax.hf.sharpen.site import sites_of
 
 with extra("hf"):
     import torch
@@ -46,7 +46,7 @@ def require_known_head(model: Any) -> None:
             f"the head of {type(model).__name__} has no weight that is a tensor, as where it is quantised: quantise "
             "the rest alone"
         )
-    if model in _known or any(not site.is_alone for site in _sites(model)):  # an observer would be told of it
+    if model in _known or any(not site.is_alone for site in sites_of(model)):  # an observer would be told of it
         return
     was_training = model.training
     model.eval()
@@ -63,11 +63,6 @@ def require_known_head(model: Any) -> None:
             "those of another model"
         )
     _known.add(model)
-
-
-def _sites(model: nn.Module) -> Iterator[Any]:
-    """Return what the attention modules carry while the model is sharpened."""
-    return (site for module in model.modules() if (site := module.__dict__.get("sharpmax_site")) is not None)
 
 
 _known: WeakSet[nn.Module] = WeakSet()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import sharpmax.torch
 from sharpmax.core.extension import Extension
@@ -168,6 +168,22 @@ class Site:
         return self.first_layer + index, self.policies[index]
 
 
+def site_of(module: nn.Module) -> Site | None:
+    """Return what a sharpened module carries."""
+    site = module.__dict__.get("sharpmax_site")
+    return site if isinstance(site, Site) else None
+
+
+def sites_of(model: nn.Module) -> list[Site]:
+    """Return what the modules of a model carry while it, or a part of it, is sharpened."""
+    return [site for module in model.modules() if (site := site_of(module)) is not None]
+
+
+def runs_of(model: nn.Module) -> list[Run]:
+    """Return what the sharpenings keep that are on in a model."""
+    return list({id(site.run): site.run for site in sites_of(model)}.values())
+
+
 def attend_at(
     site: Site, query: Tensor, key: Tensor, value: Tensor, *, documents: Documents | None = None,
     batch: Batch | None = None, ends: tuple[Tensor, Tensor] | None = None, positions: Tensor | None = None,
@@ -309,7 +325,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, kind: Kind, **options:
     else:
         result = attention_varlen(query[0], key[0], value[0], *ends, **options)  # type: ignore[misc]
         output, stats = result if options.get("return_stats") else (result, RowStats())
-    output, rows = output[None], RowStats(*(None if x is None else x[None] for x in stats))
+    output, rows = output[None], stats.mapped(lambda field: field[None])
     return (output, rows) if options.get("return_stats") else output
 
 

@@ -51,7 +51,7 @@ from sharpmax.hf.sharpen.layers import (
 from sharpmax.hf.sharpen.length_temperature import warn_of_second_temperature
 from sharpmax.hf.sharpen.modules import multihead_forward
 from sharpmax.hf.sharpen.sidecar import card_for, name_of, warn_of_another_model
-from sharpmax.hf.sharpen.site import Observer, Probe, Run, Site
+from sharpmax.hf.sharpen.site import Observer, Probe, Run, Site, runs_of, site_of, sites_of
 from sharpmax.torch import IMPLEMENTATIONS
 from sharpmax.torch.per_head import check_columns
 from sharpmax.torch.policy_kinds import constant_beta
@@ -149,11 +149,11 @@ def unsharpen(model: nn.Module) -> None:
     >>> unsharpen(model)  # doctest: +SKIP
     """
     check_module(model)
-    while sites := {id(site.run) for module in model.modules() if (site := _site(module)) is not None}:
+    while runs := [id(run) for run in runs_of(model)]:
         hooks = (h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values()))
         owners = (getattr(hook, "__self__", None) for hook in hooks)
         copies = {id(owner._run): owner for owner in owners if isinstance(owner, Sharpened)}
-        on = [one for run in sites if (one := _switched_on.get(run) or copies.get(run)) is not None]
+        on = [one for run in runs if (one := _switched_on.get(run) or copies.get(run)) is not None]
         latest = next((one for one in on if one.is_latest), None)
         if latest is None:
             raise RuntimeError("this is a copy of a part of a sharpened model: make it before the model is sharpened")
@@ -163,7 +163,7 @@ def unsharpen(model: nn.Module) -> None:
 def policy_on(model: nn.Module) -> Policy | Extension | None:
     """Return a policy or an extension by which a model attends otherwise than plainly; None where there is none."""
     for module in model.modules():
-        site = _site(module)
+        site = site_of(module)
         if site is not None and not site.all_one:
             return next(policy for policy in site.policies if constant_beta(policy) != 1)
     return extension_on(model)
@@ -171,8 +171,7 @@ def policy_on(model: nn.Module) -> Policy | Extension | None:
 
 def extension_on(model: nn.Module) -> Extension | None:
     """Return the extension that is on in a model; None where there is none."""
-    sites = (site for module in model.modules() if (site := _site(module)) is not None)
-    return next((site.extension for site in sites if site.extension is not None), None)
+    return next((site.extension for site in sites_of(model) if site.extension is not None), None)
 
 
 class Sharpened:
@@ -241,12 +240,12 @@ class Sharpened:
     @property
     def is_latest(self) -> bool:
         """Tell whether nothing was switched on since that is on still."""
-        return all(_site(module) is site for module, site in self._sites.items())
+        return all(site_of(module) is site for module, site in self._sites.items())
 
     def _put_back_later_ones(self) -> None:
         """Switch off what was switched on inside this block and outlives it: it would put back this block's policy."""
         for module, site in self._sites.items() if self.is_on else ():
-            while (current := _site(module)) is not None and current is not site:
+            while (current := site_of(module)) is not None and current is not site:
                 later = _switched_on.get(id(current.run))
                 if later is None:
                     break
@@ -254,7 +253,7 @@ class Sharpened:
 
     def _refuse_other_threads(self) -> None:
         for module in (layer.module for layer in self.layers):
-            on = _switched_on.get(id(site.run)) if (site := _site(module)) is not None else None
+            on = _switched_on.get(id(site.run)) if (site := site_of(module)) is not None else None
             thread = None if on is None else _thread_of.get(on)
             if thread is not None and thread is not threading.current_thread() and thread.is_alive():
                 raise RuntimeError(
@@ -265,7 +264,7 @@ class Sharpened:
 
     def _refuse_managers(self) -> None:
         """Raise RuntimeError while a manager is on: the CUDA graphs that it has go on with the policy of before."""
-        runs = {id(site.run) for layer in self.layers if (site := _site(layer.module)) is not None}
+        runs = {id(site.run) for layer in self.layers if (site := site_of(layer.module)) is not None}
         on = [one for run in runs if (one := _switched_on.get(run)) is not None]
         if any(manager.is_running() for one in on for manager in one._managers):
             raise RuntimeError(
@@ -274,7 +273,9 @@ class Sharpened:
 
     def _gauge_of_now(self) -> Gauge | None:
         """Return the gauge of a watch that is on: its layers keep telling it, whatever policy they get."""
-        sites = [(layer, site) for layer in self.layers if (site := _site(layer.module)) and site.run.gauge is not None]
+        sites = [
+            (layer, site) for layer in self.layers if (site := site_of(layer.module)) and site.run.gauge is not None
+        ]
         if any(site.first_layer != layer.index for layer, site in sites):
             raise RuntimeError(
                 f"this {type(self.model).__name__} is part of a model that is watched, which counts its layers "
@@ -287,7 +288,7 @@ class Sharpened:
         _switched_on[id(self._run)] = self
         for layer in self.layers:
             policies = tuple(self.policy.for_layer(index) for index in range(layer.index, layer.index + layer.runs))
-            outer, applied = _site(layer.module), self._applied
+            outer, applied = site_of(layer.module), self._applied
             on = applied if applied is not None else outer
             extended = {} if on is None else {"extension": on.extension, "late": on.late}
             place = _place(layer.module)
@@ -391,7 +392,7 @@ class Sharpened:
         if torch.compiler.is_compiling() or now.depth > 1 or now.asked or is_compiled(self.model):
             return
         # A policy nested inside this one takes its calls.
-        if any(_site(module) is self._sites.get(module, _Absent) for module in part.modules()):
+        if any(site_of(module) is self._sites.get(module, _Absent) for module in part.modules()):
             name = type(self.model).__name__
             if any(config._attn_implementation not in (NAME, EAGER_NAME) for config in configs_of(self.model)):
                 raise RuntimeError(
@@ -446,12 +447,6 @@ class Sharpened:
 
 class _Absent:
     """What stood where nothing stood: a class, because a copy of it is itself."""
-
-
-def _site(module: nn.Module) -> Site | None:
-    """Return what a sharpened module carries."""
-    site = module.__dict__.get("sharpmax_site")
-    return site if isinstance(site, Site) else None
 
 
 _switched_on: WeakValueDictionary[int, Sharpened] = WeakValueDictionary()

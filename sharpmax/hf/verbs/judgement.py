@@ -84,9 +84,8 @@ def check_exam(fitting: Mapping[str, Sequence[int]], seed: int, exam: Mapping[st
 
 def quick_exam(exam: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a quick run judges on, but for what was asked for beside it."""
-    return {
-        name: defaults.QUICK[name] for name in ("sizes", "prompts", "text_tokens", "windows") if not _has(exam, name)
-    }
+    names = ("sizes", "prompts", "text_tokens", "windows")
+    return {name: defaults.QUICK[name] for name in names if exam.get(name) is None}
 
 
 def keep_sizes_that_fit(loaded: LoadedModel, exam: dict[str, Any], *, asked: bool) -> None:
@@ -96,10 +95,6 @@ def keep_sizes_that_fit(loaded: LoadedModel, exam: dict[str, Any], *, asked: boo
         held = usual_sizes(loaded, exam.get("tasks", defaults.EXAM_TASKS), sizes, "--sizes")
         if tuple(held) != tuple(sizes):
             exam["sizes"] = held
-
-
-def _has(exam: Mapping[str, Any], name: str) -> bool:
-    return exam.get(name) is not None
 
 
 def text_found(loaded: LoadedModel, exam: Mapping[str, Any], held_out: Exam) -> dict[str, Any] | None:

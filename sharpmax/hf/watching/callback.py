@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.core.checks import is_count
 from sharpmax.extras import extra
-from sharpmax.hf.trainer_log import log_beside
+from sharpmax.hf.trainer_log import check_log, log_beside
 from sharpmax.runs.watched import Reading
 from sharpmax.torch import Guard, QKClip, Watch, watch
 
@@ -50,10 +49,7 @@ class AttentionWatch(TrainerCallback):
         self, trainer: Any, *, every: int = 10, record: str | Path | None = None, threshold: float | None = None,
         guard: Guard | None = None, per_head: bool = False,
     ) -> None:  # fmt: skip
-        if not is_count(every, least=1):
-            raise ValueError(f"expected to watch every 1 step or more, got {every!r}")
-        if not callable(getattr(trainer, "log", None)):
-            raise TypeError(f"expected the Trainer whose log gets the figures, got {type(trainer).__name__}")
+        check_log(trainer, every, "watch")
         self.trainer, self.every, self.record = trainer, every, record
         self.threshold, self.guard, self.per_head = threshold, guard, per_head
         self._watch: Watch | None = None

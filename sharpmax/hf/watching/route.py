@@ -8,7 +8,7 @@ from torch import nn
 
 from sharpmax.core.policies import Constant
 from sharpmax.hf.sharpen.layers import attention_layers, is_attention
-from sharpmax.hf.sharpen.site import Run, Site
+from sharpmax.hf.sharpen.site import runs_of, site_of
 from sharpmax.hf.sharpen.switch import Sharpened, sharpen
 from sharpmax.torch.watching.measure import Gauge
 from sharpmax.torch.watching.watch import Layer
@@ -32,10 +32,10 @@ class Routed:
     def __init__(self, model: nn.Module, gauge: Gauge) -> None:
         self._model, self._gauge = model, gauge
         self._own: Sharpened | None = None
-        if any(run.gauge is not None for run in _runs(model)):
+        if any(run.gauge is not None for run in runs_of(model)):
             raise RuntimeError(f"this {type(model).__name__} is watched already; close that watch first")
         layers = attention_layers(model)
-        sites = [(layer, _site(layer.module)) for layer in layers]
+        sites = [(layer, site_of(layer.module)) for layer in layers]
         if all(site is None for _, site in sites):
             self._own = sharpen(model, Constant(1.0))
         elif any(site is None or site.first_layer != layer.index for layer, site in sites):
@@ -43,7 +43,7 @@ class Routed:
                 f"only a part of this {type(model).__name__} is sharpened: watch that part, or watch the whole model "
                 "before the part is sharpened"
             )
-        for run in _runs(model):
+        for run in runs_of(model):
             run.gauge = gauge
         self.layers = [
             Layer(layer.name, layer.module, range(layer.index, layer.index + layer.runs)) for layer in layers
@@ -60,17 +60,8 @@ class Routed:
                 "this model was sharpened since it was watched, and still is; leave that block first, then close the "
                 "watch"
             )
-        for run in _runs(self._model):
+        for run in runs_of(self._model):
             if run.gauge is self._gauge:
                 run.gauge = None
         if self._own is not None:
             self._own.restore()
-
-
-def _site(module: nn.Module) -> Site | None:
-    return module.__dict__.get("sharpmax_site")
-
-
-def _runs(model: nn.Module) -> list[Run]:
-    """Return what the sharpenings keep that are on in the model."""
-    return list({id(site.run): site.run for module in model.modules() if (site := _site(module))}.values())
