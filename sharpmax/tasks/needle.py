@@ -6,8 +6,8 @@ As recall, but nothing can be told apart by half a key. A needle's value stands 
 """
 
 from sharpmax.extras import extra
-from sharpmax.tasks.recall import MARK, SYMBOLS, TOKENS, VALUES, Recall
-from sharpmax.tasks.sized import Batch, check_sizes, distinct, draw_sizes, joined
+from sharpmax.tasks.recall import SYMBOLS, VALUES, Recall
+from sharpmax.tasks.sized import Batch, check_sizes, distinct, draw_sizes
 
 with extra("torch"):
     import torch
@@ -35,8 +35,4 @@ class Needle(Recall):
         places = distinct(batch, self.questions, most, generator, below=size)
         keys = keys.scatter(1, places[:, :, None].expand(batch, self.questions, 2), needles)
         values = SYMBOLS + torch.randint(VALUES, (batch, most, 2), generator=generator, device=device)
-        stored = torch.cat((keys, values), dim=2)
-        again = stored.gather(1, places[:, :, None].expand(batch, self.questions, TOKENS))
-        mark = torch.full((batch, 1), MARK, device=device)
-        tokens = joined(stored.flatten(1), TOKENS * size, torch.cat((mark, again.flatten(1)), dim=1))
-        return Batch(tokens, self.places(size))
+        return self.asking(torch.cat((keys, values), dim=2), size, places)

@@ -48,13 +48,15 @@ class Recall(Task):
         values = SYMBOLS + torch.randint(VALUES, (batch, most, 2), generator=generator, device=device)
         stored = torch.cat((keys, values), dim=2)
         size = draw_sizes(batch, sizes, generator)
-        asked = distinct(batch, self.questions, most, generator, below=size)
-        again = stored.gather(1, asked[:, :, None].expand(batch, self.questions, TOKENS))
-        mark = torch.full((batch, 1), MARK, device=device)
-        tokens = joined(stored.flatten(1), TOKENS * size, torch.cat((mark, again.flatten(1)), dim=1))
-        return Batch(tokens, self.places(size))
+        return self.asking(stored, size, distinct(batch, self.questions, most, generator, below=size))
 
-    def places(self, size: Tensor) -> Tensor:
-        """Return where the values are predicted: by the second token of a key, and by the first of its value."""
+    def asking(self, stored: Tensor, size: Tensor, asked: Tensor) -> Batch:
+        """Return sequences of the first `size` (batch,) of stored pairs (batch, most, 4), then those asked again.
+
+        The values are predicted by the second token of a key, and by the first of its value.
+        """
+        again = stored.gather(1, asked[:, :, None].expand(-1, -1, TOKENS))
+        mark = torch.full((len(stored), 1), MARK, device=stored.device)
+        tokens = joined(stored.flatten(1), TOKENS * size, torch.cat((mark, again.flatten(1)), dim=1))
         starts = TOKENS * (size[:, None] + torch.arange(self.questions, device=size.device)) + 1
-        return starts[:, :, None] + torch.tensor((1, 2), device=size.device)
+        return Batch(tokens, starts[:, :, None] + torch.tensor((1, 2), device=size.device))

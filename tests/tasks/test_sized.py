@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from sharpmax.tasks import copying, flip_flop, needle, numbers, share
+from sharpmax.tasks import copying, flip_flop, numbers, recall, share
 from sharpmax.tasks.catalogue import TASKS
 from sharpmax.tasks.sized import joined
 
@@ -16,7 +16,7 @@ def drawn(task, sizes, batch=12, seed=0):
 
 def recalled(tokens):
     """Solve recall and needle: look every asked key up."""
-    end = tokens.index(needle.MARK)
+    end = tokens.index(recall.MARK)
     stored = {}
     for i in range(0, end, 4):
         stored.setdefault(tuple(tokens[i : i + 2]), tokens[i + 2 : i + 4])

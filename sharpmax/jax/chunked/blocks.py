@@ -7,7 +7,7 @@ logit is, is the caller's: row statistics and weighted values differ in nothing 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -117,7 +117,7 @@ class Blocks:
             of_keys = jnp.take(self.of.key_segments, index, 1, mode="clip")
             parts.append((of_queries[:, :, None] == of_keys[:, None, :])[:, None, None])
         shown = [part for part in parts if part is not None]
-        return None if not shown else jnp.broadcast_to(_all(shown), jnp.broadcast_shapes(*(p.shape for p in shown)))
+        return None if not shown else reduce(jnp.logical_and, shown)
 
     def logits(self, i: Array, j: Array, q: Array, k: Array, bias: Array | None) -> Array:
         """Return the logits of block (i, j) from its own query, key and bias, -inf where masked."""
@@ -227,13 +227,6 @@ def _grouped_and_padded(logits: Logits, size: Size, array: Array | None) -> Arra
     for axis, block in ((3, size[0]), (4, size[1])):
         array = array if array.shape[axis] == 1 else in_blocks(array, axis, block)
     return array
-
-
-def _all(parts: list[Array]) -> Array:
-    together = parts[0]
-    for part in parts[1:]:
-        together = together & part
-    return together
 
 
 def _joined(stacked: Array) -> Array:

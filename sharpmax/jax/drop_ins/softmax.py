@@ -3,13 +3,13 @@
 weights = softmax(beta(H)·x),   H the entropy of softmax(x) along `axis`
 """
 
-import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from sharpmax.core.policies import PAPER
 from sharpmax.core.softmax import softmax as core_softmax
@@ -32,7 +32,7 @@ def softmax(
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = x.astype(jnp.result_type(x.dtype, float))
     where = None if where is None else jnp.broadcast_to(jnp.asarray(where, bool), x.shape)
-    axes = _axes(axis, x.ndim)
+    axes = tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim, "axis")
     if len(axes) == 1:
         weights: Array = core_softmax(x, policy, axis=axes[0], where=where)
         return weights
@@ -55,17 +55,3 @@ def sharpened_softmax(policy: Any = PAPER) -> Callable[..., Array]:
     """
     check_policy(policy)
     return partial(softmax, policy=policy)
-
-
-def _axes(axis: int | Sequence[int] | None, dimensions: int) -> tuple[int, ...]:
-    """Return which axes are meant, each from 0 and once."""
-    if axis is None:
-        return tuple(range(dimensions))
-    axes = [operator.index(a) for a in (axis if isinstance(axis, Sequence) else (axis,))]
-    for a in axes:
-        if not -dimensions <= a < dimensions:
-            raise ValueError(f"axis {a} is out of bounds for an array of {dimensions} dimensions")
-    found = tuple(a % dimensions for a in axes)
-    if len(set(found)) < len(found):
-        raise ValueError(f"axis names a dimension twice, got {axis}")
-    return found
