@@ -67,6 +67,18 @@ def check_shapes(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], *, 
     return int(q[heads] // k[heads])
 
 
+def with_four_axes(name: str, array: Any, logits: tuple[int, ...]) -> Any:
+    """Return the array with axes of length 1 put in front, if it then broadcasts to the logits.
+
+    Raises:
+        ValueError: it does not.
+    """
+    shape = (1,) * (4 - array.ndim) + tuple(array.shape)
+    if len(shape) != 4 or any(have != 1 and have != want for have, want in zip(shape, logits, strict=True)):
+        raise ValueError(f"{name} of shape {tuple(array.shape)} does not broadcast to the logits' {logits}")
+    return array.reshape(shape)
+
+
 def is_number(value: Any) -> bool:
     """Tell whether it is a finite real number; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from sharpmax.core.checks import check_number, check_shapes, short
+from sharpmax.core.checks import check_number, check_shapes, short, with_four_axes
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies.base import Policy, needed
 from sharpmax.core.softcap import check_softcap
@@ -94,9 +94,9 @@ def validated(
         if not _is_array(mask) or mask.dtype != jnp.bool_:
             got = getattr(mask, "dtype", type(mask).__name__)
             raise TypeError(f"mask must be a boolean array (True = visible), got {got}; for an additive one use bias")
-        mask = _four_axes("mask", jnp.asarray(mask), shape)
+        mask = with_four_axes("mask", jnp.asarray(mask), shape)
     if bias is not None:
-        bias = _four_axes("bias", _check_floating("bias", bias), shape)
+        bias = with_four_axes("bias", _check_floating("bias", bias), shape)
     if sinks is not None:
         sinks = _check_floating("sinks", sinks)
         if sinks.shape != (heads,):
@@ -180,14 +180,6 @@ def _check_dropout(dropout: Any, dropout_key: Any) -> None:
         raise ValueError("dropout draws from dropout_key, and none came: pass a jax.random key")
     if dropout_key is not None and not _is_array(dropout_key):
         raise TypeError(f"dropout_key must be a jax.random key, got {short(dropout_key)}")
-
-
-def _four_axes(name: str, array: Array, logits: tuple[int, int, int, int]) -> Array:
-    """Return the array with axes of length 1 put in front, if it then broadcasts to the logits."""
-    shape = (1,) * (4 - array.ndim) + tuple(array.shape)
-    if len(shape) != 4 or any(have not in (1, want) for have, want in zip(shape, logits, strict=True)):
-        raise ValueError(f"{name} of shape {tuple(array.shape)} does not broadcast to the logits' {logits}")
-    return array.reshape(shape)
 
 
 def _segments(segments: Segments, logits: tuple[int, int, int, int]) -> tuple[Array | None, Array | None]:

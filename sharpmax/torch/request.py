@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharpmax.core.checks import check_shapes
+from sharpmax.core.checks import check_shapes, with_four_axes
 from sharpmax.core.masks import Window, window_ends
 from sharpmax.core.policies import PAPER
 from sharpmax.core.policies.base import Policy, needed
@@ -194,12 +194,12 @@ def checked_mask(mask: Any, logits: tuple[int, ...]) -> Tensor | None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"mask must be a boolean tensor (True = visible), got {got}; for an additive one use bias")
-    return _four_axes("mask", _check_layout("mask", mask), logits)
+    return with_four_axes("mask", _check_layout("mask", mask), logits)
 
 
 def checked_bias(bias: Any, logits: tuple[int, ...]) -> Tensor | None:
     """Return the bias with four axes, each 1 or that of the logits."""
-    return None if bias is None else _four_axes("bias", _check_tensor("bias", bias), logits)
+    return None if bias is None else with_four_axes("bias", _check_tensor("bias", bias), logits)
 
 
 def check_policy(policy: Any) -> None:
@@ -281,14 +281,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}, not one of it"
     return reprlib.repr(value)
-
-
-def _four_axes(name: str, tensor: Tensor, logits: tuple[int, ...]) -> Tensor:
-    """Return the tensor with axes of length 1 put in front, if it then broadcasts to the logits."""
-    shape = (1,) * (4 - tensor.ndim) + tuple(tensor.shape)
-    if len(shape) != 4 or any(have != 1 and have != want for have, want in zip(shape, logits, strict=True)):
-        raise ValueError(f"{name} of shape {tuple(tensor.shape)} does not broadcast to the logits' {logits}")
-    return tensor.reshape(shape)
 
 
 def under_autocast(*tensors: Tensor) -> list[Tensor]:

@@ -12,7 +12,6 @@ it is doubled as long as that is better.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -96,14 +95,17 @@ class _Contest:
             so_far = score(self.plain, sheet)
             return bool(so_far["answer_loss"] >= self.lowest) or self._refused(so_far)
 
-        keep = partial(_kept_as, self.once, re.sub(r"[^A-Za-z0-9.]+", "-", name))
+        def keep(key: str, compute: Callable[[], Any]) -> Any:
+            return self.once(f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}", compute)
+
         options: dict[str, Any] = {} if policy is None else {"enough": hopeless}
         sheet = sit(self.loaded, self.exam, policy, once=keep, name=f"choose: {name}", **options)
         self.advance(note=name, total=max(self.expected, len(self.scores) + 2))
         return sheet
 
     def _refused(self, found: Mapping[str, Any]) -> bool:
-        return not _admissible(found, self.scores["plain"], self.most_rise)
+        is_allowed = found["rise_at_most"] <= MARGIN * self.most_rise
+        return not (is_allowed and found["accuracy"] >= self.scores["plain"]["accuracy"])
 
 
 def choose(
@@ -195,14 +197,6 @@ def best_of(scores: Mapping[str, dict[str, float]], *, most_rise: float) -> str:
 
 def _name(strength: float, share: float = 1.0) -> str:
     return f"{share:.0%} of heads at strength {strength:g}"
-
-
-def _kept_as(once: Keep, prefix: str, key: str, compute: Callable[[], Any]) -> Any:
-    return once(f"{prefix}-{key}", compute)
-
-
-def _admissible(found: Mapping[str, Any], plain: Mapping[str, Any], most_rise: float) -> bool:
-    return bool(found["rise_at_most"] <= MARGIN * most_rise and found["accuracy"] >= plain["accuracy"])
 
 
 def _fields(policy: Policy) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def diagnose_text(loaded: LoadedModel, text: str, lengths: Sequence[int], *, row
     if loaded.model.config.is_encoder_decoder:
         probe = RowProbe(lambda queries: _last_rows(queries, rows), lambda _: current, keep=True)
     else:
-        probe = RowProbe(lambda queries: _spread_out(queries, rows), lambda _: current, keep=True)
+        probe = RowProbe(lambda n: torch.linspace(0, n - 1, min(rows, n)).long(), lambda _: current, keep=True)
     total = len(names) * len(lengths)
     with stage("reading each length", total) as advance, sharpen(loaded.model, probe=_counting(probe, advance)):
         for current in lengths:
@@ -180,11 +180,6 @@ def _last_rows(length: int, rows: int) -> torch.Tensor:
     """Return rows (from 0) that see about `length` keys, at most TOLERANCE fewer."""
     first = max(1, round(length * (1 - TOLERANCE)))
     return torch.linspace(first - 1, length - 1, min(rows, length - first + 1)).round().long()
-
-
-def _spread_out(queries: int, rows: int) -> torch.Tensor:
-    """Return rows (from 0) from the first to the last, evenly."""
-    return torch.linspace(0, queries - 1, min(rows, queries)).long()
 
 
 def _nearest(reached: np.ndarray, lengths: Sequence[int]) -> np.ndarray:

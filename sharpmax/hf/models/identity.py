@@ -7,7 +7,6 @@ of a folder that is not loaded yet, `sharpmax.runs.provenance.weights_of_folder`
 import hashlib
 import io
 import json
-from typing import Any
 
 from sharpmax.extras import extra
 from sharpmax.hf.models.load import LoadedModel
@@ -40,9 +39,5 @@ def fingerprint(loaded: LoadedModel) -> str:
     config = {name: value for name, value in loaded.model.config.to_diff_dict().items() if name not in NOT_OF_IT}
     vocabulary: dict[str, int] = getattr(loaded.tokenizer, "get_vocab", dict)()  # one that a caller wrote may have none
     read = [sorted(vocabulary.items()), loaded.tokenizer(SAMPLE, verbose=False).input_ids]
-    found.update(_as_text([config, read]).encode())
+    found.update(json.dumps([config, read], sort_keys=True, default=str).encode())
     return found.hexdigest()[:DIGITS]
-
-
-def _as_text(content: Any) -> str:
-    return json.dumps(content, sort_keys=True, default=str)

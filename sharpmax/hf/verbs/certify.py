@@ -160,8 +160,8 @@ class CertificationResult(Result):
     def _expected(self, weight: str) -> list[float]:
         """Return log10 of the size at which each head that holds the weight now is expected to hold it no more."""
         sizes = [(h.get("expected_log10_n") or {}).get(weight) for h in self.metrics["heads"]]
-        now = np.log10(self.metrics["length"])
-        return [NEVER if size == "never" else float(size) for size in sizes if size is not None and _after(size, now)]
+        known = [NEVER if size == "never" else float(size) for size in sizes if size is not None]
+        return [size for size in known if size > np.log10(self.metrics["length"]) + 1e-6]
 
     def _spreads(self, kind: str) -> list[float]:
         # Text passes by the heads that read images.
@@ -258,10 +258,6 @@ def _log10(size: float) -> float | str | None:
     if np.isnan(size):
         return None
     return "never" if np.isinf(size) else round(float(np.log10(size)), 6)
-
-
-def _after(size: float | str, now: float) -> bool:
-    return size == "never" or float(size) > now + 1e-6
 
 
 def _size(log10: float) -> str:

@@ -400,7 +400,8 @@ def _tables(metrics: dict[str, Any]) -> list[Any]:
         decay = metrics["decay"]
         if decay["layer_agreement"] is None:
             return tables
-        order = [[i + 1, p, a] for i, (p, a) in enumerate(_first(decay["layers_predicted"], decay["layers_actual"]))]
+        orders = zip(decay["layers_predicted"][:8], decay["layers_actual"][:8], strict=True)
+        order = [[place, *pair] for place, pair in enumerate(orders, 1)]
         caption = (
             f"Layers most dispersed at {decay['held_out_length']}: forecast from the shorter lengths, and found. Rank "
             f"correlation {decay['layer_agreement']:.2f}. {_beside_persistence(decay)}"
@@ -433,10 +434,6 @@ def _heads_table(heads: list[dict[str, Any]], key: str, caption: str, name: str)
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def _first(*orders: list[int], most: int = 8) -> list[tuple[int, ...]]:
-    return list(zip(*(order[:most] for order in orders), strict=True))
 
 
 def _prompts(task: str, sizes: Sequence[int], seed: int, asked: int) -> dict[int, list[Prompt]]:
