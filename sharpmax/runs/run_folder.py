@@ -16,6 +16,7 @@ from typing import Any
 import sharpmax
 from sharpmax.files import atomic, checksums
 from sharpmax.files.untrusted import read_json
+from sharpmax.runs.progress import stage
 from sharpmax.runs.provenance import commit, provenance
 
 AGAIN = "delete it to compute it again"
@@ -27,7 +28,7 @@ class RunFolder:
     """The folder of one run. Make it with `RunFolder.open`.
 
     >>> run = RunFolder.open("runs", "bounds", "seed0", {"seed": 0})     # doctest: +SKIP
-    >>> squares = [run.once(f"square-{n}", lambda n=n: n * n) for n in range(3)]     # doctest: +SKIP
+    >>> squares = run.every("squares", {f"square-{n}": lambda n=n: n * n for n in range(3)})     # doctest: +SKIP
     >>> run.finish({"squares": squares})     # doctest: +SKIP
     """
 
@@ -93,6 +94,15 @@ class RunFolder:
         if not self.has(key):
             checksums.write_sealed(self._step(key), {"commit": commit(), "value": compute()})
         return self.read(key)
+
+    def every(self, name: str, steps: Mapping[str, Callable[[], Any]]) -> list[Any]:
+        """Return `once` of every step, by its key, in their order; a stage of this name shows how far it is."""
+        found = []
+        with stage(name, len(steps)) as advance:
+            for key, compute in steps.items():
+                found.append(self.once(key, compute))
+                advance(note=key)
+        return found
 
     def has(self, key: str) -> bool:
         """Tell whether an earlier call of this run already has it."""

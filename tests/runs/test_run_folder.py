@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+from functools import partial
 
 import numpy as np
 import pytest
@@ -188,6 +189,14 @@ def test_a_run_that_came_in_between_is_not_overwritten(tmp_path):
     RunFolder.open(tmp_path, "demo", "a", {"seed": 1})
     with pytest.raises(ValueError, match="seed: 1 there, 0 here"):
         planned.begin()
+
+
+def test_every_step_is_computed_once_and_given_in_its_order(tmp_path):
+    run, made = RunFolder.open(tmp_path, "demo", "a", {}), []
+    steps = {name: partial(lambda name: made.append(name) or name.upper(), name) for name in ("b", "a")}
+    run.once("a", lambda: "kept")
+    assert run.every("letters", steps) == ["B", "kept"]
+    assert made == ["b"]
 
 
 def test_a_key_may_hold_the_colon_of_a_task(tmp_path):

@@ -26,7 +26,6 @@ import numpy as np
 import sharpmax
 from sharpmax.core.bounds import dispersion_size, lemma_bounds
 from sharpmax.experiments.bounds.page import tell
-from sharpmax.runs.progress import stage
 from sharpmax.runs.run_folder import RunFolder, scale_name
 
 SPREAD = 5.69
@@ -51,14 +50,9 @@ def run(out: str | Path = "runs", *, seed: int = 0, quick: bool = False) -> dict
     repeats = 4 if quick else 16
     config = {"seed": seed, "spread": SPREAD, "sizes": sizes, "repeats": repeats}
     folder = RunFolder.open(out, "bounds", scale_name(quick, seed), config)
-    measured: dict[tuple[str, int], Measured] = {}
-    steps = list(product(ARRANGEMENTS, sizes))
-    with stage("bounds", len(steps)) as advance:
-        for arrangement, n in steps:
-            step = partial(measure, arrangement, n, repeats=repeats, seed=seed)
-            measured[arrangement, n] = folder.once(f"{arrangement}-{n}", step)
-            advance(note=f"{n:,} items")
-    metrics = summarise(measured, sizes)
+    cases = list(product(ARRANGEMENTS, sizes))
+    steps = {f"{of}-{n}": partial(measure, of, n, repeats=repeats, seed=seed) for of, n in cases}
+    metrics = summarise(dict(zip(cases, folder.every("bounds", steps), strict=True)), sizes)
     folder.finish(metrics)
     tell(metrics, folder)
     return metrics

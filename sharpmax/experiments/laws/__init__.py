@@ -13,9 +13,9 @@ Cost: the first three minutes on two cores, `small` two more; a setting of SmolL
 draws fewer rows and reads MiniLM alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +58,15 @@ def run(
     folder = RunFolder.open(out, "laws", scale_name(quick, seed), config, grows="settings")
     kept = read_metrics(folder.path) or {}  # of parts that an earlier call computed
     metrics: dict[str, Any] = {part: kept[part] for part in PARTS if part in kept}
-    if "checks" in chosen:
-        metrics["checks"] = _checks(folder, seed, quick)
-    if "policies" in chosen:
-        metrics["policies"] = _policies(folder, seed, quick)
-    if "trained" in chosen:
-        metrics["trained"] = _trained(folder, quick)
-    if "heads" in chosen:
-        metrics["heads"] = _heads(folder, names, seed)
-    if "depth" in chosen:
-        metrics["depth"] = _depth(folder, names, seed, quick)
-    if "small" in chosen:
-        metrics["small"] = _small(folder, seed, quick)
+    parts: dict[str, Callable[[], Any]] = {
+        "checks": partial(_checks, folder, seed, quick),
+        "policies": partial(_policies, folder, seed, quick),
+        "trained": partial(_trained, folder, quick),
+        "heads": partial(_heads, folder, names, seed),
+        "depth": partial(_depth, folder, names, seed, quick),
+        "small": partial(_small, folder, seed, quick),
+    }
+    metrics |= {part: compute() for part, compute in parts.items() if part in chosen}
     folder.finish(metrics)
     from sharpmax.experiments.laws.page import tell
 
@@ -79,13 +76,12 @@ def run(
 
 def _checks(folder: RunFolder, seed: int, quick: bool) -> dict[str, Any]:
     sizes = monte_carlo.SIZES[:3] if quick else monte_carlo.SIZES
-    steps = list(product(monte_carlo.LAWS, sizes))
-    cases = []
-    with stage("laws against drawn rows", len(steps)) as advance:
-        for name, n in steps:
-            work = partial(_check, name, n, rows=400 if quick else 4000 if n < 10**4 else 2000, seed=seed)
-            cases += folder.once(f"check-{_plain(name)}-{n}", work)
-            advance(note=f"{name}, {n:,} items")
+    rows = {n: 400 if quick else 4000 if n < 10**4 else 2000 for n in sizes}
+    steps = {
+        f"check-{_plain(name)}-{n}": partial(_check, name, n, rows=rows[n], seed=seed)
+        for name, n in product(monte_carlo.LAWS, sizes)
+    }
+    cases = list(chain(*folder.every("laws against drawn rows", steps)))
     return {"cases": cases, "worst": monte_carlo.worst(cases)}
 
 
@@ -94,13 +90,14 @@ def _check(name: str, n: int, *, rows: int, seed: int) -> list[dict[str, Any]]:
 
 
 def _policies(folder: RunFolder, seed: int, quick: bool) -> dict[str, Any]:
-    steps = list(product(policies.SHAPES, policies.SIZES))
+    cases = list(product(policies.SHAPES, policies.SIZES))
+    rows = 16 if quick else 200
+    steps = {
+        f"policies-{_plain(name)}-{n}": partial(policies.judged, name, n, rows=rows, seed=seed) for name, n in cases
+    }
     table: dict[str, Any] = {name: {} for name in policies.SHAPES}
-    with stage("policies on each law", len(steps)) as advance:
-        for name, n in steps:
-            work = partial(policies.judged, name, n, rows=16 if quick else 200, seed=seed)
-            table[name][str(n)] = folder.once(f"policies-{_plain(name)}-{n}", work)
-            advance(note=f"{name}, {n:,} items")
+    for (name, n), found in zip(cases, folder.every("policies on each law", steps), strict=True):
+        table[name][str(n)] = found
     return {"table": table, "holds": policies.verdicts(table)}
 
 
@@ -109,11 +106,8 @@ def _trained(folder: RunFolder, quick: bool) -> dict[str, Any] | None:
     if record is None:  # an installed package has no results
         return None
     heads = range(1 if quick else record["seeds"])
-    with stage("max-retrieval heads", len(heads)) as advance:
-        found = []
-        for head in heads:
-            found.append(folder.once(f"trained-{head}", partial(trained_heads.forecast_head, record, head)))
-            advance()
+    steps = {f"trained-{head}": partial(trained_heads.forecast_head, record, head) for head in heads}
+    found = folder.every("max-retrieval heads", steps)
     return {"heads": found, **trained_heads.summary(found)}
 
 
