@@ -198,6 +198,23 @@ def difference(plain: Sequence[float], values: Sequence[float]) -> dict[str, Any
     return found
 
 
+def by_side(intervals: Mapping[str, Sequence[float] | None], words: Mapping[int | None, str]) -> dict[str, list[str]]:
+    """Sort names by where their intervals lie, in `words` of it: 1 above 0, -1 below it, 0 neither, None for none.
+
+    >>> by_side({"a": (0.1, 0.2), "b": (-0.1, 0.2)}, {1: "ahead", -1: "behind", 0: "undecided"})
+    {'ahead': ['a'], 'behind': [], 'undecided': ['b']}
+    """
+    found: dict[str, list[str]] = {word: [] for word in words.values()}
+    for name, ends in intervals.items():
+        found[words[None if ends is None else (ends[0] > 0) - (ends[1] < 0)]].append(name)
+    return found
+
+
+def points(low: float, high: float) -> str:
+    """Return the ends of an interval of a difference between shares, in points to a decimal, with their signs."""
+    return f"{100 * low:+.1f} to {100 * high:+.1f}"
+
+
 def paired_accuracy(plain: Sequence[bool], policy: Sequence[bool]) -> Paired:
     """Compare right and wrong answers: McNemar's exact test on the items where the two differ.
 

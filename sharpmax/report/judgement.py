@@ -7,7 +7,7 @@ from typing import Any
 from sharpmax.report.curves import Curve, CurvesDisplay
 from sharpmax.report.page import Block, Display, Drawn, Page, Table, Text
 from sharpmax.report.style import COLOURS
-from sharpmax.statistics import Paired
+from sharpmax.statistics import Paired, points
 
 
 def answers_display(judgement: Mapping[str, Any], model: str) -> CurvesDisplay:
@@ -49,8 +49,7 @@ def _answers(judgement: Mapping[str, Any]) -> Table:
     for task, sizes in judgement["tasks"].items():
         for size, found in sizes.items():
             right = Paired.from_json(found["accuracy"])
-            low, high = (100 * end for end in right.interval_of_shares)
-            shares = [f"{right.plain:.1%}", f"{right.policy:.1%}", f"{low:+.1f} to {high:+.1f}"]
+            shares = [f"{right.plain:.1%}", f"{right.policy:.1%}", points(*right.interval_of_shares)]
             rows.append([task, size, *shares, right.items])
     header = ["task", "size", "plain", "sharpened", "points, 95 %", "questions"]
     return Table(header, rows, "Right answers to held-out questions, paired with the plain model.")

@@ -43,6 +43,10 @@ class Table:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
+    def __str__(self) -> str:
+        """Return the lines, and the caption below them."""
+        return "\n".join([*self.lines, *([self.caption] if self.caption else [])])
+
 
 @dataclass(frozen=True)
 class Figure:

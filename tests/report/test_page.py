@@ -38,3 +38,8 @@ def test_a_damaged_page_is_refused_by_name(content, tmp_path):
 def test_rows_must_fit_the_header():
     with pytest.raises(ValueError, match="2 cells"):
         Table(["x", "y"], [[1]])
+
+
+def test_a_table_prints_as_aligned_lines_with_its_caption_below():
+    assert str(Table(["", "n"], [["long", 1]], "Caption.")) == "      n\nlong  1\nCaption."
+    assert str(Table(["x"], [[2]])) == "x\n2"

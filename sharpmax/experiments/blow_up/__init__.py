@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sharpmax.experiments.blow_up.page import printed, shown_loss, summarise, tell
+from sharpmax.experiments.blow_up.page import shown_loss, summarise, table, tell, verdict
 from sharpmax.experiments.blow_up.train import Recipe, train
 from sharpmax.flags import given, require_at_least
 from sharpmax.runs.progress import report_as
@@ -63,5 +63,5 @@ def run(
     folder.finish(metrics)
     shown = {**metrics, "recipe": asdict(recipe), "seed": seed}
     tell(shown, folder)
-    print(printed(shown))
+    print(table(shown), verdict(metrics["summary"], count), sep="\n")
     return metrics

@@ -105,13 +105,6 @@ def shown_loss(loss: float | None) -> str:
     return "not finite" if loss is None else f"{loss:.3f}"
 
 
-def printed(metrics: Mapping[str, Any]) -> str:
-    """Return table and verdict as lines of text."""
-    shown = table(metrics)
-    said = verdict(metrics["summary"], len(metrics["runs"]["plain"]))
-    return "\n".join([*shown.lines, shown.caption, said])
-
-
 def _curves(metrics: Mapping[str, Any], name: str) -> list[Curve]:
     curves = []
     for arm, runs in metrics["runs"].items():

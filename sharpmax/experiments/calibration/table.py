@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sharpmax.statistics import Paired
+from sharpmax.statistics import Paired, points
 
 Cells = tuple[list[str], list[list[str]]]
 """The header and the rows of a table; a row may end early."""
@@ -131,8 +131,7 @@ def _against(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
     judged = Paired.from_json(found)
-    low, high = judged.interval
-    return f"{100 * judged.difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+    return f"{100 * judged.difference:+.1f} ({points(*judged.interval)})"
 
 
 def _mean_and_highest(rises: list[float]) -> str:

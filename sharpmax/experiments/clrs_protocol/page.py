@@ -13,6 +13,7 @@ from sharpmax.report import Block, Drawn, Page, Table, Text, percent
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark, PanelsDisplay
 from sharpmax.report.style import COLOURS
 from sharpmax.runs.run_folder import RunFolder
+from sharpmax.statistics import points
 from sharpmax.tasks.clrs_text.protocol import EXTRAPOLATION, INTERPOLATION, LONGEST_TRAINED, SPANS
 
 Metrics = dict[str, Any]
@@ -75,10 +76,9 @@ def verdict_said(metrics: Metrics) -> str:
     }
     over = ""
     if "interval" in found:
-        low, high = found["interval"]
         over = (
             f" Over the extrapolation lengths of the algorithms that passed the gate: {100 * found['mean']:+.1f} "
-            f"points of exact answers ({100 * low:+.1f} to {100 * high:+.1f})."
+            f"points of exact answers ({points(*found['interval'])})."
         )
     gate = metrics["gate"]
     failed = "" if gate and gate["met"] else " The gate was not met: this decides nothing."

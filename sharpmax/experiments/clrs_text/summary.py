@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.statistics import crossed_bootstrap, student_interval
+from sharpmax.statistics import by_side, crossed_bootstrap, student_interval
 
 
 class Records:
@@ -119,10 +119,5 @@ def _differences(
 
 def verdicts(differences: Mapping[str, Any]) -> dict[str, list[str]]:
     """Sort algorithms by what both their intervals allow to say: ahead, behind, or neither."""
-    found: dict[str, list[str]] = {"ahead": [], "behind": [], "undecided": []}
-    for algorithm, apart in differences.items():
-        if algorithm == "all" or apart is None:
-            continue
-        low, high = widest(apart)
-        found["ahead" if low > 0 else "behind" if high < 0 else "undecided"].append(algorithm)
-    return found
+    intervals = {name: widest(apart) for name, apart in differences.items() if name != "all" and apart is not None}
+    return by_side(intervals, {1: "ahead", -1: "behind", 0: "undecided"})

@@ -9,6 +9,7 @@ from sharpmax.report import Block, Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.leaderboard import Entry, write_leaderboard
 from sharpmax.runs.run_folder import RunFolder
+from sharpmax.statistics import points
 from sharpmax.tasks.catalogue import TASKS
 
 LEGEND = (
@@ -89,7 +90,7 @@ def catalogue() -> str:
         Table(["--tasks", "sizes, and what is expected"], tasks),
         Table(["--models", "shape"], models),
     )
-    return "\n\n".join("\n".join(part.lines) for part in parts)
+    return "\n\n".join(map(str, parts))
 
 
 def accuracy_cell(mean: float, interval: Sequence[float] | None, difference: float | None = None) -> str:
@@ -97,7 +98,7 @@ def accuracy_cell(mean: float, interval: Sequence[float] | None, difference: flo
     if interval is None:
         return f"{100 * mean:.1f}"
     apart = "" if difference is None else f"{100 * difference:+.1f}: "
-    return f"{100 * mean:.1f} ({apart}{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f})"
+    return f"{100 * mean:.1f} ({apart}{points(*interval)})"
 
 
 def _groups(metrics: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -7,6 +7,7 @@ from sharpmax.experiments.context.plan import ARMS
 from sharpmax.report import Block, Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
+from sharpmax.statistics import points
 
 SCALED = {
     "none": "no scaling",
@@ -102,6 +103,6 @@ def _rise(found: Mapping[str, Any] | None, *, brackets: bool = False) -> str:
     if found is None or "rise" not in found:
         return ""
     low, high = found["interval"]
-    ends = "" if low is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    ends = "" if low is None else f" ({points(low, high)})"
     told = f"{100 * found['rise']:+.1f} %{ends}"
     return f"[{told}]" if brackets else told

@@ -18,7 +18,7 @@ from typing import Any
 from sharpmax.experiments.compare.arms import ARMS, arms_named
 from sharpmax.experiments.compare.exam import examine
 from sharpmax.experiments.compare.train import Hardware, Recipe, train_seeds
-from sharpmax.experiments.recall.page import printed, summarise, tell
+from sharpmax.experiments.recall.page import summarise, table, tell
 from sharpmax.extras import extra
 from sharpmax.flags import given, require_at_least
 from sharpmax.models.transformer import Transformer
@@ -109,7 +109,7 @@ def run(
     }
     folder.finish(metrics)
     tell(metrics, folder)
-    print(printed(metrics))
+    print(table(metrics))
     return metrics
 
 

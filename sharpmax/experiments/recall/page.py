@@ -12,8 +12,9 @@ from sharpmax.report import Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.report.style import COLOURS
 from sharpmax.runs.run_folder import RunFolder
-from sharpmax.statistics import difference
+from sharpmax.statistics import by_side, difference
 
+SIDES = {1: "ahead of", -1: "behind", 0: "within chance of", None: "without an interval beside"}
 Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
@@ -55,16 +56,11 @@ def tell(metrics: dict[str, Any], folder: RunFolder) -> None:
 
 def verdict(metrics: dict[str, Any]) -> str:
     """Say of each arm at which sizes it is ahead of softmax, behind it, or neither; two seeds say nothing."""
-    untold, said = "without an interval beside", []
+    said = []
     for arm, by_size in metrics["summary"].items():
-        sides: dict[str, list[str]] = {"ahead of": [], "behind": [], "within chance of": [], untold: []}
-        for size, found in by_size.items():
-            side = untold
-            if found["interval"] is not None:
-                low, high = found["interval"]
-                side = "ahead of" if low > 0 else "behind" if high < 0 else "within chance of"
-            sides[side].append(f"{int(size):,}")
         if arm != SOFTMAX:
+            intervals = {f"{int(size):,}": found["interval"] for size, found in by_size.items()}
+            sides = by_side(intervals, SIDES)
             parts = [f"{side} softmax at {', '.join(sizes)} pairs" for side, sizes in sides.items() if sizes]
             said.append(f"{metrics['arms'][arm]['label']}: {'; '.join(parts)}.")
     return " ".join([*said, "By 95 % intervals, paired over seeds."])
@@ -78,12 +74,6 @@ def table(metrics: dict[str, Any]) -> Table:
         rows.append([metrics["arms"][arm]["label"], *cells])
     caption = "Accuracy in percent; in brackets the 95 % interval of the difference to softmax, paired over seeds."
     return Table(["", *(f"{int(size):,} pairs" for size in metrics["sizes"])], rows, caption)
-
-
-def printed(metrics: dict[str, Any]) -> str:
-    """Return the table as lines of text."""
-    shown = table(metrics)
-    return "\n".join([*shown.lines, shown.caption])
 
 
 def display(metrics: dict[str, Any]) -> CurvesDisplay:

@@ -10,6 +10,7 @@ from sharpmax.experiments.tables.plan import ARMS, Plan
 from sharpmax.report import Drawn, Page, Table, Text
 from sharpmax.report.curves import Curve, CurvesDisplay, Mark
 from sharpmax.runs.run_folder import RunFolder
+from sharpmax.statistics import by_side
 
 RULES = ("log-n", "one", "card", "paper", "target")
 COLOURS = {"plain": "#444444", "log-n": "#0b5cad", "card": "#d55e00", "subset": "#009e73", "parts": "#cc79a7"}
@@ -44,14 +45,9 @@ def verdict(metrics: Mapping[str, Any], plan: Plan) -> str:
     over = metrics["summary"]["over_tables"]
     sentences = []
     for arm, rival in [(rule, "plain") for rule in RULES] + [("plain", "subset"), ("parts", "plain")]:
-        sides: dict[str, list[str]] = {"lower than": [], "higher than": [], "undecided against": []}
-        for n, arms in over.items():
-            found = arms.get(arm, {}).get(rival)
-            if found is None or int(n) <= plan.trained or found["loss"]["interval"] is None:
-                continue
-            low, high = found["loss"]["interval"]
-            side = "lower than" if high < 0 else "higher than" if low > 0 else "undecided against"
-            sides[side].append(f"{int(n):,}")
+        found = {int(n): arms.get(arm, {}).get(rival) for n, arms in over.items() if int(n) > plan.trained}
+        intervals = {f"{n:,}": of["loss"]["interval"] for n, of in found.items() if of and of["loss"]["interval"]}
+        sides = by_side(intervals, {-1: "lower than", 1: "higher than", 0: "undecided against"})
         said = [f"{side} that of {ARMS[rival]} at {', '.join(ns)} rows" for side, ns in sides.items() if ns]
         if said:
             sentences.append(f"The loss of {ARMS[arm]} is {'; '.join(said)}.")
@@ -106,8 +102,7 @@ def cell_table(metrics: Mapping[str, Any], name: str) -> Table:
 
 def printed(metrics: Mapping[str, Any], plan: Plan) -> str:
     """Return the differences in loss and the verdict as lines of text."""
-    shown = against_table(metrics, "plain", "loss")
-    lines = [*shown.lines, shown.caption, verdict(metrics, plan)]
+    lines = [str(against_table(metrics, "plain", "loss")), verdict(metrics, plan)]
     if metrics["missing"]:
         lines.append(f"{len(metrics['missing'])} answers are not computed yet; the same command goes on.")
     return "\n".join(lines)

@@ -33,7 +33,7 @@ from sharpmax.hf.sharpen.switch import policy_on
 from sharpmax.hf.verbs.next_command import USUAL, command
 from sharpmax.hf.verbs.result import Result, loaded_model
 from sharpmax.hf.verbs.sizes import usual_sizes
-from sharpmax.statistics import Paired
+from sharpmax.statistics import Paired, points
 
 MORE = 4
 """How many times the text, or the questions, are judged on next where a verdict is undecided."""
@@ -169,10 +169,9 @@ def summary_of(metrics: Mapping[str, Any]) -> str:
     for task, sizes in judgement["tasks"].items():
         for size, found in sizes.items():
             right, loss = (Paired.from_json(found[name]) for name in ("accuracy", "loss"))
-            low, high = (100 * end for end in right.interval_of_shares)
             lines.append(
                 f"{task:16} {size:>5}: right {right.plain:6.1%} -> {right.policy:6.1%} "
-                f"({low:+.1f} to {high:+.1f} points; p = {right.p_value:.2g}), "
+                f"({points(*right.interval_of_shares)} points; p = {right.p_value:.2g}), "
                 f"loss {loss.plain:.3f} -> {loss.policy:.3f} (p = {loss.p_value:.2g})"
             )
     for name, found in judgement["text"].items():
