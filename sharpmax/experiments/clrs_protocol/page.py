@@ -1,9 +1,8 @@
 """Write the page: the verdict, accuracy against length by algorithm, differences, the gate, and kinds of mistakes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from sharpmax.experiments.clrs_protocol.gate import ENOUGH
 from sharpmax.experiments.clrs_protocol.records import MISTAKES
@@ -190,18 +189,10 @@ def panels(metrics: Metrics) -> PanelsDisplay:
         curves = []
         for arm, found in metrics["arms"].items():
             shares = {int(length): [100 * share for share in each] for length, each in found["by_length"][name].items()}
-            shaded = arm in (PLAIN, "paper")  # five shades would hide one another
-            curves.append(
-                Curve(
-                    metrics["labels"][arm],
-                    list(shares),
-                    [float(np.mean(each)) for each in shares.values()],
-                    [min(each) for each in shares.values()] if shaded else None,
-                    [max(each) for each in shares.values()] if shaded else None,
-                    COLOURS[RULES.get(arm, arm)],
-                    "--" if ARMS[arm].at_inference else "-",
-                )
-            )
+            colour, line = COLOURS[RULES.get(arm, arm)], "--" if ARMS[arm].at_inference else "-"
+            curve = Curve.over(metrics["labels"][arm], list(shares), list(shares.values()), colour, line)
+            # Five shades would hide one another.
+            curves.append(curve if arm in (PLAIN, "paper") else replace(curve, low=None, high=None))
         longest = LONGEST_TRAINED[name]
         displays.append(
             CurvesDisplay(

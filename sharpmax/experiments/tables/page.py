@@ -129,10 +129,7 @@ def _heads(metrics: Mapping[str, Any]) -> list[Curve]:
     shown = sorted({0, layers // 2, layers - 1}) if layers else []
     curves = [Curve("log n, all rows alike", sizes, [log(n) for n in sizes], color="#999999", line="--")]
     for layer in shown:
-        heads = np.array([entropies[n][layer] for n in sizes])
-        curves.append(
-            Curve(f"layer {layer}", sizes, heads.mean(1).tolist(), heads.min(1).tolist(), heads.max(1).tolist())
-        )
+        curves.append(Curve.over(f"layer {layer}", sizes, [entropies[n][layer] for n in sizes]))
     return curves
 
 
