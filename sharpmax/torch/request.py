@@ -194,7 +194,8 @@ def checked_mask(mask: Any, logits: tuple[int, ...]) -> Tensor | None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"mask must be a boolean tensor (True = visible), got {got}; for an additive one use bias")
-    return with_four_axes("mask", _check_layout("mask", mask), logits)
+    fitted: Tensor = with_four_axes("mask", _check_layout("mask", mask), logits)
+    return fitted
 
 
 def checked_bias(bias: Any, logits: tuple[int, ...]) -> Tensor | None:
