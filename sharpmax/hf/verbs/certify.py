@@ -24,7 +24,7 @@ from sharpmax.hf.sharpen.layers import attention_layers
 from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.hf.verbs.evaluate import digest
 from sharpmax.hf.verbs.next_command import command
-from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.hf.verbs.result import Result, loaded_model, name_of
 from sharpmax.runs.progress import say_estimate, shown, stage
 from sharpmax.runs.run_folder import RunFolder, run_name
 from sharpmax.tasks.text_files import read_texts
@@ -202,7 +202,7 @@ def certify(
     """
     if length is not None and length < 2:
         raise ValueError(f"expected a length of 2 tokens or more, got {length}")
-    called = model if isinstance(model, str) else model.name
+    called = name_of(model)
     policy = Constant(1.0) if card is None else card_for(called, card).policy_alone(card)
     content = source_code() if text is None else read_texts([text])
     with shown(quiet=quiet):

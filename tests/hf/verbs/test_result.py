@@ -3,7 +3,7 @@
 import pytest
 
 import sharpmax
-from sharpmax.hf import certify, diagnose, sharpen
+from sharpmax.hf import certify, diagnose, doctor, evaluate, sharpen
 from sharpmax.hf.calibration.answers import written
 from sharpmax.hf.models.gemma import gemma
 from sharpmax.hf.verbs.result import loaded_model
@@ -28,3 +28,18 @@ def test_a_tokenizer_may_learn_words_between_two_verbs():
     loaded.tokenizer.add_tokens(["code", "lamp"])
     after = len(written(loaded_model(loaded, False, None), [question])[0].ids)
     assert (before, after) == (26, 20)
+
+
+@pytest.mark.parametrize("of", ["a path", "a model"])
+@pytest.mark.parametrize("verb", [diagnose, certify, evaluate, doctor])
+def test_what_is_no_name_and_no_loaded_model_is_refused(verb, of, tmp_path):
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    model = tmp_path if of == "a path" else tiny("llama").model
+    with pytest.raises(TypeError, match="name or the folder of a model as text, or a LoadedModel"):
+        verb(model, **{} if verb is diagnose else {"card": tmp_path / "card.json"}, out=tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize("verb", [certify, evaluate, doctor])
+def test_a_policy_in_the_place_of_a_card_is_refused(verb, tmp_path):
+    with pytest.raises(TypeError, match=r'a policy becomes one by policy.save\("card.json"\)'):
+        verb(tiny("llama"), card=sharpmax.PAPER, out=tmp_path, quiet=True)
