@@ -26,7 +26,8 @@ def card_file(card: str | PathLike[str]) -> Path:
     """
     if not isinstance(card, str | PathLike):
         raise TypeError(
-            f'expected the path or the name of a card, got {short(card)}; a policy becomes one by policy.save("card.json")'
+            f"expected the path or the name of a card, got {short(card)}; a policy becomes one by "
+            'policy.save("card.json")'
         )
     path = Path(card)
     if path.is_file():

@@ -17,7 +17,7 @@ from sharpmax.core.policies import Constant
 from sharpmax.dispersion.certificates import WEIGHTS
 from sharpmax.hf.diagnosis.certify import certify as certify_heads
 from sharpmax.hf.diagnosis.certify import expected_sizes
-from sharpmax.hf.diagnosis.heads import checked_lengths, source_code
+from sharpmax.hf.diagnosis.heads import checked_lengths, source_code, unwritten
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import seconds_per_token
 from sharpmax.hf.sharpen.layers import attention_layers
@@ -70,7 +70,7 @@ class CertificationResult(Result):
                 f"expected by the law of dispersion: of {len(expected)} heads that give one token half of their weight "
                 f"at {length} tokens, {until}"
             )
-        lines += self._persistence()
+        lines += [*self._persistence(), *self.metrics.get("unwritten", ())]
         if min(proved) > 7:
             lines.append("so the proof holds, and its sizes are beyond any text: go by what was seen")
         for kind, said in (("measured", "seen on the text"), ("proved", "proved from the weights")):
@@ -246,6 +246,7 @@ def certify(
         metrics = {
             "heads": heads,
             "expectation": expectation,
+            "unwritten": unwritten(loaded, content),
             "largest_share_of_bound": float(np.max(ratios)),
             "file": str(folder.path / "metrics.json"),
         }

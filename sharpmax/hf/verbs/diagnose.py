@@ -30,6 +30,7 @@ from sharpmax.hf.diagnosis.heads import (
     diagnose_text,
     must_read_text,
     source_code,
+    unwritten,
 )
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import SHARPENED, seconds_per_token
@@ -67,7 +68,7 @@ class DiagnosisResult(Result):
     def _findings(self) -> list[str]:
         """Return what matters most, a sentence each: the symptom, and the heads."""
         metrics, unit = self.metrics, self.metrics["unit"]
-        lines = []
+        lines = list(metrics.get("unwritten", ()))
         if right := metrics.get("right"):
             told = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
             each = next(iter(right.values()))["questions"]
@@ -266,7 +267,7 @@ def diagnose(
             "cost": cost,
             "page": str(folder.path / "diagnosis.html"),
         }
-        metrics |= {"right": _right(answered), "generates": loaded.generates}
+        metrics |= {"right": _right(answered), "generates": loaded.generates, "unwritten": unwritten(loaded, source)}
         metrics |= {
             "asked": loaded.generates and bool(sizes_held(loaded, defaults.FIT_TASKS, [1])),
             "dispersion": found.to_json(),

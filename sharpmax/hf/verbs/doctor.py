@@ -16,7 +16,7 @@ from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.core.cards import policy_to_json
 from sharpmax.hf.calibration.judge import Verdict, must_take
-from sharpmax.hf.diagnosis.heads import must_read_text
+from sharpmax.hf.diagnosis.heads import UNWRITTEN, must_read_text
 from sharpmax.hf.models.identity import fingerprint
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.extended import extended
@@ -103,23 +103,23 @@ class DoctorResult(Result):
             if right
             else "This model answers no questions: no symptom is measured."
         )
-        heads = next(
-            (line for line in self.diagnosis.summary().splitlines() if line.startswith(("look first", "no head"))), ""
-        )
-        steps = [("The symptom", seen), ("The heads", _sentence(heads))]
+        told = ("look first", "no head", UNWRITTEN)
+        heads = [_sentence(line) for line in self.diagnosis.summary().splitlines() if line.startswith(told)]
+        steps = [("The symptom", seen), ("The heads", " ".join(heads))]
         proof = self.certification
-        proved = self.metrics["uncertified"] if proof is None else proof.summary().splitlines()[0]
-        steps.append(("What is seen and proved", _sentence(proved)))
+        known = [proof.summary().splitlines()[0], *proof.metrics.get("unwritten", ())] if proof is not None else []
+        proved = " ".join(map(_sentence, known or [self.metrics["uncertified"]]))
+        steps.append(("What is seen and proved", proved))
         if self.judged is None:
             return [*steps, ("A card, or not", "A card is judged by answers, and this model gives none.")]
         judged = self.judged.metrics
-        known = given_up() if judged.get("quick") else JUDGED_ON
+        given = given_up() if judged.get("quick") else JUDGED_ON
         if judged["judgement"] is None:
             return [
                 *steps,
-                ("A card, or not", f"{_sentence(self.judged.summary().splitlines()[0])} {_sentence(known)}"),
+                ("A card, or not", f"{_sentence(self.judged.summary().splitlines()[0])} {_sentence(given)}"),
             ]
-        verdict = " ".join(_sentence(line) for line in (*_answered(judged), *verdict_lines(judged), known))
+        verdict = " ".join(_sentence(line) for line in (*_answered(judged), *verdict_lines(judged), given))
         return [*steps, ("A card, or not", verdict), ("The cost", _sentence(reading_of(judged)))]
 
 
