@@ -158,8 +158,8 @@ def unwritten(loaded: LoadedModel, text: str) -> list[str]:
     if share >= WRITTEN:
         return []
     return [
-        f"{UNWRITTEN} {loaded.name} has tokens for {share:.0%} of the characters, and reads nothing of the others: give "
-        "a text of the kind that it was trained on (--text)"
+        f"{UNWRITTEN} {loaded.name} has tokens for {share:.0%} of its characters, and reads nothing of the others: "
+        "give a text of the kind that it was trained on (--text)"
     ]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from sharpmax import defaults
 from sharpmax.core.cards import policy_to_json
+from sharpmax.core.checks import is_count, short
 from sharpmax.core.policies import Constant
 from sharpmax.dispersion.certificates import WEIGHTS
 from sharpmax.hf.diagnosis.certify import certify as certify_heads
@@ -200,8 +201,10 @@ def certify(
 
     >>> print(certify("smollm2").summary())  # doctest: +SKIP
     """
-    if length is not None and length < 2:
-        raise ValueError(f"expected a length of 2 tokens or more, got {length}")
+    if length is not None and not is_count(length, least=2):
+        raise ValueError(f"expected a length of 2 tokens or more, got {length!r}")
+    if not isinstance(text, str | Path | None):
+        raise TypeError(f"expected the path of one text, got {short(text)}")
     called = name_of(model)
     policy = Constant(1.0) if card is None else card_for(called, card).policy_alone(card)
     content = source_code() if text is None else read_texts([text])

@@ -1,6 +1,6 @@
 """Hold what a verb found: its numbers, where they are kept, and the ways to show them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,12 @@ class Result:
     def _weights(self) -> str:
         """Say of which weights the figures are, where a built-in model is not the published one."""
         return weights_of(self.model)
+
+
+def must_be_list(name: str, values: Any) -> None:
+    """Raise TypeError for one value in the place of several: a text would be taken letter by letter."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"expected {name} as a list, got {short(values)}; one alone is [{short(values)}]")
 
 
 def name_of(model: str | LoadedModel) -> str:
