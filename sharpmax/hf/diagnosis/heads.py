@@ -159,7 +159,7 @@ def unwritten(loaded: LoadedModel, text: str) -> list[str]:
         return []
     return [
         f"{UNWRITTEN} {loaded.name} has tokens for {share:.0%} of its characters, and reads nothing of the others: "
-        "give a text of the kind that it was trained on (--text)"
+        "diagnose and certify it on a text of the kind that it was trained on (--text)"
     ]
 
 
