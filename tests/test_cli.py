@@ -55,6 +55,8 @@ def status_of(*arguments: str) -> int:
         (["bench", "softmax", "--rows", "9", "--frameworks", "numpy", "--repeats", "0"], ["repeat", "0"]),
         (["bench", "softmax", "--rows", "0"], ["row", "0"]),
         (["reproduce", "bounds", "--out", ""], ["--out", "expected a path"]),
+        (["diagnose", "minilm", "--text", "LICENSE", "--text", "README.md"], ["--text: given twice", "name all"]),
+        (["evaluate", "minilm", "--card", "c", "--sizes", "4", "--sizes", "8"], ["--sizes: given twice"]),
         (["diagnose", " "], ["name or the folder of a model, got ' '"]),
         (["diagnose", "smollm2", "--task", "lookup:"], ["a wording among code", "got ''"]),
         (["diagnose", "smollm2", "--task", "copy:"], ["expected a task among", "copy:"]),

@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from sharpmax.core.cards import CARD_FILE
+from sharpmax.core.checks import short
 from sharpmax.spelling import did_you_mean
 
 SHIPPED = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.json"))}
@@ -21,7 +22,13 @@ def card_file(card: str | PathLike[str]) -> Path:
 
     Raises:
         FileNotFoundError: there is no such file, and no such name.
+        TypeError: something else for a path, such as a policy.
     """
+    if not isinstance(card, str | PathLike):
+        raise TypeError(
+            f"expected the path or the name of a card, got {short(card)}; a policy becomes one by "
+            'policy.save("card.json")'
+        )
     path = Path(card)
     if path.is_file():
         return path

@@ -34,11 +34,23 @@ class Help(argparse.HelpFormatter):
         return f"{said} (default: {shown})"
 
 
+class Once(argparse._StoreAction):
+    """An option that takes one word after the other, once: argparse would keep the last list alone."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        """Keep the values, or refuse a second list."""
+        if isinstance(values, list) and getattr(namespace, self.dest, self.default) is not self.default:
+            raise argparse.ArgumentError(self, "given twice, and only the last would count: name all after one")
+        super().__call__(parser, namespace, values, option_string)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors take one line."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=Help, **options)
+        self.register("action", None, Once)
+        self.register("action", "store", Once)
 
     def format_help(self) -> str:
         """Return the help, with what every command shares at its end."""

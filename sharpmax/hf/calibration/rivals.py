@@ -36,6 +36,7 @@ from sharpmax.hf.calibration.weight_change import (
     weights_replaced,
 )
 from sharpmax.hf.models.load import LoadedModel
+from sharpmax.hf.models.quiet import quiet
 from sharpmax.hf.sharpen.switch import extension_on, sharpen
 
 TRIED_SCALE = 2.0  # of a query projection, to see whether a norm undoes it
@@ -260,7 +261,7 @@ def save_merged(loaded: LoadedModel, rival: Rival, folder: Path) -> Path:
         NotImplementedError: a rival that weights cannot hold.
         OSError: the folder cannot be written.
     """
-    with rival.merge(loaded.model):
+    with rival.merge(loaded.model), quiet():
         loaded.model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
     return folder

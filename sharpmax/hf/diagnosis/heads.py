@@ -24,6 +24,10 @@ from sharpmax.runs.progress import Advance, stage
 
 TOLERANCE = 0.06
 """Rows whose n is at most this share below a length count as of that length."""
+SAMPLED = 20_000  # characters of a text from which it is told how much of it a tokenizer can write
+WRITTEN = 0.5  # share of them below which figures are not of the text
+UNWRITTEN = "not of this text:"
+"""What a sentence begins with that says so."""
 
 
 @torch.no_grad()
@@ -139,6 +143,24 @@ def checked_text(loaded: LoadedModel, text: str, lengths: Sequence[int], rows: i
     if ids.shape[1] < lengths[-1]:
         raise ValueError(f"the text has {ids.shape[1]} tokens, fewer than the longest length {lengths[-1]}")
     return lengths, ids
+
+
+def unwritten(loaded: LoadedModel, text: str) -> list[str]:
+    """Return a sentence where a tokenizer has tokens for less than half of a text, as one of molecules has of prose."""
+    if not getattr(loaded.tokenizer, "is_fast", False):
+        return []
+    text = text[:SAMPLED]
+    found = loaded.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    unknown = getattr(loaded.tokenizer, "unk_token_id", None)
+    spans = zip(found.input_ids, found.offset_mapping, strict=True)
+    kept = {at for token, ends in spans if token != unknown for at in range(*ends) if not text[at].isspace()}
+    share = len(kept) / max(1, sum(not character.isspace() for character in text))
+    if share >= WRITTEN:
+        return []
+    return [
+        f"{UNWRITTEN} {loaded.name} has tokens for {share:.0%} of its characters, and reads nothing of the others: "
+        "diagnose and certify it on a text of the kind that it was trained on (--text)"
+    ]
 
 
 def must_read_text(loaded: LoadedModel) -> None:

@@ -112,9 +112,11 @@ class LateRotation:
             group, window = self.extension.group, self.extension.neighbours
             at_query = at_query.div(group, rounding_mode="floor") + window - window // group
             at_key = at_key.div(group, rounding_mode="floor")
-        lengths = _lengths(at_key, mask) if isinstance(self.extension, DynamicNTK) else [0]
+        lengths, trained = [0], self.extension.trained
+        if isinstance(self.extension, DynamicNTK):
+            lengths = _lengths(at_query, at_key, mask, trained)
         longest = max(lengths)
-        if longest <= self.extension.trained or len(set(lengths)) == 1:
+        if longest <= trained or len(set(lengths)) == 1:
             turn = self._turn_at(longest)
             return turn(query, at_query), turn(key, at_key)
         turns = [self._turn_at(length) for length in lengths]
@@ -146,16 +148,24 @@ def places(query: Tensor, key: Tensor, positions: Tensor | None) -> tuple[Tensor
     return positions, (positions[:, -1:] - back).clamp(min=0)
 
 
-def _lengths(at_key: Tensor, mask: Tensor | None) -> list[int]:
+def _lengths(at_query: Tensor, at_key: Tensor, mask: Tensor | None, trained: int) -> list[int]:
     """Return how long each row is: one more than the position of its last key that a query sees.
 
     Raises:
         NotImplementedError: several texts in one row, each of which has a length of its own.
+        ValueError: positions that count padding on the left, of a row that is longer than the trained context by them.
     """
     if mask is not None:
         from sharpmax.hf.sharpen.interface import HIDDEN  # which turns late, so it cannot be imported first
 
         visible = (mask if mask.dtype == torch.bool else mask > HIDDEN).flatten(1, 2).any(1)
+        if at_query.shape == at_key.shape and at_key.amax() >= trained:
+            first = visible.long().argmax(-1, keepdim=True)  # the first key that is not padding
+            if bool(((first > 0) & (at_key.expand(len(first), -1).gather(1, first) > 0)).any()):
+                raise ValueError(
+                    "DynamicNTK reads off the positions how long a row is, and these count the padding on its left: "
+                    "give position_ids that begin at 0 behind it, as generate does"
+                )
         at_key = torch.where(visible, at_key, -1)
     if bool(((at_key == 0).sum(-1) > 1).any()):
         raise NotImplementedError(

@@ -13,6 +13,7 @@ from sharpmax.builtin import BUILTIN
 from sharpmax.builtin.fetch import model_folder
 from sharpmax.cards import card_file
 from sharpmax.core.cards import CARD_FILE, Card, load_card, own_name
+from sharpmax.core.checks import short
 from sharpmax.core.policies import Policy
 
 
@@ -49,12 +50,18 @@ def save_pretrained(model: Any, card: Card | Policy, folder: str | PathLike[str]
     """Save the model as transformers does, and the card beside it; return the card's path.
 
     Raises:
-        TypeError: neither a card nor a policy; said before the model is saved.
+        TypeError: neither a card nor a policy, or no transformers model; said before the model is saved.
         OSError: the folder cannot be written.
 
     >>> save_pretrained(model, policy, "my-model")  # doctest: +SKIP
     PosixPath('my-model/sharpmax.json')
     """
+    if not isinstance(card, Card | Policy):
+        raise TypeError(
+            f'expected a card or a policy, got {short(card)}; load_card("card.json") reads the card of a file'
+        )
+    if not callable(getattr(model, "save_pretrained", None)):
+        raise TypeError(f"expected a model of transformers, such as loaded.model, got {type(model).__name__}")
     card = card if isinstance(card, Card) else Card(policy=card)
     model.save_pretrained(folder)
     file = Path(folder) / CARD_FILE

@@ -43,6 +43,7 @@ from sharpmax.hf.verbs.judgement import (
     text_found,
 )
 from sharpmax.hf.verbs.next_command import given
+from sharpmax.hf.verbs.result import must_be_list
 from sharpmax.hf.verbs.sizes import question_tokens, usual_sizes
 from sharpmax.runs.progress import say, say_estimate, shown, stage
 from sharpmax.runs.run_folder import RunFolder, run_name
@@ -162,6 +163,7 @@ def calibrate(
     usual = USUAL_FIT | ({name: defaults.QUICK[name] for name in USUAL_FIT if name in defaults.QUICK} if quick else {})
     how = {"steps": steps, "questions_a_step": questions_a_step, "learning_rate": learning_rate, "learned": learned}
     fitting = usual | not_none(fit_sizes=fit_sizes, text_before=text_before, truth=truth, **how)
+    must_be_list("fit_tasks", fit_tasks)
     counts = {name: [fitting[name]] for name in ("steps", "questions_a_step")}
     check_exam({**counts, "fit_sizes": fitting["fit_sizes"]}, seed, exam)
     fit_sizes, text_before = fitting["fit_sizes"], fitting["text_before"]

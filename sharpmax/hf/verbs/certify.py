@@ -13,18 +13,19 @@ import numpy as np
 
 from sharpmax import defaults
 from sharpmax.core.cards import policy_to_json
+from sharpmax.core.checks import is_count, short
 from sharpmax.core.policies import Constant
 from sharpmax.dispersion.certificates import WEIGHTS
 from sharpmax.hf.diagnosis.certify import certify as certify_heads
 from sharpmax.hf.diagnosis.certify import expected_sizes
-from sharpmax.hf.diagnosis.heads import checked_lengths, source_code
+from sharpmax.hf.diagnosis.heads import checked_lengths, source_code, unwritten
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import seconds_per_token
 from sharpmax.hf.sharpen.layers import attention_layers
 from sharpmax.hf.sharpen.sidecar import card_for
 from sharpmax.hf.verbs.evaluate import digest
 from sharpmax.hf.verbs.next_command import command
-from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.hf.verbs.result import Result, loaded_model, name_of
 from sharpmax.runs.progress import say_estimate, shown, stage
 from sharpmax.runs.run_folder import RunFolder, run_name
 from sharpmax.tasks.text_files import read_texts
@@ -70,7 +71,7 @@ class CertificationResult(Result):
                 f"expected by the law of dispersion: of {len(expected)} heads that give one token half of their weight "
                 f"at {length} tokens, {until}"
             )
-        lines += self._persistence()
+        lines += [*self._persistence(), *self.metrics.get("unwritten", ())]
         if min(proved) > 7:
             lines.append("so the proof holds, and its sizes are beyond any text: go by what was seen")
         for kind, said in (("measured", "seen on the text"), ("proved", "proved from the weights")):
@@ -200,9 +201,11 @@ def certify(
 
     >>> print(certify("smollm2").summary())  # doctest: +SKIP
     """
-    if length is not None and length < 2:
-        raise ValueError(f"expected a length of 2 tokens or more, got {length}")
-    called = model if isinstance(model, str) else model.name
+    if length is not None and not is_count(length, least=2):
+        raise ValueError(f"expected a length of 2 tokens or more, got {length!r}")
+    if not isinstance(text, str | Path | None):
+        raise TypeError(f"expected the path of one text, got {short(text)}")
+    called = name_of(model)
     policy = Constant(1.0) if card is None else card_for(called, card).policy_alone(card)
     content = source_code() if text is None else read_texts([text])
     with shown(quiet=quiet):
@@ -246,6 +249,7 @@ def certify(
         metrics = {
             "heads": heads,
             "expectation": expectation,
+            "unwritten": unwritten(loaded, content),
             "largest_share_of_bound": float(np.max(ratios)),
             "file": str(folder.path / "metrics.json"),
         }

@@ -18,6 +18,7 @@ import numpy as np
 
 from sharpmax import defaults
 from sharpmax.cards import SHIPPED
+from sharpmax.core.checks import is_count
 from sharpmax.dispersion import Dispersion, fit_decay, forecast
 from sharpmax.dispersion.forecast import CHANCE, ORDERED
 from sharpmax.dispersion.rates import SHARP, fastest_losing, head_that_matters, sharpest, slope, some_head_is_sharp
@@ -30,12 +31,13 @@ from sharpmax.hf.diagnosis.heads import (
     diagnose_text,
     must_read_text,
     source_code,
+    unwritten,
 )
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.pace import SHARPENED, seconds_per_token
 from sharpmax.hf.sharpen.layers import attention_layers
 from sharpmax.hf.verbs.next_command import CALIBRATING, command, quick_exam_seconds
-from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.hf.verbs.result import Result, loaded_model, must_be_list
 from sharpmax.hf.verbs.sizes import advice, sizes_held, usual_sizes
 from sharpmax.runs.progress import say_estimate, shown
 from sharpmax.runs.provenance import provenance
@@ -67,7 +69,7 @@ class DiagnosisResult(Result):
     def _findings(self) -> list[str]:
         """Return what matters most, a sentence each: the symptom, and the heads."""
         metrics, unit = self.metrics, self.metrics["unit"]
-        lines = []
+        lines = list(metrics.get("unwritten", ()))
         if right := metrics.get("right"):
             told = ", ".join(f"{found['share']:.0%} at {size}" for size, found in right.items())
             each = next(iter(right.values()))["questions"]
@@ -206,10 +208,14 @@ def diagnose(
         raise ValueError(f"prompts are of a task: name it (--task), or leave out the number of them, {asked}")
     if task is not None and rows is not None:
         raise ValueError(f"rows are of a text: of each prompt of {task} the last is read; leave out rows, {rows}")
+    must_be_list("texts", texts)
+    must_be_list("lengths", lengths)
     rows, asked = defaults.ROWS if rows is None else rows, defaults.ASKED if asked is None else asked
-    if asked < 1:
-        raise ValueError(f"expected asked of at least 1 prompt, got {asked}")
-    if lengths and min(lengths) < 1:
+    if not is_count(asked, least=1):
+        raise ValueError(f"expected asked of at least 1 prompt, got {asked!r}")
+    if not is_count(rows, least=1):
+        raise ValueError(f"expected 1 row or more to observe at each length, got {rows!r}")
+    if not all(is_count(length, least=1) for length in lengths):
         raise ValueError(f"expected lengths above 0, got {list(lengths)}")
     prompts = {} if task is None else _prompts(task, sorted(set(lengths)) or list(SIZES), seed, asked)
     text = read_texts(texts) if texts else source_code()
@@ -266,7 +272,7 @@ def diagnose(
             "cost": cost,
             "page": str(folder.path / "diagnosis.html"),
         }
-        metrics |= {"right": _right(answered), "generates": loaded.generates}
+        metrics |= {"right": _right(answered), "generates": loaded.generates, "unwritten": unwritten(loaded, source)}
         metrics |= {
             "asked": loaded.generates and bool(sizes_held(loaded, defaults.FIT_TASKS, [1])),
             "dispersion": found.to_json(),

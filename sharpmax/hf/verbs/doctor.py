@@ -16,7 +16,7 @@ from sharpmax import defaults
 from sharpmax.cards import SHIPPED
 from sharpmax.core.cards import policy_to_json
 from sharpmax.hf.calibration.judge import Verdict, must_take
-from sharpmax.hf.diagnosis.heads import must_read_text
+from sharpmax.hf.diagnosis.heads import UNWRITTEN, must_read_text
 from sharpmax.hf.models.identity import fingerprint
 from sharpmax.hf.models.load import LoadedModel
 from sharpmax.hf.sharpen.extended import extended
@@ -27,7 +27,7 @@ from sharpmax.hf.verbs.diagnose import DiagnosisResult, diagnose, symptom
 from sharpmax.hf.verbs.evaluate import digest, evaluate
 from sharpmax.hf.verbs.judgement import JudgedResult, reading_of, require_plain, verdict_lines
 from sharpmax.hf.verbs.next_command import command
-from sharpmax.hf.verbs.result import Result, loaded_model
+from sharpmax.hf.verbs.result import Result, loaded_model, name_of
 from sharpmax.hf.verbs.sizes import usual_sizes
 from sharpmax.runs.progress import say, shown
 from sharpmax.runs.run_folder import RunFolder, run_name
@@ -50,7 +50,7 @@ class DoctorResult(Result):
     """The symptom, the heads, what is proved, and the judged card, if the model answers questions at all."""
 
     diagnosis: DiagnosisResult
-    certification: CertificationResult
+    certification: CertificationResult | None
     judged: JudgedResult | None
 
     def summary(self) -> str:
@@ -103,21 +103,23 @@ class DoctorResult(Result):
             if right
             else "This model answers no questions: no symptom is measured."
         )
-        heads = next(
-            (line for line in self.diagnosis.summary().splitlines() if line.startswith(("look first", "no head"))), ""
-        )
-        steps = [("The symptom", seen), ("The heads", _sentence(heads))]
-        steps.append(("What is seen and proved", _sentence(self.certification.summary().splitlines()[0])))
+        told = ("look first", "no head", UNWRITTEN)
+        heads = [_sentence(line) for line in self.diagnosis.summary().splitlines() if line.startswith(told)]
+        steps = [("The symptom", seen), ("The heads", " ".join(heads))]
+        proof = self.certification
+        known = [proof.summary().splitlines()[0], *proof.metrics.get("unwritten", ())] if proof is not None else []
+        proved = " ".join(map(_sentence, known or [self.metrics["uncertified"]]))
+        steps.append(("What is seen and proved", proved))
         if self.judged is None:
             return [*steps, ("A card, or not", "A card is judged by answers, and this model gives none.")]
         judged = self.judged.metrics
-        known = given_up() if judged.get("quick") else JUDGED_ON
+        given = given_up() if judged.get("quick") else JUDGED_ON
         if judged["judgement"] is None:
             return [
                 *steps,
-                ("A card, or not", f"{_sentence(self.judged.summary().splitlines()[0])} {_sentence(known)}"),
+                ("A card, or not", f"{_sentence(self.judged.summary().splitlines()[0])} {_sentence(given)}"),
             ]
-        verdict = " ".join(_sentence(line) for line in (*_answered(judged), *verdict_lines(judged), known))
+        verdict = " ".join(_sentence(line) for line in (*_answered(judged), *verdict_lines(judged), given))
         return [*steps, ("A card, or not", verdict), ("The cost", _sentence(reading_of(judged)))]
 
 
@@ -150,8 +152,7 @@ def doctor(
     >>> print(doctor("smollm2").summary())  # doctest: +SKIP
     """
     with shown(quiet=quiet):
-        called = model if isinstance(model, str) else model.name
-        given = None if card is None else card_for(called, card)
+        given = None if card is None else card_for(name_of(model), card)
         loaded = loaded_model(model, accept_license, device)
         require_plain(loaded)
         common: dict[str, Any] = {"out": out, "quiet": quiet}
@@ -169,7 +170,12 @@ def doctor(
         diagnosis = diagnose(loaded, task=task, lengths=sizes, seed=seed, **common)
         diagnosis.save_page()
         say("step 3 of 4: what is seen and proved")
-        certification = certify(loaded, out=Path(out) / "doctor", quiet=quiet)  # beside one of the user's own
+        certification: CertificationResult | None = None
+        uncertified: str | None = None
+        try:
+            certification = certify(loaded, out=Path(out) / "doctor", quiet=quiet)  # beside one of the user's own
+        except NotImplementedError as error:  # not every family that can be reached has a proof
+            uncertified = str(error)
         judged: JudgedResult | None = None
         if loaded.generates:
             chosen = card if card is not None else (loaded.name if loaded.name in SHIPPED else None)
@@ -183,7 +189,8 @@ def doctor(
         folder.begin()
         metrics: dict[str, Any] = {"advice": _advice(diagnosis, judged), "right": diagnosis["right"]}
         metrics |= {"matters": diagnosis.metrics.get("matters"), "diagnosis": str(diagnosis.folder)}
-        metrics |= {"certification": str(certification.folder), "judged": judged and str(judged.folder)}
+        metrics |= {"certification": certification and str(certification.folder), "uncertified": uncertified}
+        metrics |= {"judged": judged and str(judged.folder)}
         if judged is not None:
             metrics |= {"verdict": judged["verdict"], "card": judged["card"]}
         folder.finish(metrics)

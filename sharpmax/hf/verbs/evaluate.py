@@ -27,6 +27,7 @@ from sharpmax.hf.verbs.judgement import (
     text_found,
 )
 from sharpmax.hf.verbs.next_command import given
+from sharpmax.hf.verbs.result import name_of
 from sharpmax.runs.progress import say, say_estimate, shown, stage
 from sharpmax.runs.run_folder import RunFolder, run_name
 
@@ -79,7 +80,7 @@ def evaluate(
     if quick:
         exam = exam | quick_exam(exam)
     check_exam({}, seed, exam)
-    found = card_for(model if isinstance(model, str) else model.name, card)
+    found = card_for(name_of(model), card)
     with shown(quiet=quiet), ExitStack() as on:
         as_it_is = loaded = loaded_generator(model, accept_license, device)
         weights = fingerprint(as_it_is)

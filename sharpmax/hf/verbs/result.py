@@ -1,6 +1,6 @@
 """Hold what a verb found: its numbers, where they are kept, and the ways to show them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,30 @@ class Result:
         return weights_of(self.model)
 
 
+def must_be_list(name: str, values: Any) -> None:
+    """Raise TypeError for one value in the place of several: a text would be taken letter by letter."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"expected {name} as a list, got {short(values)}; one alone is [{short(values)}]")
+
+
+def name_of(model: str | LoadedModel) -> str:
+    """Return the name of a verb's model; TypeError for what is neither a name nor a loaded model."""
+    if isinstance(model, LoadedModel):
+        return model.name
+    if not isinstance(model, str):
+        raise TypeError(
+            "expected the name or the folder of a model as text, or a LoadedModel(name, model, tokenizer), got "
+            f"{short(model)}"
+        )
+    return model
+
+
 def loaded_model(model: str | LoadedModel, accept_license: bool, device: str | None) -> LoadedModel:
     """Return the model, loaded if it is a name.
 
     Raises:
         ValueError: its dropout is on, or its context is extended: figures would not be of the model that they name.
+        TypeError: neither a name nor a loaded model.
     """
     for tokens in (answers.remembered, exams.ids_of, sizes.question_tokens):
         tokens.cache_clear()  # a tokenizer may have got new words since, and a model is not kept for what was asked
@@ -101,5 +120,5 @@ def loaded_model(model: str | LoadedModel, accept_license: bool, device: str | N
                 "first"
             )
         return model
-    with stage(f"loading {model}"):
-        return load(model, accept_license=accept_license, device=device)
+    with stage(f"loading {name_of(model)}"):
+        return load(name_of(model), accept_license=accept_license, device=device)

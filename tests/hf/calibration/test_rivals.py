@@ -1,5 +1,7 @@
 """The rivals of a card: plain where they begin, fitted by the card's own loop, and gone without a trace."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import Llama4ForCausalLM, Llama4TextConfig
@@ -11,7 +13,8 @@ from sharpmax.hf.calibration.choose import choose
 from sharpmax.hf.calibration.descent import Recipe
 from sharpmax.hf.calibration.judge import sit
 from sharpmax.hf.calibration.learn import learn
-from sharpmax.hf.calibration.rivals import ARMS, MERGEABLE, Rival, learn_rival
+from sharpmax.hf.calibration.rivals import ARMS, MERGEABLE, Rival, learn_rival, save_merged
+from sharpmax.hf.models.gemma import gemma
 from tests.hf.calibration.questions import QUESTIONS, TEXT, exam
 from tests.hf.tiny import tiny
 
@@ -153,3 +156,9 @@ def test_what_a_model_cannot_have_is_refused(loaded):
         plain = tiny("llama")
         with sharpen(plain.model, extension=extension):
             Rival.start(plain, "headscale", RECIPE)
+
+
+def test_a_merged_model_is_saved_without_a_bar(loaded, tmp_path, capfd):
+    loaded = replace(loaded, tokenizer=gemma("gemma-tiny").tokenizer)
+    save_merged(loaded, Rival.start(loaded, "headscale", RECIPE), tmp_path)
+    assert "Writing" not in capfd.readouterr().err

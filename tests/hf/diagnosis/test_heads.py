@@ -277,3 +277,15 @@ def test_no_matrix_of_all_weights_is_ever_formed():
     with LargestTensor() as dense, torch.no_grad():
         loaded.model(ids)
     assert dense.numbers >= length * length
+
+
+def test_a_text_that_the_tokenizer_cannot_write_is_told(tmp_path, monkeypatch, capsys):
+    """RXNMapper reads molecules: of Python's source it has tokens for the letters that stand for atoms."""
+    monkeypatch.chdir(tmp_path)
+    Path("reactions.txt").write_text("CC(=O)Cl.OCC>>CCOC(C)=O" * 9)
+    said = "not of this text: rxnmapper has tokens for "
+    for command in ("diagnose rxnmapper --lengths 8 32", "certify rxnmapper --length 32"):
+        assert main([*command.split(), "--quiet"]) == 0
+        assert said in capsys.readouterr().out
+        assert main([*command.split(), "--text", "reactions.txt", "--quiet", "--out", "other"]) == 0
+        assert "not of this text" not in capsys.readouterr().out

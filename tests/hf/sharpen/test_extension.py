@@ -318,3 +318,15 @@ def test_a_card_switches_both_on(tmp_path):
         assert on.extension == Yarn(4.0, TRAINED)
     with pytest.raises(ValueError, match="extends the model already"):
         sharpen(model, tmp_path / "card.json", extension=Yarn(2.0, TRAINED))
+
+
+def test_positions_that_count_padding_on_the_left_are_refused_by_dynamic_ntk():
+    model, ids = build("llama", max_position_embeddings=16), torch.arange(24)[None] % 50 + 5
+    padded = torch.cat([torch.zeros(1, 6, dtype=torch.long), ids], dim=1)
+    mask = (torch.arange(30) >= 6).long()[None]
+    with torch.no_grad(), sharpen(model, Constant(1.0), extension=DynamicNTK(4.0, 16)):
+        alone = model(ids).logits[0, -1]
+        told = model(padded, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp_min(0)).logits[0, -1]
+        torch.testing.assert_close(told, alone)
+        with pytest.raises(ValueError, match="these count the padding on its left: give position_ids"):
+            model(padded, attention_mask=mask)

@@ -79,6 +79,12 @@ def test_a_built_in_model_is_known_by_its_name_and_not_by_where_it_is_kept():
 
 
 def test_what_is_no_card_is_refused_before_the_model_is_saved(tmp_path):
-    with pytest.raises(TypeError, match="a card holds a sharpmax policy, got str"):
+    with pytest.raises(TypeError, match=r'expected a card or a policy, got .*; load_card\("card.json"\)'):
         save_pretrained(build("llama"), "paper", tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_what_is_no_model_of_transformers_is_not_saved(tmp_path):
+    with pytest.raises(TypeError, match=r"expected a model of transformers, .*, got Linear"):
+        save_pretrained(nn.Linear(2, 2), SHARP, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()

@@ -1,13 +1,15 @@
 """The whole way in one call: the symptom, the heads, a card or "do not", and one page."""
 
 import pytest
+from transformers import GraniteConfig, GraniteForCausalLM
 
 import sharpmax
+from sharpmax.hf import LoadedModel
 from sharpmax.hf.calibration.judge import Verdict
 from sharpmax.hf.verbs import doctor as whole
 from sharpmax.hf.verbs.calibrate import CalibrationResult
 from sharpmax.hf.verbs.doctor import doctor
-from tests.hf.tiny import tiny
+from tests.hf.tiny import Characters, tiny
 
 
 @pytest.fixture
@@ -73,3 +75,14 @@ def test_another_card_is_another_run(small, big, tmp_path):
         sharpmax.Constant(beta).save(tmp_path / f"{beta}.json")
         folders.add(doctor(big, card=tmp_path / f"{beta}.json", out=tmp_path, quiet=True).folder)
     assert len(folders) == 2
+
+
+def test_a_family_without_a_proof_is_treated_all_the_same(small, tmp_path):
+    sharpmax.Constant(1.1).save(tmp_path / "card.json")
+    shape = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    model = GraniteForCausalLM(GraniteConfig(**shape, num_attention_heads=4, num_key_value_heads=2)).eval()
+    loaded = LoadedModel("tiny-granite", model, Characters())
+    found = doctor(loaded, card=tmp_path / "card.json", out=tmp_path, quiet=True)
+    assert found["certification"] is None
+    assert "3. No certificate for granite: its norm layers are not known here" in found.summary()
+    assert "No certificate for granite" in found.save_page().read_text()
