@@ -92,10 +92,13 @@ def has_tangent(*tensors: Tensor | None) -> bool:
     return any(tangent is not None for tangent in tangents)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def functional_transforms() -> list[str]:
     """Return the transforms of torch.func at work, by name; inside torch.compile too, whose graph is of these alone."""
     return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or []]
+
+
+# What `torch.compiler.assume_constant_result` sets. To call it imports the compiler, which needs a Triton that is whole.
+functional_transforms._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_transformed() -> bool:
