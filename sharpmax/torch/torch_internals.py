@@ -97,7 +97,7 @@ def functional_transforms() -> list[str]:
     return [level.key().name for level in torch._C._functorch.get_interpreter_stack() or []]
 
 
-# What `torch.compiler.assume_constant_result` sets. To call it imports the compiler, which needs a Triton that is whole.
+# As `torch.compiler.assume_constant_result` sets it; calling that imports the compiler, which needs a whole Triton.
 functional_transforms._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
