@@ -92,7 +92,7 @@ def test_what_cannot_be_is_one_line(arguments, word, tmp_path, capsys):
 
 
 def test_a_finished_run_that_was_moved_tells_where_it_is_now(tmp_path, capsys):
-    little = [*SMALL, "--steps", "1", "--algorithms", "minimum", "--tokens", "512", "--quiet"]
+    little = [*SMALL, "--steps", "1", "--tokens", "512", "--quiet"]
     assert main(["finetune", "gemma-tiny", "--out", str(tmp_path / "before"), *little]) == 0
     (tmp_path / "before").rename(tmp_path / "my runs")
     capsys.readouterr()
@@ -114,14 +114,14 @@ def test_what_was_refused_bars_nothing_and_what_is_finished_is_read_back(tmp_pat
     card = tmp_path / "card.json"
     sharpmax.PerLayer((sharpmax.Constant(1.1),) * 7).save(card)
     wrongs = (
-        ["--algorithms", "minimun"],
-        ["--tokens", "64"],
-        ["--seed", "-1"],
-        ["--lora", "-1"],
-        ["--policy", str(card)],
+        [word.replace("minimum", "minimun") for word in command],
+        [*command, "--tokens", "64"],
+        [*command, "--seed", "-1"],
+        [*command, "--lora", "-1"],
+        [*command, "--policy", str(card)],
     )
     for wrong in wrongs:
-        assert main([*command, *wrong]) == 2
+        assert main(wrong) == 2
     assert "holds 7 layers" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [card]
     assert main(command) == 0
