@@ -203,7 +203,7 @@ def _as_column(value: Any, device: torch.device) -> Tensor:
 def beta_range(policy: Any) -> tuple[float, float]:
     """Return the least beta, 1 at most, and the largest, 1 at least, that the policy's numbers let it choose.
 
-    Arrays are not read: where there is one, the least is as small as any, and the largest is 1.
+    Arrays are not read. A `Table` of arrays counts as 1; elsewhere the least is then as small as any, the largest 1.
     """
     if isinstance(policy, Detached):
         return beta_range(policy.policy)
